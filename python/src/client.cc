@@ -11,12 +11,15 @@
 #include "absl/types/span.h"
 #include "nanobind/ndarray.h"
 #include "nanobind/stl/optional.h"
+#include "nanobind/stl/pair.h"
 #include "nanobind/stl/shared_ptr.h"
 #include "nanobind/stl/string.h"
 #include "nanobind/stl/unique_ptr.h"
 #include "nanobind/stl/vector.h"
 #include "ps/client/client.h"
+#include "ps/optimizers/optimizer.h"
 #include "ps/table.h"
+#include "python/src/batch_lookup.h"
 #include "python/src/call.h"
 #include "python/src/config.h"
 #include "python/src/connection.h"
@@ -173,6 +176,30 @@ class PyClient {
     RaiseIfError(call->result().status());
   }
 
+  // These pull and push the embeddings of a batch (batch_lookup.h).
+  std::shared_ptr<Call> StartLookup(uint64_t step, bool read_only, std::shared_ptr<BatchLookup> lookup) {
+    return StartLookup(Use(), step, read_only, std::move(lookup));
+  }
+  void PullLookup(uint64_t step, bool read_only, std::shared_ptr<BatchLookup> lookup) {
+    ps::Client* const client = Use();
+    client->PrepareInlinePoll();
+    const std::shared_ptr<Call> call = StartLookup(client, step, read_only, std::move(lookup));
+    WaitInThisThread(client, *call);
+    RaiseIfError(call->result().status());
+  }
+  std::shared_ptr<Call> StartGradients(uint64_t step, const std::vector<std::shared_ptr<BatchLookup>>& lookups,
+                                       const std::vector<std::pair<std::string, uint32_t>>& tables,
+                                       float learning_rate_factor, float batch_share) {
+    ps::Client* const client = Use();
+    auto call = std::make_shared<Call>(std::vector<nb::object>(), released_);
+    const std::shared_ptr<Connection> connection = connection_;
+    nb::gil_scoped_release release;
+    GradientPush push = TakePush(lookups, tables);
+    client->PushAsync(step, std::move(push.parts), OptionsOfPush(learning_rate_factor, batch_share),
+                      [call](absl::Status status) { Finish(call.get(), std::move(status)); });
+    return call;
+  }
+
  private:
   // Runs a call that takes no arrays, or small ones, without the GIL. It ends by its own deadline.
   template <typename Function>
@@ -246,6 +273,27 @@ class PyClient {
   void LoadCheckpoint(const std::string& directory) {
     RaiseIfError(Blocking([&](ps::Client* client) { return client->LoadCheckpoint(directory); }));
   }
+  void StartPushEpoch() {
+    RaiseIfError(Blocking([](ps::Client* client) { return client->StartPushEpoch(); }));
+  }
+  // Writes the rows at `rows`, [count x dim]; the optimizer's state of each begins anew.
+  void WriteRows(const std::string& config_json, uint64_t ids, size_t count, uint64_t rows) {
+    v1::TableConfig config;
+    RaiseIfError(FromJson(config_json, &config));
+    const std::unique_ptr<ps::Optimizer> optimizer = ValueOrRaise(ps::MakeOptimizer(config.optimizer()));
+    RaiseIfError(Blocking([&](ps::Client* client) {
+      ps::RowStates states{.dim = config.dim(),
+                           .state_floats = static_cast<uint32_t>(optimizer->state_floats(config.dim()))};
+      states.values.resize(count * states.row_floats());
+      const auto* const weights = reinterpret_cast<const float*>(rows);
+      for (size_t i = 0; i < count; ++i) {
+        float* const row = states.row(i);
+        std::copy_n(weights + i * states.dim, states.dim, row);
+        optimizer->InitState(row, row + states.dim, states.dim);
+      }
+      return client->WriteRowStates(config.name(), {reinterpret_cast<const uint64_t*>(ids), count}, states);
+    }));
+  }
 
  private:
   static ps::PushOptions OptionsOfPush(float learning_rate_factor, float batch_share) {
@@ -267,10 +315,26 @@ class PyClient {
     auto call = std::make_shared<Call>(std::vector<nb::object>(), released_);
     const std::shared_ptr<Connection> connection = connection_;
     nb::gil_scoped_release release;
-    client->PushAsync(step, std::move(parsed.parts), options, [call](absl::Status status) {
-      call->Finish(status.ok() ? absl::StatusOr<ps::PullVersions>(ps::PullVersions()) : status);
-    });
+    client->PushAsync(step, std::move(parsed.parts), options,
+                      [call](absl::Status status) { Finish(call.get(), std::move(status)); });
     return call;
+  }
+  std::shared_ptr<Call> StartLookup(ps::Client* client, uint64_t step, bool read_only,
+                                    std::shared_ptr<BatchLookup> lookup) {
+    auto call = std::make_shared<Call>(std::vector<nb::object>(), released_);
+    const std::shared_ptr<Connection> connection = connection_;
+    nb::gil_scoped_release release;
+    std::vector<ps::PullPart> parts = lookup->PullParts();
+    client->PullAsync(step, read_only, std::move(parts),
+                      [call, lookup = std::move(lookup)](absl::StatusOr<ps::PullVersions> versions) {
+                        if (versions.ok()) lookup->SetVersions(*std::move(versions));
+                        Finish(call.get(), versions.status());
+                      });
+    return call;
+  }
+  // Ends a call that has no versions to return.
+  static void Finish(Call* call, absl::Status status) {
+    call->Finish(status.ok() ? absl::StatusOr<ps::PullVersions>(ps::PullVersions()) : std::move(status));
   }
 
   const uint64_t made_ = ForkGeneration();
@@ -342,16 +406,22 @@ void BindClient(nb::module_& module) {
       .def("pull_dense", &PyClient::PullDense)
       .def("push_dense", &PyClient::PushDense)
       .def("save_checkpoint", &PyClient::SaveCheckpoint)
-      .def("load_checkpoint", &PyClient::LoadCheckpoint);
+      .def("load_checkpoint", &PyClient::LoadCheckpoint)
+      .def("start_push_epoch", &PyClient::StartPushEpoch)
+      .def("write_rows", &PyClient::WriteRows)
+      .def("start_lookup", nb::overload_cast<uint64_t, bool, std::shared_ptr<BatchLookup>>(&PyClient::StartLookup))
+      .def("pull_lookup", &PyClient::PullLookup)
+      .def("start_gradients", &PyClient::StartGradients);
   module.def(
       "connect_job",
       [](double timeout_s, double checkpoint_timeout_s, uint64_t max_bytes_in_flight) {
         return Connect([&] { return Connection::ToJob(OptionsOf(timeout_s, checkpoint_timeout_s, max_bytes_in_flight)); });
       });
-  module.def("connect_servers", [](const std::vector<std::string>& addresses, uint32_t worker, double timeout_s,
-                                   double checkpoint_timeout_s, uint64_t max_bytes_in_flight) {
+  module.def("connect_servers", [](const std::vector<std::string>& addresses, uint32_t worker, bool read_only,
+                                   double timeout_s, double checkpoint_timeout_s, uint64_t max_bytes_in_flight) {
     return Connect([&] {
-      return Connection::ToServers(addresses, worker, OptionsOf(timeout_s, checkpoint_timeout_s, max_bytes_in_flight));
+      return Connection::ToServers(addresses, worker, read_only,
+                                   OptionsOf(timeout_s, checkpoint_timeout_s, max_bytes_in_flight));
     });
   });
   module.def("connect_local", [](int servers, const std::string& spill_directory, double timeout_s,

@@ -69,7 +69,8 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::ToJob(const ConnectionOp
 }
 
 absl::StatusOr<std::unique_ptr<Connection>> Connection::ToServers(const std::vector<std::string>& addresses,
-                                                                  uint32_t worker, const ConnectionOptions& options) {
+                                                                  uint32_t worker, bool read_only,
+                                                                  const ConnectionOptions& options) {
   std::unique_ptr<Connection> connection(new Connection);
   connection->env_.rank = static_cast<int>(worker);
   std::vector<std::unique_ptr<rpc::Channel>> channels;
@@ -79,8 +80,8 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::ToServers(const std::vec
   }
   TANDEM_ASSIGN_OR_RETURN(connection->client_,
                           ps::Client::Connect(std::move(channels), ClientOptionsOf(options, worker)));
-  // Fences off an earlier process of this worker.
-  TANDEM_RETURN_IF_ERROR(connection->client_->StartPushEpoch());
+  // Fences off an earlier process of this worker. A reader is no worker: its rank may be that of another process.
+  if (!read_only) TANDEM_RETURN_IF_ERROR(connection->client_->StartPushEpoch());
   return connection;
 }
 

@@ -35,9 +35,10 @@ class Connection {
   // Joins the job that the environment describes (`tandem run`). Blocks until its servers are there, at most
   // options.timeout; errors name the missing ones.
   static absl::StatusOr<std::unique_ptr<Connection>> ToJob(const ConnectionOptions& options);
-  // Connects to servers by address ("host:port"), without a job. `worker` is this process's rank.
+  // Connects to servers by address ("host:port"), without a job. `worker` is this process's rank. `read_only`: the
+  // process only reads, and takes no push epoch of that rank.
   static absl::StatusOr<std::unique_ptr<Connection>> ToServers(const std::vector<std::string>& addresses, uint32_t worker,
-                                                               const ConnectionOptions& options);
+                                                               bool read_only, const ConnectionOptions& options);
   // Starts `servers` parameter servers in this process and connects to them without a network. Tables with
   // `spill` keep rows below `spill_directory`; empty: they are refused.
   static absl::StatusOr<std::unique_ptr<Connection>> ToLocalServers(int servers, const std::string& spill_directory,

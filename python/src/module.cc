@@ -3,10 +3,16 @@
 // documentation; this module is private to it.
 
 #include "nanobind/nanobind.h"
+#include "python/src/checkpoint.h"
 #include "python/src/client.h"
 #include "python/src/config.h"
+#include "python/src/lookup_binding.h"
 
 NB_MODULE(_core, module) {
+  // Clients and modules in global variables, or in the traceback of an error, live until the interpreter ends. That is no bug.
+  nanobind::set_leak_warnings(false);
   tandem::python::BindConfig(module);
+  tandem::python::BindLookup(module);
   tandem::python::BindClient(module);
+  tandem::python::BindCheckpoint(module);
 }

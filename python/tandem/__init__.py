@@ -9,15 +9,27 @@
     client.push("user", np.array([3, 14, 15]), np.ones_like(rows), version=version)
 """
 
+import importlib as _importlib
+from types import ModuleType as _ModuleType
+
 from tandem._load import load_core as _load_core
 
 _load_core()
 
 from tandem import admission, errors, eviction, init, optim, wire  # noqa: E402
-from tandem.client import Client, Future, TableInfo, connect, local  # noqa: E402
+from tandem._futures import Future  # noqa: E402
+from tandem.client import Client, TableInfo, connect, export_checkpoint, local  # noqa: E402
 from tandem.errors import TandemError  # noqa: E402
 
 __version__ = "0.1.0"
 __all__ = [
-    "Client", "Future", "TableInfo", "TandemError", "admission", "connect", "errors", "eviction", "init", "local", "optim", "wire",
+    "Client", "Future", "TableInfo", "TandemError", "admission", "connect", "errors", "eviction", "export_checkpoint", "init", "local",
+    "optim", "wire",
 ]
+
+
+def __getattr__(name: str) -> _ModuleType:
+    # These import torch, which programs with NumPy alone need not have.
+    if name in ("data", "nn"):
+        return _importlib.import_module(f"tandem.{name}")
+    raise AttributeError(f"module 'tandem' has no attribute '{name}'")

@@ -3,138 +3,27 @@
 
 from __future__ import annotations
 
-import asyncio
-import atexit
-import concurrent.futures
 import json
+import os
 import threading
 import weakref
-from typing import Any, Callable, Generic, Iterator, Mapping, Sequence, TypeVar
+from typing import Any, Callable, Mapping, Sequence
 
 import numpy as np
 
 from tandem import _arrays, wire as _wire
+from tandem._futures import Completer, Future
 from tandem._kinds import Kind
 from tandem._load import load_core
-from tandem.errors import InvalidArgumentError, NotFoundError, TandemError
+from tandem.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 
 _core = load_core()
-T = TypeVar("T")
 
 # The version of a table when its rows were read, one number for each server. Opaque: pass it to push().
 Version = tuple[int, ...]
 
 _POOLING = {"sum": 1, "mean": 2}
 _NO_OFFSETS = np.zeros(0, dtype=np.uint32)
-
-
-class _Completer:
-    """The thread that fulfils futures to which somebody has attached a callback. Started when first needed."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._waiting: dict[int, Future[Any]] = {}
-        self._next = 0
-        self._queue: Any = None
-        self._thread: threading.Thread | None = None
-
-    def watch(self, future: Future[Any]) -> None:
-        with self._lock:
-            if self._thread is None or not self._thread.is_alive():
-                self._queue = _core.FinishedCalls()
-                # A daemon, because the interpreter joins other threads before it runs atexit functions.
-                self._thread = threading.Thread(target=self._run, args=(self._queue,), name="tandem-completer", daemon=True)
-                self._thread.start()
-                atexit.register(self._stop, self._queue, self._thread)
-            number = self._next
-            self._next += 1
-            self._waiting[number] = future
-            queue = self._queue
-        future._call.when_finished(queue, number)
-
-    def _run(self, queue: Any) -> None:
-        while numbers := queue.take():
-            for number in numbers:
-                with self._lock:
-                    future = self._waiting.pop(number)
-                future._run_callbacks()
-
-    @staticmethod
-    def _stop(queue: Any, thread: threading.Thread) -> None:
-        queue.close()
-        thread.join()
-
-
-class Future(Generic[T]):
-    """The result of pull_async or push_async. Can be awaited. Thread-safe."""
-
-    def __init__(self, call: Any, convert: Callable[[list[Version]], T], completer: _Completer) -> None:
-        self._call = call
-        self._convert = convert
-        self._completer = completer
-        self._lock = threading.Lock()
-        self._callbacks: list[Callable[[Future[T]], Any]] = []
-        self._watched = False
-
-    def done(self) -> bool:
-        """Returns whether the call has ended."""
-        return self._call.done()
-
-    def result(self, timeout: float | None = None) -> T:
-        """Blocks until the call has ended and returns its result.
-
-        Raises TimeoutError after `timeout` seconds; the call goes on. Raises the call's error if it failed.
-        """
-        if not self._call.wait(-1.0 if timeout is None else timeout):
-            raise concurrent.futures.TimeoutError(f"the call has not ended within {timeout} s")
-        return self._convert(self._call.result())
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Blocks like result(); returns the call's error, or None. Raises TimeoutError if the call has not ended."""
-        if not self._call.wait(-1.0 if timeout is None else timeout):
-            raise concurrent.futures.TimeoutError(f"the call has not ended within {timeout} s")
-        try:
-            self._call.result()
-        except TandemError as error:
-            return error
-        return None
-
-    def add_done_callback(self, callback: Callable[[Future[T]], Any]) -> None:
-        """Calls `callback(self)` on a thread of Tandem when the call has ended, or at once if it has."""
-        with self._lock:
-            self._callbacks.append(callback)
-            if self._watched:
-                return
-            self._watched = True
-        self._completer.watch(self)
-
-    def _run_callbacks(self) -> None:
-        while True:
-            with self._lock:
-                if not self._callbacks:
-                    self._watched = False
-                    return
-                callbacks, self._callbacks = self._callbacks, []
-            for callback in callbacks:
-                callback(self)
-
-    def __await__(self) -> Iterator[Any]:
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[None] = loop.create_future()
-
-        def wake(_: Future[T]) -> None:
-            def set_result() -> None:
-                if not waiter.done():
-                    waiter.set_result(None)
-
-            try:
-                loop.call_soon_threadsafe(set_result)
-            except RuntimeError:  # the loop was closed
-                pass
-
-        self.add_done_callback(wake)
-        yield from waiter
-        return self.result()
 
 
 class TableInfo:
@@ -175,13 +64,17 @@ class Client:
     and bounded mode let a pull of a step wait for all workers' pushes of earlier steps.
     """
 
-    def __init__(self, core: Any) -> None:
+    def __init__(self, core: Any, *, world_size: int | None = None, read_only: bool = False, wire: str = "f32") -> None:
         self._core = core
+        self._world_size: int = core.world_size if world_size is None else world_size
+        self._read_only = read_only
+        self._wire = wire
+        self._session: Any = None  # tandem.nn.session.Session, if modules use this client
         self._dims: dict[str, int] = {}
         self._elements: dict[str, int] = {}
         self._pulled: dict[str, Version] = {}  # the version of each table's latest pull
         self._lock = threading.Lock()
-        self._completer = _Completer()
+        self._completer = Completer()
         self.step = 0
         weakref.finalize(self, core.close)
 
@@ -211,12 +104,21 @@ class Client:
 
     @property
     def world_size(self) -> int:
-        """The number of workers of the job; 1 without a job."""
-        return self._core.world_size
+        """The number of workers of the job, or the one that connect() was given."""
+        return self._world_size
+
+    @property
+    def read_only(self) -> bool:
+        """Whether this client only reads."""
+        return self._read_only
 
     @property
     def num_servers(self) -> int:
         return self._core.num_servers
+
+    def _check_writable(self, what: str) -> None:
+        if self._read_only:
+            raise FailedPreconditionError(f"this client is read-only, so it cannot {what}; connect without read_only=True")
 
     # Tables
 
@@ -245,6 +147,7 @@ class Client:
         num_workers: the number of workers that push; the default is the job's.
         row_type: "f32", "f16" or "bf16", of the stored rows.
         """
+        self._check_writable("create a table")
         message = self._table_message(name, optimizer, mode, num_workers, seed)
         if init is None:
             limit = 1.0 / max(1, dim) ** 0.5
@@ -277,6 +180,7 @@ class Client:
         seed: int = 0,
     ) -> None:
         """Creates a table of `elements` numbers that are pulled and pushed as one array; the default initial value is 0."""
+        self._check_writable("create a table")
         message = self._table_message(name, optimizer, mode, num_workers, seed)
         message.update(kind="DENSE", dim=min(1024, elements), elements=elements)
         message["initializer"] = {"kind": "zeros"} if init is None else _check_kind(init, "initializer", "init", "init")
@@ -326,6 +230,8 @@ class Client:
         # Tells this client of a table that another process has created.
         info = self._info(table)
         self._core.create_table(json.dumps(info.config))
+        if self._wire != "f32" and not info.dense:
+            self._core.set_wire(table, _wire.FORMATS[self._wire], _wire.FORMATS["f32"])
         with self._lock:
             if info.dense:
                 self._elements[table] = info.elements
@@ -344,6 +250,7 @@ class Client:
 
     def set_mode(self, table: str, mode: str) -> None:
         """Changes a table's update mode on all servers: "sync", "bounded:K", "async" or "gba:K"."""
+        self._check_writable("change a table's mode")
         self._core.set_update_mode(table, mode)
 
     def set_wire(self, table: str, pull: str = "f32", push: str = "f32") -> None:
@@ -364,6 +271,7 @@ class Client:
 
     def flush(self, table: str) -> None:
         """Applies gradients that a GBA table has accumulated, even if its global batch is incomplete."""
+        self._check_writable("flush a table")
         self._core.flush(table)
 
     def push_deferred(self) -> None:
@@ -397,7 +305,7 @@ class Client:
         Blocks. Raises DeadlineExceededError naming the workers or servers for which it has waited in vain.
         """
         parts, keep, convert = self._pull_parts(table, ids, out, pooling, offsets)
-        return convert(self._core.pull(self.step if step is None else step, read_only, parts, keep))
+        return convert(self._core.pull(self.step if step is None else step, read_only or self._read_only, parts, keep))
 
     def pull_async(
         self,
@@ -412,7 +320,7 @@ class Client:
     ) -> Future[Any]:
         """Starts pull() and returns a future of its result. Do not change ids, offsets or out before the future is done."""
         parts, keep, convert = self._pull_parts(table, ids, out, pooling, offsets)
-        call = self._core.start_pull(self.step if step is None else step, read_only, parts, keep)
+        call = self._core.start_pull(self.step if step is None else step, read_only or self._read_only, parts, keep)
         return Future(call, convert, self._completer)
 
     def _pull_parts(
@@ -505,6 +413,7 @@ class Client:
         return Future(call, lambda _: None, self._completer)
 
     def _push_step(self, step: int | None) -> int:
+        self._check_writable("push")
         if step is not None:
             return step
         with self._lock:
@@ -534,6 +443,29 @@ class Client:
             self._pulled.get(table, ()) if version is None else version, 1.0, ids, gradients, offsets,
         )
 
+    def assign(self, table: str, ids: Any, rows: Any) -> None:
+        """Creates or replaces rows, for example by pretrained vectors. Their optimizer state begins anew.
+
+        ids: int64 or uint64 [n], distinct. rows: float32 [n, dim]; tables of f16 and bf16 round them to nearest.
+
+        Admission is not asked. Blocks until the servers have the rows. No push of these rows may be under way, and one worker
+        assigns. After an error some rows may have been written; the call may be repeated.
+        """
+        self._check_writable("assign rows")
+        info = self._info(table)
+        dim = self._dims.get(table) or self._dim(table)
+        ids = _arrays.as_ids(ids, f"ids of table '{table}'")
+        rows = _arrays.as_rows(rows, f"rows of table '{table}'", (len(ids), dim))
+        address = _core.check_ids(ids, table)
+        distinct, counts = np.unique(ids, return_counts=True)
+        if len(distinct) < len(ids):
+            raise InvalidArgumentError(f"the ids of table '{table}' contain {distinct[counts > 1][0]} twice; they must be distinct")
+        if not np.all(np.isfinite(rows)):
+            bad = ids[~np.isfinite(rows).all(axis=1)][0]
+            raise InvalidArgumentError(f"the row of id {bad} of table '{table}' is NaN or infinite; no row was written")
+        self._wait_for_modules()
+        self._core.write_rows(json.dumps(info.config), address, len(ids), _core.address(rows))
+
     # Dense tables
 
     def pull_dense(self, table: str, *, out: Any = None, step: int | None = None) -> np.ndarray:
@@ -559,6 +491,70 @@ class Client:
         return info.elements
 
 
+    # Checkpoints
+
+    def save_checkpoint(self, root: str | os.PathLike[str], step: int | None = None) -> str:
+        """Writes all tables, with optimizer state, into a new directory below `root`, and returns its path.
+
+        root: a directory that every server can access. step: part of the directory's name; the default is self.step.
+
+        Blocks. To be called by one worker while no worker pushes: after a barrier, before which each has waited for its pushes.
+        The directory appears under its name when it is complete; an earlier checkpoint of this step is replaced. `tandem ckpt`
+        lists, verifies and exports checkpoints.
+        """
+        self._check_writable("save a checkpoint")
+        self._wait_for_modules()
+        step = self.step if step is None else step
+        unfinished = _core.begin_checkpoint(os.path.abspath(root), step)
+        written = self._core.save_checkpoint(unfinished)
+        manifest = {"job_name": "python", "step": step}
+        return _core.commit_checkpoint(unfinished, json.dumps(manifest), written)
+
+    def load_checkpoint(self, path: str | os.PathLike[str]) -> int:
+        """Loads the rows of all tables from a checkpoint, whatever number of servers wrote it. Returns its step.
+
+        path: a checkpoint, or a directory of checkpoints, of which the one with the highest step is loaded.
+
+        The tables must have been created with the same dim, row_type and kind of optimizer. self.step becomes the checkpoint's.
+        To be called by one worker while none pushes; the others then call resume_from(step). After an error of a server, no table
+        of it has changed.
+        """
+        self._check_writable("load a checkpoint")
+        self._wait_for_modules()
+        path = os.path.abspath(path)
+        if not os.path.exists(os.path.join(path, "MANIFEST")):
+            path = _core.latest_checkpoint(path)
+        step = int(json.loads(_core.read_manifest(path)).get("step", 0))
+        self._core.load_checkpoint(path)
+        self.resume_from(step)
+        return step
+
+    def resume_from(self, step: int) -> None:
+        """Continues at `step` after another worker has loaded a checkpoint: its load_checkpoint() returns the step."""
+        self._check_writable("push")
+        self._core.start_push_epoch()
+        with self._lock:
+            self.step = step
+
+    def _wait_for_modules(self) -> None:
+        if self._session is not None:
+            self._session.wait()
+
+
+def export_checkpoint(
+    checkpoint: str | os.PathLike[str], to: str | os.PathLike[str], *, format: str = "npy", optimizer_state: bool = False
+) -> dict[str, list[str]]:
+    """Writes a checkpoint's tables as files that NumPy and others read, and returns their names by table.
+
+    checkpoint: as save_checkpoint() returns it. Needs no server.
+    format: "npy": NAME.ids.npy, uint64 [rows], and NAME.rows.npy, float32 [rows, dim]; "csv": NAME.csv.
+    """
+    if format not in ("npy", "csv"):
+        raise InvalidArgumentError(f"format is {format!r}; it must be 'npy' or 'csv'")
+    exported = _core.export_checkpoint(os.path.abspath(checkpoint), os.path.abspath(to), format == "csv", optimizer_state)
+    return {name: list(files) for name, _, _, files in exported}
+
+
 def _bags(table: str, ids: np.ndarray, pooling: str | None, offsets: Any) -> tuple[int, np.ndarray, int]:
     """Returns the code of the pooling, its offsets, and the number of rows that belong to `ids`."""
     if pooling is None and offsets is None:
@@ -577,6 +573,9 @@ def connect(
     servers: Sequence[str] | None = None,
     *,
     rank: int = 0,
+    world_size: int = 1,
+    read_only: bool = False,
+    wire: str = "f32",
     timeout: float = 60.0,
     checkpoint_timeout: float = 600.0,
     max_bytes_in_flight: int = 1 << 30,
@@ -584,15 +583,26 @@ def connect(
     """Connects to the parameter servers of the job that `tandem run` has started this process in.
 
     servers: addresses ("host:port") of servers, to connect to them without a job.
-    rank: this process's rank among the workers, if `servers` is given.
+    rank, world_size: this process's rank among the workers, and their number, if `servers` is given.
+    read_only: for serving and evaluation. The client creates no row and changes nothing, needs no rank of its own, and reads rows
+        that do not exist as their initial values.
+    wire: how rows travel to a read-only client: "f32", "f16", "bf16" or "int8" (a quarter of the bytes).
     timeout: of each pull and push, in seconds, including waits for other workers; and of connecting.
     max_bytes_in_flight: limits the memory of calls under way; a call that exceeds it waits.
     """
+    if wire not in _wire.FORMATS:
+        raise InvalidArgumentError(f"wire is {wire!r}; it must be one of {', '.join(_wire.FORMATS)}")
+    if wire != "f32" and not read_only:
+        raise InvalidArgumentError("wire belongs to read_only=True; other clients choose it for each table by set_wire()")
     if servers is None:
-        return Client(_core.connect_job(timeout, checkpoint_timeout, max_bytes_in_flight))
+        core = _core.connect_job(timeout, checkpoint_timeout, max_bytes_in_flight)
+        return Client(core, read_only=read_only, wire=wire)
     if isinstance(servers, str):
         raise InvalidArgumentError(f"servers is the text {servers!r}; it must be a list of addresses: servers=[{servers!r}]")
-    return Client(_core.connect_servers(list(servers), rank, timeout, checkpoint_timeout, max_bytes_in_flight))
+    if not 0 <= rank < world_size and not read_only:
+        raise InvalidArgumentError(f"rank is {rank} of world_size {world_size}; it must be at least 0 and less than world_size")
+    core = _core.connect_servers(list(servers), rank, read_only, timeout, checkpoint_timeout, max_bytes_in_flight)
+    return Client(core, world_size=world_size, read_only=read_only, wire=wire)
 
 
 def local(

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Futures of pulls and pushes, and the thread that runs their callbacks."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import threading
+from typing import Any, Callable, Generic, Iterator, TypeVar
+
+from tandem._load import load_core
+from tandem.errors import TandemError
+
+_core = load_core()
+T = TypeVar("T")
+
+
+class Completer:
+    """The thread that fulfils futures to which somebody has attached a callback. Started when first needed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[int, Future[Any]] = {}
+        self._next = 0
+        self._queue: Any = None
+        self._thread: threading.Thread | None = None
+
+    def watch(self, future: Future[Any]) -> None:
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():
+                self._queue = _core.FinishedCalls()
+                # A daemon, because the interpreter joins other threads before it runs atexit functions.
+                self._thread = threading.Thread(target=self._run, args=(self._queue,), name="tandem-completer", daemon=True)
+                self._thread.start()
+                atexit.register(self._stop, self._queue, self._thread)
+            number = self._next
+            self._next += 1
+            self._waiting[number] = future
+            queue = self._queue
+        future._call.when_finished(queue, number)
+
+    def _run(self, queue: Any) -> None:
+        while numbers := queue.take():
+            for number in numbers:
+                with self._lock:
+                    future = self._waiting.pop(number)
+                future._run_callbacks()
+
+    @staticmethod
+    def _stop(queue: Any, thread: threading.Thread) -> None:
+        queue.close()
+        thread.join()
+
+
+class Future(Generic[T]):
+    """The result of pull_async or push_async. Can be awaited. Thread-safe."""
+
+    def __init__(self, call: Any, convert: Callable[[list[tuple[int, ...]]], T], completer: Completer) -> None:
+        self._call = call
+        self._convert = convert
+        self._completer = completer
+        self._lock = threading.Lock()
+        self._callbacks: list[Callable[[Future[T]], Any]] = []
+        self._watched = False
+
+    def done(self) -> bool:
+        """Returns whether the call has ended."""
+        return self._call.done()
+
+    def result(self, timeout: float | None = None) -> T:
+        """Blocks until the call has ended and returns its result.
+
+        Raises TimeoutError after `timeout` seconds; the call goes on. Raises the call's error if it failed.
+        """
+        if not self._call.wait(-1.0 if timeout is None else timeout):
+            raise concurrent.futures.TimeoutError(f"the call has not ended within {timeout} s")
+        return self._convert(self._call.result())
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Blocks like result(); returns the call's error, or None. Raises TimeoutError if the call has not ended."""
+        if not self._call.wait(-1.0 if timeout is None else timeout):
+            raise concurrent.futures.TimeoutError(f"the call has not ended within {timeout} s")
+        try:
+            self._call.result()
+        except TandemError as error:
+            return error
+        return None
+
+    def add_done_callback(self, callback: Callable[[Future[T]], Any]) -> None:
+        """Calls `callback(self)` on a thread of Tandem when the call has ended, or at once if it has."""
+        with self._lock:
+            self._callbacks.append(callback)
+            if self._watched:
+                return
+            self._watched = True
+        self._completer.watch(self)
+
+    def _run_callbacks(self) -> None:
+        while True:
+            with self._lock:
+                if not self._callbacks:
+                    self._watched = False
+                    return
+                callbacks, self._callbacks = self._callbacks, []
+            for callback in callbacks:
+                callback(self)
+
+    def __await__(self) -> Iterator[Any]:
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+
+        def wake(_: Future[T]) -> None:
+            def set_result() -> None:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+            try:
+                loop.call_soon_threadsafe(set_result)
+            except RuntimeError:  # the loop was closed
+                pass
+
+        self.add_done_callback(wake)
+        yield from waiter
+        return self.result()

@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks up the features of a module: in eager mode by an autograd.Function, in compiled graphs by custom operators."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import weakref
+from typing import Any, Sequence
+
+import numpy as np
+import torch
+from torch.autograd.function import once_differentiable
+
+from tandem._load import load_core
+from tandem.client import Client
+from tandem.errors import InvalidArgumentError
+from tandem.nn.session import Ahead, Session
+from tandem.nn.table import POOLING, Table
+
+_core = load_core()
+
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
+
+
+@dataclasses.dataclass
+class Batch:
+    """The ids of all features of a module, in the order of Engine.features.
+
+    offsets: of each feature that has bags of different sizes, else None. Bag b is ids[offsets[b] - base : offsets[b + 1] - base].
+    ends_are_given: whether offsets have the end of the last bag.
+    """
+
+    ids: list[torch.Tensor]
+    offsets: list[torch.Tensor | None]
+    bases: list[int]
+    weights: list[torch.Tensor | None]
+    ends_are_given: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Feature:
+    name: str
+    dim: int
+    pooled: bool
+
+
+class Engine:
+    """The lookups of one module. Its number stands for it in compiled graphs."""
+
+    def __init__(self, tables: Sequence[Table], client: Client, reduction: str) -> None:
+        if reduction not in ("mean", "sum"):
+            raise InvalidArgumentError(f"reduction is {reduction!r}; it must be 'mean' or 'sum'")
+        if not isinstance(client, Client):
+            raise InvalidArgumentError(
+                f"client is {client!r}; it must be a tandem.Client, as tandem.connect() or tandem.local() return it"
+            )
+        names = [table.name for table in tables]
+        for name in names:
+            if names.count(name) > 1:
+                raise InvalidArgumentError(f"there are two tables '{name}'; give one table both lists of features")
+        self.client = client
+        self.session = Session.of(client)
+        self.features = [Feature(f, t.dim, t.pooling is not None) for t in tables for f in t.feature_names]
+        seen: set[str] = set()
+        for feature in self.features:
+            if feature.name in seen:
+                raise InvalidArgumentError(f"two tables have the feature '{feature.name}'; give one of them another name")
+            seen.add(feature.name)
+        for table in tables:
+            if client.read_only:
+                table.check(client)
+            else:
+                table.create(client)
+            self.session.tables[table.name] = table.dim
+        self._scale = 1.0 / client.world_size if reduction == "mean" else 1.0
+        self._plan = _core.make_lookup_plan(
+            [
+                (t.name, t.dim, [(f, POOLING[t.pooling], -1 if t.padding_idx is None else t.padding_idx) for f in t.feature_names])
+                for t in tables
+            ]
+        )
+        self._pool = _core.LookupPool()
+        # Autograd calls backward only for functions with an input that needs a gradient. In a tuple it is no parameter of the
+        # module, which FSDP would have to shard.
+        self.anchor = (torch.zeros((), requires_grad=True),)
+        self.number = next(_numbers)
+        _ENGINES[self.number] = self
+
+    # Forward
+
+    def look_up(self, batch: Batch, training: bool) -> tuple[Any, list[torch.Tensor]]:
+        """Returns the lookup and the outputs. Blocks until the rows are there."""
+        request, keep = self.request(batch)
+        lookup = self.session.look_up(self, request, training)
+        outputs = self._outputs(batch)
+        lookup.gather([output.data_ptr() for output in outputs])
+        del keep
+        device = batch.ids[0].device if batch.ids else torch.device("cpu")
+        if device.type != "cpu":
+            outputs = [output.to(device, non_blocking=True) for output in outputs]
+        return lookup, outputs
+
+    def start_ahead(self, batch: Batch, used: Any) -> Ahead:
+        request, keep = self.request(batch)
+        ahead = self.session.start_ahead(self, request, used)
+        del keep
+        return ahead
+
+    def request(self, batch: Batch) -> tuple[Any, Any]:
+        """Returns the request for C++, and the tensors to whose memory it refers."""
+        ids = [_on_cpu(t, torch.int64) for t in batch.ids]
+        offsets = [None if t is None else _on_cpu(t, torch.int64) for t in batch.offsets]
+        weights = [None if t is None else _on_cpu(t.detach(), torch.float32) for t in batch.weights]
+        parts = []
+        for i, offset, base, weight, feature in zip(ids, offsets, batch.bases, weights, self.features):
+            count = i.numel()
+            if weight is not None and weight.numel() != count:
+                raise InvalidArgumentError(
+                    f"feature '{feature.name}' has {weight.numel()} weights for {count} ids; it must have one for each id"
+                )
+            # C++ takes the null address of an empty tensor for a feature without offsets.
+            if offset is not None and offset.numel() == 0 and (batch.ends_are_given or count > 0):
+                raise InvalidArgumentError(f"the offsets of feature '{feature.name}' are empty; they have one number for each bag")
+            bags, length = (i.shape[0], i.shape[1]) if offset is None and feature.pooled and i.dim() == 2 else (count, 1)
+            parts.append(
+                (
+                    i.data_ptr(), count, bags, length, 0 if offset is None else offset.data_ptr(),
+                    0 if offset is None else offset.numel(), base, batch.ends_are_given, 0 if weight is None else weight.data_ptr(),
+                )
+            )
+        return _core.make_lookup_request(self._plan, parts), (ids, offsets, weights)
+
+    def prepare(self, request: Any) -> Any:
+        lookup = self._pool.take(self._plan)
+        lookup.prepare(request)
+        return lookup
+
+    def shapes(self, ids: Sequence[torch.Tensor], offsets: Sequence[torch.Tensor | None], ends_are_given: bool) -> list[list[int]]:
+        shapes: list[list[int]] = []
+        for i, offset, feature in zip(ids, offsets, self.features):
+            if not feature.pooled:
+                shapes.append([*i.shape, feature.dim])
+            elif offset is None:
+                shapes.append([i.shape[0], feature.dim])
+            else:
+                shapes.append([offset.shape[0] - (1 if ends_are_given else 0), feature.dim])
+        return shapes
+
+    def _outputs(self, batch: Batch) -> list[torch.Tensor]:
+        # Copies to a GPU are asynchronous from pinned memory only.
+        pinned = bool(batch.ids) and batch.ids[0].device.type == "cuda"
+        return [torch.empty(shape, pin_memory=pinned) for shape in self.shapes(batch.ids, batch.offsets, batch.ends_are_given)]
+
+    # Backward
+
+    def scatter(self, lookup: Any, gradients: Sequence[torch.Tensor | None], weight_sizes: Sequence[int | None]) -> list[torch.Tensor | None]:
+        """Adds gradients of outputs to the lookup, which the session pushes. Returns the gradients of weights.
+
+        weight_sizes: of each feature, the number of weights that need a gradient, or None.
+        """
+        given = [None if g is None else _on_cpu(g, torch.float32) for g in gradients]
+        d_weights = [None if n is None else torch.zeros(n) for n in weight_sizes]
+        scale = self._scale / self.session.gradient_scale()
+        any_weights = any(d is not None for d in d_weights)
+        lookup.scatter(
+            [0 if g is None else g.data_ptr() for g in given], scale,
+            [0 if d is None else d.data_ptr() for d in d_weights] if any_weights else [],
+        )
+        self.session.collect(lookup)
+        return d_weights
+
+
+def run(engine: Engine, batch: Batch, training: bool) -> list[torch.Tensor]:
+    """Returns the outputs of all features."""
+    if torch.compiler.is_compiling():
+        empty = [o is None for o in batch.offsets]
+        unweighted = [w is None for w in batch.weights]
+        outputs = _lookup_op(
+            engine.anchor[0], engine.number, training, batch.ids, [o for o in batch.offsets if o is not None], empty, batch.bases,
+            batch.ends_are_given, [w for w in batch.weights if w is not None], unweighted,
+        )
+        return outputs[:-1]
+    if not training:
+        return engine.look_up(batch, False)[1]
+    return list(_Lookup.apply(engine.anchor[0], engine, batch, *batch.weights))
+
+
+def _on_cpu(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return tensor.detach().to(device="cpu", dtype=dtype).contiguous()
+
+
+def check_ids(ids: Any, what: str) -> torch.Tensor:
+    """Returns `ids` if it is a tensor of integers."""
+    if not isinstance(ids, torch.Tensor):
+        raise InvalidArgumentError(f"{what} is a {type(ids).__name__}; it must be a tensor of integers")
+    if ids.dtype not in _INTEGERS:
+        if ids.dtype == torch.uint64:
+            return ids.view(torch.int64)
+        raise InvalidArgumentError(f"{what} has dtype {ids.dtype}; ids must be integers: torch.int64")
+    return ids
+
+
+class _Lookup(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor, engine: Engine, batch: Batch, *weights: torch.Tensor | None) -> Any:
+        lookup, outputs = engine.look_up(batch, True)
+        ctx.engine, ctx.lookup = engine, lookup
+        ctx.weights = [(None, None) if w is None or not w.requires_grad else (w.numel(), w) for w in weights]
+        ctx.set_materialize_grads(False)
+        return tuple(outputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+        d_weights = ctx.engine.scatter(ctx.lookup, gradients, [n for n, _ in ctx.weights])
+        shaped = [None if d is None else d.to(w.device, w.dtype).view(w.shape) for d, (_, w) in zip(d_weights, ctx.weights)]
+        return (None, None, None, *shaped)
+
+
+# Compiled graphs. Operators have tensors and numbers as arguments: an engine is its number, and a lookup is a tensor over memory
+# that owns it.
+
+_numbers = itertools.count(1)
+_ENGINES: weakref.WeakValueDictionary[int, Engine] = weakref.WeakValueDictionary()
+
+
+class _Ticket(np.ndarray):
+    """An array of one number, with the lookup that it stands for. A tensor over its memory keeps it alive."""
+
+    lookup: Any
+
+
+_TICKETS: weakref.WeakValueDictionary[int, _Ticket] = weakref.WeakValueDictionary()
+
+
+def _ticket_of(lookup: Any) -> torch.Tensor:
+    ticket = np.zeros(1, np.int64).view(_Ticket)
+    ticket[0] = next(_numbers)
+    ticket.lookup = lookup
+    _TICKETS[int(ticket[0])] = ticket
+    return torch.from_numpy(ticket)
+
+
+def _all_features(given: list[torch.Tensor], missing: list[bool]) -> list[torch.Tensor | None]:
+    items = iter(given)
+    return [None if absent else next(items) for absent in missing]
+
+
+@torch.library.custom_op("tandem::lookup", mutates_args=())
+def _lookup_op(
+    anchor: torch.Tensor, engine: int, training: bool, ids: list[torch.Tensor], offsets: list[torch.Tensor], no_offsets: list[bool],
+    bases: list[int], ends_are_given: bool, weights: list[torch.Tensor], no_weights: list[bool],
+) -> list[torch.Tensor]:
+    batch = Batch(ids, _all_features(offsets, no_offsets), bases, _all_features(weights, no_weights), ends_are_given)
+    lookup, outputs = _ENGINES[engine].look_up(batch, training)
+    return [*outputs, _ticket_of(lookup)]
+
+
+@_lookup_op.register_fake
+def _(
+    anchor: torch.Tensor, engine: int, training: bool, ids: list[torch.Tensor], offsets: list[torch.Tensor], no_offsets: list[bool],
+    bases: list[int], ends_are_given: bool, weights: list[torch.Tensor], no_weights: list[bool],
+) -> list[torch.Tensor]:
+    shapes = _ENGINES[engine].shapes(ids, _all_features(offsets, no_offsets), ends_are_given)
+    device = ids[0].device if ids else "cpu"
+    return [*(torch.empty(shape, device=device) for shape in shapes), torch.empty(1, dtype=torch.int64)]
+
+
+@torch.library.custom_op("tandem::scatter", mutates_args=())
+def _scatter_op(
+    ticket: torch.Tensor, engine: int, gradients: list[torch.Tensor], no_gradient: list[bool], weights: list[torch.Tensor],
+    no_weights: list[bool],
+) -> list[torch.Tensor]:
+    lookup = _TICKETS[int(ticket.item())].lookup
+    given = _all_features(weights, no_weights)
+    d_weights = _ENGINES[engine].scatter(
+        lookup, _all_features(gradients, no_gradient), [None if w is None else w.numel() for w in given]
+    )
+    shaped = [d.to(w.device, w.dtype).view(w.shape) for d, w in zip(d_weights, given) if d is not None and w is not None]
+    return [torch.zeros(()), *shaped]
+
+
+@_scatter_op.register_fake
+def _(
+    ticket: torch.Tensor, engine: int, gradients: list[torch.Tensor], no_gradient: list[bool], weights: list[torch.Tensor],
+    no_weights: list[bool],
+) -> list[torch.Tensor]:
+    return [torch.zeros(()), *(torch.empty_like(w) for w in weights)]
+
+
+# The pushes of a graph stay in its order, and none is removed because nothing uses its result.
+_scatter_op.register_effect(torch.library.EffectType.ORDERED)
+
+
+def _setup(ctx: Any, inputs: Any, output: Any) -> None:
+    _, ctx.engine, ctx.training, ids, offsets, _, _, _, weights, ctx.no_weights = inputs
+    ctx.ids, ctx.offsets = len(ids), len(offsets)
+    ctx.save_for_backward(output[-1], *weights)
+
+
+def _backward(ctx: Any, gradients: list[torch.Tensor | None]) -> Any:
+    ticket, *weights = ctx.saved_tensors
+    d_weights: list[torch.Tensor | None] = [None for _ in weights]
+    d_anchor = None
+    if ctx.training:
+        outputs = gradients[:-1]
+        results = _scatter_op(
+            ticket, ctx.engine, [g for g in outputs if g is not None], [g is None for g in outputs], weights, ctx.no_weights
+        )
+        d_anchor, d_weights = results[0], results[1:]
+    return d_anchor, None, None, [None] * ctx.ids, [None] * ctx.offsets, None, None, None, d_weights, None
+
+
+_lookup_op.register_autograd(_backward, setup_context=_setup)

@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The modules. What they share with each other is in tandem.nn.engine and tandem.nn.session."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Mapping, Sequence
+
+import torch
+
+from tandem._kinds import Kind
+from tandem.client import Client
+from tandem.errors import InvalidArgumentError
+from tandem.nn.engine import Batch, Engine, check_ids, run
+from tandem.nn.table import Table
+
+
+class _Module(torch.nn.Module):
+    """What all modules of this package can do. Settings hold for all modules of the client, because they share its pushes."""
+
+    def __init__(self, tables: Sequence[Table], client: Client, reduction: str) -> None:
+        super().__init__()
+        self.tables = tuple(tables)
+        self._engine = Engine(self.tables, client, reduction)
+
+    @property
+    def client(self) -> Client:
+        return self._engine.client
+
+    @property
+    def _trains(self) -> bool:
+        return self.training and not self._engine.client.read_only
+
+    def no_push(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a context in which backward() keeps the gradients. The first one outside of it pushes their sum.
+
+        For gradient accumulation, like no_sync() of DistributedDataParallel. All its lookups are one step.
+        """
+        return self._engine.session.no_push()
+
+    def push(self) -> None:
+        """Pushes gradients that are kept, and counts a step even if there are none.
+
+        backward() does it by itself. A worker that has nothing to train in a step in which others train calls it, because tables
+        in sync and bounded mode wait for every worker.
+        """
+        self._engine.session.push()
+
+    def flush(self) -> None:
+        """Blocks until all pushes are acknowledged. Raises the error of the first that failed.
+
+        A lookup that was not prefetched does it too, so that it sees the updates of the steps before.
+        """
+        self._engine.session.wait()
+
+    def scale(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
+        """Makes tables follow a GradScaler: gradients are divided by its scale, and pushed by the optimizer's step.
+
+        A step that the scaler skips is skipped here as well, and counts as a step. A push whose own gradients are not finite is
+        left out. `skipped_steps` counts both.
+        """
+        self._engine.session.scale(scaler, optimizer)
+
+    def lr_scheduler(self, scheduler: Any) -> None:
+        """Makes tables follow a learning-rate scheduler of torch.
+
+        Each push multiplies the tables' learning rates by the rate of the scheduler's first group, divided by its base rate.
+        """
+        self._engine.session.schedule(scheduler)
+
+    @property
+    def skipped_steps(self) -> int:
+        """The number of steps whose gradients were left out because they, or those of the dense part, were not finite."""
+        return self._engine.session.skipped_steps
+
+    def get_extra_state(self) -> Any:
+        return {"tables": [table.state() for table in self.tables]}
+
+    def set_extra_state(self, state: Any) -> None:
+        mine = {table.name: table.state() for table in self.tables}
+        for saved in state["tables"]:
+            here = mine.get(saved["name"])
+            if here is None:
+                raise InvalidArgumentError(
+                    f"the state_dict has the table '{saved['name']}', which this module has not; it has: {', '.join(sorted(mine))}"
+                )
+            for field in ("dim", "row_type"):
+                if saved[field] != here[field]:
+                    raise InvalidArgumentError(
+                        f"the state_dict was saved with {field} {saved[field]} of table '{saved['name']}', here it is {here[field]}"
+                    )
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise TypeError("a module of tandem.nn cannot be copied: its rows are on servers. Make a second one over the same client")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("a module of tandem.nn cannot be pickled: save its state_dict(), and the rows by client.save_checkpoint()")
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{table.name}: {table.dim}" for table in self.tables)
+
+    def _batch(self, arguments: Any) -> Batch:
+        raise NotImplementedError
+
+
+class EmbeddingCollection(_Module):
+    """Embeddings of any number of features, in one lookup and one push a step.
+
+        emb = tandem.nn.EmbeddingCollection([tandem.nn.Table("user", dim=64, optimizer=...)], client)
+        out = emb({"user": ids})                       # {"user": [B, 64]}
+
+    The input is a dict, or a KeyedJaggedTensor of TorchRec. A feature is
+
+    - a tensor [B, L]: B bags of L ids; [B]: B bags of one id,
+    - a tuple (values, offsets), or (values, offsets, weights): bag b is values[offsets[b]:offsets[b + 1]]; offsets has B + 1
+      positions; weights belong to pooling="sum".
+
+    A pooled feature's output is [B, dim]. Without pooling it is the shape of the ids, and dim.
+
+    reduction: gradients are divided by the number of workers, as DistributedDataParallel does; "sum" leaves them as they are.
+
+    Outside of training (module.eval()) the module creates no rows, and its outputs need no gradient.
+    """
+
+    def __init__(self, tables: Sequence[Table], client: Client, *, reduction: str = "mean") -> None:
+        super().__init__(tables, client, reduction)
+
+    def forward(self, features: Any) -> dict[str, torch.Tensor]:
+        outputs = run(self._engine, self._batch(features), self._trains)
+        return {feature.name: output for feature, output in zip(self._engine.features, outputs)}
+
+    def _batch(self, arguments: Any) -> Batch:
+        if isinstance(arguments, Mapping):
+            return self._batch_of_mapping(arguments)
+        if hasattr(arguments, "offset_per_key"):
+            return self._batch_of_jagged(arguments)
+        raise InvalidArgumentError(
+            f"the features are a {type(arguments).__name__}; they must be a dict of tensors or of (values, offsets), or a "
+            f"KeyedJaggedTensor"
+        )
+
+    def _batch_of_mapping(self, features: Mapping[str, Any]) -> Batch:
+        batch = Batch([], [], [], [])
+        for feature in self._engine.features:
+            if feature.name not in features:
+                raise InvalidArgumentError(
+                    f"the features lack '{feature.name}'; they have: {', '.join(str(name) for name in features) or 'none'}"
+                )
+            value = features[feature.name]
+            offsets = weights = None
+            if isinstance(value, (tuple, list)):
+                if len(value) not in (2, 3):
+                    raise InvalidArgumentError(
+                        f"feature '{feature.name}' is a tuple of {len(value)}; it must be (values, offsets) or "
+                        f"(values, offsets, weights)"
+                    )
+                offsets = value[1]
+                weights = value[2] if len(value) == 3 else None
+                value = value[0]
+            ids = check_ids(value, f"feature '{feature.name}'")
+            if offsets is not None:
+                offsets = check_ids(offsets, f"the offsets of feature '{feature.name}'")
+            _add(batch, self.tables, feature, ids, offsets, 0, weights)
+        return batch
+
+    def _batch_of_jagged(self, jagged: Any) -> Batch:
+        keys = list(jagged.keys())
+        starts = jagged.offset_per_key()
+        values, offsets, weights = jagged.values(), jagged.offsets(), jagged.weights_or_none()
+        stride = (offsets.numel() - 1) // max(1, len(keys))
+        batch = Batch([], [], [], [])
+        for feature in self._engine.features:
+            if feature.name not in keys:
+                raise InvalidArgumentError(f"the KeyedJaggedTensor lacks '{feature.name}'; it has: {', '.join(keys) or 'no key'}")
+            k = keys.index(feature.name)
+            begin, end = starts[k], starts[k + 1]
+            _add(
+                batch, self.tables, feature, check_ids(values[begin:end], f"feature '{feature.name}'"),
+                offsets[k * stride : (k + 1) * stride + 1], begin, None if weights is None else weights[begin:end],
+            )
+        return batch
+
+
+def _add(
+    batch: Batch, tables: Sequence[Table], feature: Any, ids: torch.Tensor, offsets: torch.Tensor | None, base: int, weights: Any
+) -> None:
+    if offsets is None:
+        if feature.pooled and ids.dim() not in (1, 2):
+            raise InvalidArgumentError(f"feature '{feature.name}' has shape {tuple(ids.shape)}; it must be [B], or [B, L]")
+    elif ids.dim() != 1 or offsets.dim() != 1:
+        raise InvalidArgumentError(
+            f"feature '{feature.name}' has values of shape {tuple(ids.shape)} and offsets of shape {tuple(offsets.shape)}; both "
+            f"must have one dimension"
+        )
+    if weights is not None:
+        if not isinstance(weights, torch.Tensor) or not weights.dtype.is_floating_point:
+            raise InvalidArgumentError(f"the weights of feature '{feature.name}' must be a tensor of floats, one for each id")
+        if next(t.pooling for t in tables if feature.name in t.feature_names) != "sum":
+            raise InvalidArgumentError(f"feature '{feature.name}' has weights; these need a table with pooling='sum'")
+    batch.ids.append(ids)
+    batch.offsets.append(offsets)
+    batch.bases.append(base)
+    batch.weights.append(weights)
+
+
+_UNSUPPORTED = "{} is not supported: the rows are on servers, whose optimizer updates them. {}"
+
+
+def _refuse(max_norm: Any, scale_grad_by_freq: bool, dtype: Any) -> None:
+    if max_norm is not None:
+        raise InvalidArgumentError(_UNSUPPORTED.format("max_norm", "Limit updates with the optimizer's clip_norm."))
+    if scale_grad_by_freq:
+        raise InvalidArgumentError(_UNSUPPORTED.format("scale_grad_by_freq", "Leave it out."))
+    if dtype not in (None, torch.float32):
+        raise InvalidArgumentError(f"dtype is {dtype}; outputs are torch.float32. row_type='f16' or 'bf16' stores rows in less memory")
+
+
+class EmbeddingBag(_Module):
+    """torch.nn.EmbeddingBag over a table on servers: without num_embeddings, since a table has any 64-bit ids.
+
+    embedding_dim ... padding_idx: as in torch. mode is "mean" or "sum". max_norm, scale_grad_by_freq and dtypes other than float32
+        are errors. norm_type, sparse and device are accepted and have no effect: outputs are where the ids are.
+    name: of the table. client: as tandem.connect() returns it. optimizer: of tandem.optim; there is no default.
+    update_mode: "sync", "bounded:K", "async" or "gba:K". options: other arguments of Client.create_table().
+
+    Several modules of a client share one push. One EmbeddingCollection also has one lookup for all of its tables.
+    """
+
+    def __init__(
+        self,
+        embedding_dim: int,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        mode: str = "mean",
+        sparse: bool = True,
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        *,
+        name: str,
+        client: Client,
+        optimizer: Kind | None = None,
+        init: Kind | None = None,
+        update_mode: str = "async",
+        reduction: str = "mean",
+        **options: Any,
+    ) -> None:
+        _refuse(max_norm, scale_grad_by_freq, dtype)
+        if mode not in ("sum", "mean"):
+            raise InvalidArgumentError(f"mode is {mode!r}; it must be 'sum' or 'mean' (update_mode is that of the table)")
+        table = Table(
+            name, embedding_dim, pooling=mode, optimizer=optimizer, init=init, mode=update_mode, padding_idx=padding_idx, **options
+        )
+        super().__init__([table], client, reduction)
+        self.embedding_dim, self.mode, self.include_last_offset, self.padding_idx = (
+            embedding_dim, mode, include_last_offset, padding_idx,
+        )
+
+    def forward(
+        self, input: torch.Tensor, offsets: torch.Tensor | None = None, per_sample_weights: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        return run(self._engine, self._batch((input, offsets, per_sample_weights)), self._trains)[0]
+
+    def _batch(self, arguments: Any) -> Batch:
+        input, offsets, weights = _three(arguments)
+        check_ids(input, "input")
+        if input.dim() == 2:
+            if offsets is not None:
+                raise InvalidArgumentError("input has two dimensions, so offsets must be None: each row is a bag")
+        elif input.dim() != 1:
+            raise InvalidArgumentError(f"input has shape {tuple(input.shape)}; it must have one or two dimensions")
+        elif offsets is None:
+            raise InvalidArgumentError("input has one dimension, so offsets must be given: where each bag begins")
+        else:
+            check_ids(offsets, "offsets")
+        if weights is not None and self.mode != "sum":
+            raise InvalidArgumentError(f"per_sample_weights need mode='sum'; this module has mode={self.mode!r}")
+        if weights is not None and weights.shape != input.shape:
+            raise InvalidArgumentError(
+                f"per_sample_weights has shape {tuple(weights.shape)}; it must be that of input, {tuple(input.shape)}"
+            )
+        batch = Batch([], [], [], [], ends_are_given=self.include_last_offset)
+        _add(batch, self.tables, self._engine.features[0], check_ids(input, "input"), offsets, 0, weights)
+        return batch
+
+
+class Embedding(_Module):
+    """torch.nn.Embedding over a table on servers: without num_embeddings, since a table has any 64-bit ids.
+
+    The arguments are those of EmbeddingBag. New rows are tandem.init.Uniform(-1/sqrt(dim), 1/sqrt(dim)) unless `init` says
+    otherwise; torch's are normal with a standard deviation of 1.
+    """
+
+    def __init__(
+        self,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = True,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        *,
+        name: str,
+        client: Client,
+        optimizer: Kind | None = None,
+        init: Kind | None = None,
+        update_mode: str = "async",
+        reduction: str = "mean",
+        **options: Any,
+    ) -> None:
+        _refuse(max_norm, scale_grad_by_freq, dtype)
+        table = Table(
+            name, embedding_dim, pooling=None, optimizer=optimizer, init=init, mode=update_mode, padding_idx=padding_idx, **options
+        )
+        super().__init__([table], client, reduction)
+        self.embedding_dim, self.padding_idx = embedding_dim, padding_idx
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return run(self._engine, self._batch(input), self._trains)[0]
+
+    def _batch(self, arguments: Any) -> Batch:
+        ids = check_ids(arguments, "input")
+        return Batch([ids], [None], [0], [None])
+
+
+def _three(arguments: Any) -> tuple[Any, Any, Any]:
+    if isinstance(arguments, (tuple, list)):
+        padded = [*arguments, None, None]
+        return padded[0], padded[1], padded[2]
+    return arguments, None, None

@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules over tables, compared with those of torch over the same rows."""
+
+import numpy as np
+import pytest
+
+import tandem
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed (scripts/python-env --torch)")
+
+DIM = 8
+ROWS = 50
+
+
+def table(name="user", **options) -> "tandem.nn.Table":
+    options = {"dim": DIM, "optimizer": tandem.optim.SGD(lr=0.5), "init": tandem.init.Normal(0.0, 1.0)} | options
+    return tandem.nn.Table(name, **options)
+
+
+def twin(client: tandem.Client, name: str = "user", mode: str = "sum", rows: int = ROWS) -> "torch.nn.EmbeddingBag":
+    """Returns torch's module with the rows of the table."""
+    weights, _ = client.pull(name, np.arange(rows))
+    return torch.nn.EmbeddingBag.from_pretrained(torch.from_numpy(weights), freeze=False, mode=mode, sparse=True)
+
+
+def rows_of(client: tandem.Client, name: str = "user", rows: int = ROWS) -> np.ndarray:
+    return client.pull(name, np.arange(rows), read_only=True)[0]
+
+
+def random_bags(seed: int, bags: int = 20) -> "tuple[torch.Tensor, torch.Tensor]":
+    random = torch.Generator().manual_seed(seed)
+    sizes = torch.randint(0, 5, (bags,), generator=random)
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
+    return torch.randint(0, ROWS, (int(offsets[-1]),), generator=random), offsets
+
+
+class TestResults:
+    @pytest.mark.parametrize("pooling", ["sum", "mean"])
+    def test_outputs_and_updates_are_those_of_torch(self, client, pooling):
+        emb = tandem.nn.EmbeddingCollection([table(pooling=pooling)], client)
+        reference = twin(client, mode=pooling)
+        optimizer = torch.optim.SGD(reference.parameters(), lr=0.5)
+        for step in range(10):
+            ids, offsets = random_bags(step)
+            weight = torch.randn(20, DIM, generator=torch.Generator().manual_seed(step))
+            out = emb({"user": (ids, offsets)})["user"]
+            expected = reference(ids, offsets[:-1])
+            torch.testing.assert_close(out, expected)
+            (out * weight).sum().backward()
+            optimizer.zero_grad()
+            (expected * weight).sum().backward()
+            optimizer.step()
+        emb.flush()
+        np.testing.assert_allclose(rows_of(client), reference.weight.detach().numpy(), rtol=1e-4, atol=1e-4)
+
+    def test_weights_of_ids_have_gradients(self, client):
+        bag = tandem.nn.EmbeddingBag(
+            DIM, mode="sum", name="user", client=client, optimizer=tandem.optim.SGD(lr=0.5), init=tandem.init.Normal(0.0, 1.0)
+        )
+        reference = twin(client)
+        ids, offsets = random_bags(3)
+        mine = torch.rand(len(ids), requires_grad=True)
+        theirs = mine.detach().clone().requires_grad_()
+        weight = torch.randn(20, DIM)
+        out = bag(ids, offsets[:-1], mine)
+        expected = reference(ids, offsets[:-1], theirs)
+        torch.testing.assert_close(out, expected)
+        (out * weight).sum().backward()
+        (expected * weight).sum().backward()
+        torch.testing.assert_close(mine.grad, theirs.grad)
+        bag.flush()
+        changed = reference.weight.detach() - 0.5 * reference.weight.grad.to_dense()
+        np.testing.assert_allclose(rows_of(client), changed.numpy(), rtol=1e-4, atol=1e-4)
+
+    def test_embedding_returns_a_row_for_each_id(self, client):
+        emb = tandem.nn.Embedding(DIM, name="user", client=client, optimizer=tandem.optim.SGD(lr=1.0))
+        weights = torch.from_numpy(client.pull("user", np.arange(ROWS))[0]).requires_grad_()
+        ids = torch.randint(0, ROWS, (4, 3, 2))
+        out = emb(ids)
+        assert out.shape == (4, 3, 2, DIM)
+        torch.testing.assert_close(out, torch.nn.functional.embedding(ids, weights))
+        out.square().sum().backward()
+        torch.nn.functional.embedding(ids, weights).square().sum().backward()
+        emb.flush()
+        np.testing.assert_allclose(rows_of(client), (weights - weights.grad).detach().numpy(), rtol=1e-4, atol=1e-4)
+
+    def test_padding_reads_as_zeros_and_learns_nothing(self, client):
+        emb = tandem.nn.EmbeddingBag(
+            DIM, padding_idx=0, name="user", client=client, optimizer=tandem.optim.SGD(lr=1.0), init=tandem.init.Constant(2.0)
+        )
+        out = emb(torch.tensor([[0, 0], [0, 5], [5, 6]]))
+        assert out[:, 0].tolist() == [0.0, 2.0, 2.0]
+        out.sum().backward()
+        emb.flush()
+        assert client.pull("user", [0, 5, 6], read_only=True)[0][:, 0].tolist() == [2.0, 0.5, 1.5]
+        assert client.stats("user")["rows"] == 2
+
+    def test_bags_of_one_row_each_and_of_a_matrix(self, client):
+        emb = tandem.nn.EmbeddingCollection([table(init=tandem.init.Constant(1.0))], client)
+        assert emb({"user": torch.tensor([1, 2, 3])})["user"].tolist() == [[1.0] * DIM] * 3
+        assert emb({"user": torch.tensor([[1, 2], [3, 3]])})["user"].tolist() == [[2.0] * DIM] * 2
+        assert emb({"user": torch.zeros(2, 0, dtype=torch.int64)})["user"].tolist() == [[0.0] * DIM] * 2
+        assert emb({"user": torch.zeros(0, dtype=torch.int32)})["user"].shape == (0, DIM)
+
+    def test_features_share_a_table_and_differ_in_dim(self, client):
+        tables = [
+            table("user", features=["user", "friends"], init=tandem.init.Constant(1.0), optimizer=tandem.optim.SGD(lr=1.0)),
+            table("item", dim=2, pooling=None, init=tandem.init.Constant(3.0)),
+        ]
+        emb = tandem.nn.EmbeddingCollection(tables, client)
+        out = emb({"item": torch.tensor([9, 9]), "friends": torch.tensor([[1, 2]]), "user": torch.tensor([1])})
+        assert {name: tuple(o.shape) for name, o in out.items()} == {"user": (1, DIM), "friends": (1, DIM), "item": (2, 2)}
+        (out["user"].sum() + out["friends"].sum()).backward()
+        emb.flush()
+        assert client.pull("user", [1, 2], read_only=True)[0][:, 0].tolist() == [-1.0, 0.0]
+        assert client.pull("item", [9], read_only=True)[0].tolist() == [[3.0, 3.0]]
+
+    def test_a_keyed_jaggedtensor_is_accepted_by_its_methods(self, client):
+        class Jagged:
+            def keys(self):
+                return ["item", "user"]
+
+            def offset_per_key(self):
+                return [0, 3, 5]
+
+            def values(self):
+                return torch.tensor([7, 8, 9, 1, 2])
+
+            def offsets(self):
+                return torch.tensor([0, 1, 3, 3, 5])
+
+            def weights_or_none(self):
+                return torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])
+
+        tables = [table(init=tandem.init.Constant(1.0)), table("item", init=tandem.init.Constant(1.0))]
+        out = tandem.nn.EmbeddingCollection(tables, client)(Jagged())
+        assert out["item"][:, 0].tolist() == [1.0, 5.0]
+        assert out["user"][:, 0].tolist() == [0.0, 9.0]
+
+    def test_two_runs_give_the_same_bits(self):
+        def run() -> np.ndarray:
+            with tandem.local(servers=2, timeout=20) as client:
+                emb = tandem.nn.EmbeddingCollection([table(optimizer=tandem.optim.Adagrad(lr=0.1))], client)
+                for step in range(5):
+                    ids, offsets = random_bags(step)
+                    emb({"user": (ids, offsets)})["user"].square().sum().backward()
+                emb.flush()
+                return rows_of(client)
+
+        assert np.array_equal(run(), run())
+
+    def test_evaluation_creates_no_rows_and_needs_no_gradient(self, client):
+        emb = tandem.nn.EmbeddingCollection([table()], client).eval()
+        out = emb({"user": torch.tensor([1, 2])})["user"]
+        assert not out.requires_grad and client.stats("user")["rows"] == 0 and client.step == 0
+
+
+class TestWithTorch:
+    def test_compiled_graphs_give_the_same_results(self, client):
+        emb = tandem.nn.EmbeddingCollection([table(features=["user", "friends"]), table("item", dim=4, pooling=None)], client)
+        dense = torch.nn.Linear(2 * DIM + 4, 1)
+
+        def loss(features, weights):
+            out = emb(features | {"friends": (*features["friends"], weights)})
+            return dense(torch.cat([out["user"], out["friends"], out["item"]], 1)).square().sum()
+
+        compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
+        for size in (6, 6, 9):
+            ids = torch.arange(size)
+            features = {"user": ids, "item": ids * 3, "friends": (torch.arange(2 * size), torch.arange(0, 2 * size + 1, 2))}
+            mine = torch.rand(2 * size, requires_grad=True)
+            theirs = mine.detach().clone().requires_grad_()
+            before = client.step
+            expected = loss(features, mine)
+            result = compiled(features, theirs)
+            torch.testing.assert_close(result, expected)
+            with emb.no_push():
+                expected.backward()
+            first = rows_of(client)
+            emb.push()
+            emb.flush()
+            by_eager = rows_of(client) - first
+            with emb.no_push():
+                result.backward()
+            emb.push()
+            emb.flush()
+            assert client.step == before + 2
+            torch.testing.assert_close(mine.grad, theirs.grad)
+            np.testing.assert_allclose(rows_of(client) - first, 2 * by_eager, rtol=1e-3, atol=1e-4)
+            assert np.any(by_eager != 0)
+
+    def test_modules_have_no_parameters_and_their_state_has_configurations_only(self, client):
+        emb = tandem.nn.EmbeddingCollection([table()], client)
+        assert not list(emb.parameters())
+        state = torch.nn.Sequential(emb, torch.nn.Linear(2, 2)).state_dict()
+        assert sorted(state) == ["0._extra_state", "1.bias", "1.weight"]
+        emb.load_state_dict(emb.state_dict())
+        saved = emb.state_dict()
+        saved["_extra_state"]["tables"][0]["dim"] = 3
+        with pytest.raises(RuntimeError, match="dim 3 of table 'user', here it is 8"):
+            emb.load_state_dict(saved)
+        with pytest.raises(TypeError, match="cannot be copied"):
+            import copy
+
+            copy.deepcopy(emb)
+
+    def test_a_scheduler_of_torch_changes_the_tables_rates(self, client):
+        emb = tandem.nn.EmbeddingCollection([table(optimizer=tandem.optim.SGD(lr=1.0), init=tandem.init.Constant(0.0))], client)
+        dense = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(dense.parameters(), lr=0.3)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: [1.0, 0.5, 0.0, 0.25][step])
+        emb.lr_scheduler(scheduler)
+        values = []
+        for _ in range(4):
+            emb({"user": torch.tensor([1])})["user"].sum().backward()
+            emb.flush()
+            values.append(float(client.pull("user", [1], read_only=True)[0][0, 0]))
+            optimizer.step()
+            if len(values) < 4:
+                scheduler.step()
+        assert values == [-1.0, -1.5, -1.5, -1.75] and client.step == 4
+
+    def test_a_grad_scaler_skips_dense_and_sparse_steps_together(self, client):
+        emb = tandem.nn.EmbeddingCollection([table(optimizer=tandem.optim.SGD(lr=1.0), init=tandem.init.Constant(0.0))], client)
+        dense = torch.nn.Linear(1, 1, bias=False)
+        optimizer = torch.optim.SGD(dense.parameters(), lr=1.0)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        emb.scale(scaler, optimizer)
+
+        def step(factor: float) -> float:
+            optimizer.zero_grad()
+            loss = emb({"user": torch.tensor([1])})["user"].sum() + (dense(torch.ones(1)) * factor).sum()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            emb.flush()
+            return float(client.pull("user", [1], read_only=True)[0][0, 0])
+
+        assert step(1.0) == -1.0  # without the scale
+        assert step(float("inf")) == -1.0
+        assert emb.skipped_steps == 1 and client.step == 2 and scaler.get_scale() == 512.0
+        assert step(1.0) == -2.0
+
+    def test_gradients_that_are_not_finite_raise_and_name_the_id(self, client):
+        emb = tandem.nn.EmbeddingCollection([table()], client)
+        with pytest.raises(ValueError, match="id 7"):
+            (emb({"user": torch.tensor([7])})["user"] * float("nan")).sum().backward()
+        emb({"user": torch.tensor([7])})["user"].sum().backward()
+        emb.flush()
+
+
+class TestWrongInput:
+    def test_a_table_without_optimizer_is_refused(self, client):
+        with pytest.raises(ValueError, match="table 'user' has no optimizer"):
+            tandem.nn.EmbeddingCollection([table(optimizer=None)], client)
+        with pytest.raises(ValueError, match="has no optimizer"):
+            tandem.nn.EmbeddingBag(4, name="t", client=client)
+
+    @pytest.mark.parametrize(
+        "features, text",
+        [
+            ({"item": [1]}, "lack 'user'; they have: item"),
+            ({"user": "ids"}, "feature 'user' is a str"),
+            ({"user": [0.5]}, "dtype torch.float32; ids must be integers"),
+            ({"user": [-1]}, "feature 'user' contain -1; ids must not be negative"),
+            ({"user": [[[1]]]}, r"shape \(1, 1, 1\)"),
+            ({"user": ([1, 2], [0, 1])}, "end with 1"),
+            ({"user": ([1, 2], [0, 3])}, "contain 3"),
+            ({"user": ([1, 2], [1, 2])}, "begin with 1"),
+            ({"user": ([1, 2], [0, 2, 1, 2])}, "decrease from 2 to 1"),
+            ({"user": ([1, 2], [])}, "are empty"),
+            ({"user": ([1, 2], [0, 2], [1.0])}, "1 weights for 2 ids"),
+            ({"user": ([1], [0, 1], [1.0], 4)}, "a tuple of 4"),
+            ([1], "they must be a dict"),
+        ],
+    )
+    def test_features(self, client, features, text):
+        def tensors(value):
+            if isinstance(value, tuple):
+                return tuple(tensors(v) for v in value)
+            if isinstance(value, list):
+                made = torch.tensor(value)
+                return made if value else made.to(torch.int64)
+            return value
+
+        emb = tandem.nn.EmbeddingCollection([table()], client)
+        given = {k: tensors(v) for k, v in features.items()} if isinstance(features, dict) else features
+        with pytest.raises(ValueError, match=text):
+            emb(given)
+        assert emb({"user": torch.tensor([1])})["user"].shape == (1, DIM)
+
+    def test_arguments_of_modules(self, client):
+        options = {"name": "t", "client": client, "optimizer": tandem.optim.SGD(lr=1.0)}
+        for arguments, text in (
+            ({"max_norm": 1.0}, "max_norm is not supported"),
+            ({"mode": "max"}, "mode is 'max'"),
+            ({"dtype": torch.float16}, "torch.float16"),
+            ({"scale_grad_by_freq": True}, "scale_grad_by_freq"),
+            ({"padding_idx": -1}, "padding_idx is -1"),
+            ({"reduction": "max"}, "reduction is 'max'"),
+            ({"client": None}, "tandem.connect"),
+        ):
+            with pytest.raises(ValueError, match=text):
+                tandem.nn.EmbeddingBag(4, **(options | arguments))
+        bag = tandem.nn.EmbeddingBag(4, **options)
+        with pytest.raises(ValueError, match="offsets must be given"):
+            bag(torch.tensor([1]))
+        with pytest.raises(ValueError, match="mode='sum'"):
+            bag(torch.tensor([[1]]), None, torch.tensor([[1.0]]))
+        with pytest.raises(ValueError, match="two tables have the feature 'f'"):
+            tandem.nn.EmbeddingCollection([table("a", features=["f"]), table("b", features=["f"])], client)
+        with pytest.raises(ValueError, match="must be a list"):
+            table(features="user")
+
+    def test_a_closed_client_says_so(self):
+        client = tandem.local()
+        emb = tandem.nn.EmbeddingCollection([table()], client)
+        client.close()
+        with pytest.raises(tandem.errors.CancelledError, match="closed"):
+            emb({"user": torch.tensor([1])})

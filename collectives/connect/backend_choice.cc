@@ -14,16 +14,19 @@ namespace {
 
 constexpr absl::string_view kAuto = "auto";
 
-// A backend that a build may lack, and what to install for it.
-constexpr absl::string_view kMpi = "mpi";
-constexpr absl::string_view kMpiAdvice = "install libopenmpi-dev and openmpi-bin and build again";
+// The backends that a build may lack, and what to install for them.
+struct Optional {
+  absl::string_view name, packages;
+};
+constexpr Optional kOptional[] = {{"gloo", "libgloo-dev"}, {"mpi", "libopenmpi-dev and openmpi-bin"}};
 
 absl::string_view Name(Device::Kind device) { return device == Device::Kind::kCpu ? "cpu" : "cuda"; }
 
 absl::Status Unknown(absl::string_view name, absl::Span<const BackendFactory> factories) {
-  if (name == kMpi) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("this build has no backend '", name, "': ", kMpiAdvice));
+  for (const Optional& optional : kOptional) {
+    if (name != optional.name) continue;
+    return absl::FailedPreconditionError(absl::StrCat("this build has no backend '", name, "': install ",
+                                                      optional.packages, " and build again"));
   }
   std::vector<absl::string_view> known = {kAuto};
   for (const BackendFactory& factory : factories) known.push_back(factory.name);

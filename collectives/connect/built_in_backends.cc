@@ -7,6 +7,9 @@
 #include "collectives/backends/shm/shm_backend.h"
 #include "collectives/backends/tcp/tcp_backend.h"
 #include "collectives/connect/backend_choice.h"
+#ifdef TANDEM_FOUND_GLOO
+#include "collectives/backends/gloo/gloo_backend.h"
+#endif
 #ifdef TANDEM_FOUND_MPI
 #include "collectives/backends/mpi/mpi_backend.h"
 #endif
@@ -18,6 +21,9 @@ std::vector<BackendFactory> BuiltInBackends() {
   backends.push_back(ShmBackendFactory());
   backends.push_back(TcpBackendFactory());
   backends.push_back(HierarchicalBackendFactory(ShmBackendFactory(), TcpBackendFactory()));
+#ifdef TANDEM_FOUND_GLOO
+  backends.push_back(GlooBackendFactory());
+#endif
 #ifdef TANDEM_FOUND_MPI
   backends.push_back(MpiBackendFactory());
 #endif

@@ -12,22 +12,18 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "collectives/backend.h"
+#include "collectives/diagnostics/operation_comparer.h"
 
 namespace tandem::collectives {
 
 // A backend that checks, before it passes a collective to the backend it wraps, that all ranks call the same
-// collective. To do so the ranks exchange their fingerprints (collectives/operation.h) through a second
-// backend, `control`, in an all_gather. For uneven gather, scatter and all_to_all a second all_gather
-// compares how many elements each pair sends and expects. If the check fails, the wrapped backend has not
-// begun the collective:
-//
-//   - InvalidArgument naming both sides, on all ranks, if ranks disagree
-//   - otherwise the error of `control`, such as DeadlineExceeded naming the absent ranks
+// collective. OperationComparer says how, through the second backend `control`, and what the errors are. If
+// the check fails, the wrapped backend has not begun the collective.
 //
 // After a failed check the group is broken: the wrapped backend is aborted, and every later operation returns
 // the error. Point-to-point operations are passed on unchecked: their two sides check each other.
 //
-// Each all_gather may block for operation.timeout, and so may the collective after it. Enqueue blocks as well
+// The check may block for operation.timeout, and so may the collective after it. Enqueue blocks as well
 // while the ranks exchange fingerprints, once for each collective of the batch; none of them begins before
 // all are checked.
 //
@@ -51,16 +47,10 @@ class CheckedBackend final : public Backend {
  private:
   // Returns OK if all ranks are about to run `operation`; otherwise breaks the group.
   absl::Status Check(const Operation& operation);
-  absl::Status CheckFingerprints(const Operation& operation);
-  absl::Status CheckPairs(const Operation& operation);
-  // all[s] = rank s's `mine`, which has the same size on all ranks.
-  absl::Status Exchange(const Operation& operation, absl::Span<const char> mine, std::vector<char>* all);
   absl::Status broken() const;
 
-  const std::string group_;
-  const int rank_, world_size_;
   const std::unique_ptr<Backend> backend_, control_;
-  uint64_t exchanges_ = 0;  // used by the thread that runs collectives
+  OperationComparer comparer_;  // used by the thread that runs collectives
   mutable absl::Mutex mutex_;
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);
 };

@@ -51,7 +51,7 @@ TEST(BackendChoiceTest, ANameServesTheDeviceOfItsFactory) {
 TEST(BackendChoiceTest, AnUnknownNameIsRefusedWithTheKnownOnes) {
   const auto kInvalid = absl::StatusCode::kInvalidArgument;
   EXPECT_THAT(Parsed("tcpp"), StatusIs(kInvalid, AllOf(HasSubstr("no backend 'tcpp'"), HasSubstr("'tcp'"),
-                                                      HasSubstr("shm+tcp"), HasSubstr("auto"))));
+                                                       HasSubstr("shm+tcp"), HasSubstr("auto"))));
   EXPECT_THAT(Parsed(""), StatusIs(kInvalid, HasSubstr("no backend ''")));
   EXPECT_THAT(Parsed("tpu:tcp"), StatusIs(kInvalid, HasSubstr("no device 'tpu'")));
   EXPECT_THAT(Parsed("cuda:tcp"), StatusIs(kInvalid, HasSubstr("serves cpu tensors, not cuda ones")));
@@ -62,6 +62,9 @@ TEST(BackendChoiceTest, AMissingBackendIsRefusedWithThePackageToInstall) {
   EXPECT_THAT(Parsed("mpi"),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        AllOf(HasSubstr("this build has no backend 'mpi'"), HasSubstr("libopenmpi-dev"))));
+  EXPECT_THAT(Parsed("gloo"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("this build has no backend 'gloo'"), HasSubstr("libgloo-dev"))));
 }
 
 TEST(BackendChoiceTest, AutoDependsOnWhichRanksShareAHost) {

@@ -98,7 +98,7 @@ std::set<std::string> New(const std::set<std::string>& after, const std::set<std
 std::set<std::string> SharedMemoryOfOurs() {
   std::set<std::string> ours;
   for (const std::string& name : Entries("/dev/shm")) {
-    if (absl::StrContains(name, "tandem") || absl::StrContains(name, "gloo")) ours.insert(name);
+    if (absl::StrContains(name, "tandem")) ours.insert(name);
   }
   return ours;
 }

@@ -24,6 +24,7 @@ struct ConformanceCase {
   int world_size = 1;
   std::function<std::string(int rank)> host = nullptr;           // nullptr: all ranks are on one host
   std::function<std::vector<BackendFactory>()> extra = nullptr;  // made anew for each group
+  SuiteOptions suite = {};
 };
 
 inline void PrintTo(const ConformanceCase& c, std::ostream* os) {
@@ -50,19 +51,19 @@ class ConformanceTest : public ::testing::TestWithParam<ConformanceCase> {
 };
 
 TEST_P(ConformanceTest, ReductionsAreTheModel) {
-  OnAllRanks([](ProcessGroup& group) { CheckReductions(group); });
+  OnAllRanks([this](ProcessGroup& group) { CheckReductions(group, GetParam().suite); });
 }
 TEST_P(ConformanceTest, MovementsAreTheModel) {
-  OnAllRanks([](ProcessGroup& group) { CheckMovements(group); });
+  OnAllRanks([this](ProcessGroup& group) { CheckMovements(group, GetParam().suite); });
 }
 TEST_P(ConformanceTest, UnevenPartsAreTheModel) {
-  OnAllRanks([](ProcessGroup& group) { CheckUnevenParts(group); });
+  OnAllRanks([this](ProcessGroup& group) { CheckUnevenParts(group, GetParam().suite); });
 }
 TEST_P(ConformanceTest, MessagesFindTheirReceivers) {
-  OnAllRanks([](ProcessGroup& group) { CheckPointToPoint(group); });
+  OnAllRanks([this](ProcessGroup& group) { CheckPointToPoint(group, GetParam().suite); });
 }
 TEST_P(ConformanceTest, CoalescedCallsAreTheSingleOnes) {
-  OnAllRanks([](ProcessGroup& group) { CheckCoalesced(group); });
+  OnAllRanks([this](ProcessGroup& group) { CheckCoalesced(group, GetParam().suite); });
 }
 TEST_P(ConformanceTest, ByteStringsArrive) {
   OnAllRanks([](ProcessGroup& group) { CheckByteStrings(group); });
@@ -74,8 +75,8 @@ TEST_P(ConformanceTest, GroupsInFlightDoNotWaitForEachOther) {
   OnAllRanks([](ProcessGroup& group) { CheckGroupsInFlight(group); });
 }
 TEST_P(ConformanceTest, ALongMixtureStaysInStep) {
-  OnAllRanks([](ProcessGroup& group) {
-    CheckMixture(group);
+  OnAllRanks([this](ProcessGroup& group) {
+    CheckMixture(group, GetParam().suite);
     TANDEM_EXPECT_OK(group.MonitoredBarrier(absl::Seconds(60)));
   });
 }

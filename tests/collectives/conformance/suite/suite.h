@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/numeric/dtype.h"
+#include "collectives/operation.h"
 #include "collectives/process_group.h"
 
 namespace tandem::collectives {
@@ -20,6 +21,8 @@ struct SuiteOptions {
   size_t large = 200'000;
   // Allows the group's backend to refuse everything but sums of f32 and f64 with Unimplemented.
   bool may_refuse = false;
+  // The kinds of operations that the group's backend lacks. It must refuse all of them with Unimplemented.
+  std::vector<OpKind> lacks = {};
 };
 
 // Checks all_reduce, reduce and reduce_scatter: dtype x op x length x in place or not x root.

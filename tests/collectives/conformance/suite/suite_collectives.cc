@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
 #include "tests/collectives/conformance/suite/suite.h"
@@ -40,6 +41,11 @@ struct Step {
 // Returns true if the step was carried out. A refusal must be an allowed one.
 bool Succeeded(const Step& step, absl::string_view what, const Work& work) {
   const absl::Status status = work.Wait();
+  for (const OpKind kind : step.options.lacks) {
+    if (step.world == 1 || !absl::StrContains(what, Name(kind))) continue;
+    EXPECT_TRUE(absl::IsUnimplemented(status)) << step.Text(what) << ": " << status;
+    return false;
+  }
   if (status.ok()) return true;
   const bool meaningless =
       (IsFloatingPoint(step.dtype) &&

@@ -215,7 +215,12 @@ void CheckCoalesced(ProcessGroup& group, const SuiteOptions& options) {
       ins[i] = wide[i].view();
       outs[i] = tensors[i].view();
     }
-    TANDEM_ASSERT_OK(group.ReduceScatterCoalesced(ins, outs, {.async = async}).Wait());
+    const absl::Status scattered = group.ReduceScatterCoalesced(ins, outs, {.async = async}).Wait();
+    if (world > 1 && std::count(options.lacks.begin(), options.lacks.end(), OpKind::kReduceScatter) > 0) {
+      EXPECT_TRUE(absl::IsUnimplemented(scattered)) << scattered;
+      continue;
+    }
+    TANDEM_ASSERT_OK(scattered);
     for (size_t i = 0; i < n; ++i) {
       const std::vector<Tensor> all(static_cast<size_t>(world), keyed(i, rank, 2));
       EXPECT_EQ(Difference(tensors[i], Reduced(ReduceOp::kSum, all, {})), "");

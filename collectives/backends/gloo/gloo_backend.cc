@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/backends/gloo/gloo_backend.h"
+
+#include <exception>
+#include <memory>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "collectives/backends/gloo/algorithms.h"
+#include "collectives/backends/gloo/operation_guard.h"
+#include "collectives/backends/gloo/transport.h"
+#include "collectives/backends/tcp/algorithms.h"
+#include "collectives/backends/tcp/tcp_backend.h"
+#include "collectives/diagnostics/operation_comparer.h"
+#include "collectives/ranks.h"
+#include "collectives/reduce/reduce.h"
+#include "collectives/shape.h"
+#include "collectives/store/prefix_store.h"
+
+namespace tandem::collectives {
+namespace gloo_library {
+namespace {
+
+// How long a rank whose operation failed in Gloo waits for the reason, which arrives over `control_`. That
+// backend itself looks for the peer's reason for half a second before it reports the peer as dead.
+constexpr absl::Duration kGrace = absl::Seconds(2);
+// The tag of a receive on `control_` that no message ends, only a failure.
+constexpr uint32_t kAlarmTag = 0xffffffff;
+
+class GlooBackend final : public Backend {
+ public:
+  explicit GlooBackend(const BackendOptions& options)
+      : group_(options.group),
+        rank_(options.rank),
+        world_size_(options.world_size),
+        control_keys_(options.store, "control"),
+        gloo_keys_(options.store, "gloo") {}
+
+  ~GlooBackend() override {
+    // Waits for the other ranks, which may still receive data of Gloo's from this one.
+    control_.reset();
+    context_.reset();
+  }
+
+  absl::Status Connect(const BackendOptions& options) {
+    BackendOptions control = options;
+    control.store = &control_keys_;
+    TANDEM_ASSIGN_OR_RETURN(control_, TcpBackendFactory().make(control));
+    if (world_size_ == 1) return absl::OkStatus();
+    comparer_ = std::make_unique<OperationComparer>(group_, rank_, world_size_, control_.get());
+    TANDEM_ASSIGN_OR_RETURN(context_, ConnectGloo(&gloo_keys_, rank_, world_size_,
+                                                  options.peers[rank_].address, options.deadline, &guard_));
+    SetAlarm();
+    return absl::OkStatus();
+  }
+
+  absl::string_view name() const override { return "gloo"; }
+
+  absl::Status Supports(const Operation& operation) const override {
+    absl::Status status;
+    if (operation.device.kind != Device::Kind::kCpu) {
+      status = absl::UnimplementedError("memory of another device than the CPU");
+    } else if (!HasAlgorithm(operation.kind)) {
+      status = absl::UnimplementedError("Gloo has no algorithm for it; backend tcp has");
+    } else if (Reduces(operation.kind)) {
+      status = SupportsReduction(operation.reduce, operation.dtype);
+    }
+    return Annotate(status, absl::StrCat("backend gloo, ", Name(operation.kind)));
+  }
+
+  absl::Status Run(const Operation& operation) override {
+    TANDEM_RETURN_IF_ERROR(Broken());
+    TANDEM_RETURN_IF_ERROR(Supports(operation));
+    TANDEM_RETURN_IF_ERROR(CheckCollective(operation, rank_, world_size_));
+    if (world_size_ == 1) {
+      tcp::RunAlone(operation);
+      return absl::OkStatus();
+    }
+    const absl::Time deadline = MonotonicNow() + operation.timeout;
+    if (absl::Status status = comparer_->Compare(operation); !status.ok()) return Break(status);
+    const absl::Status status = RunGloo(operation, deadline);
+    if (status.ok()) return status;
+    const absl::Status why = Break(status);
+    CloseGloo(context_.get());
+    return why;
+  }
+
+  void StartPointToPoint(const Operation& operation, Done done) override {
+    absl::Status status = Broken();
+    if (status.ok()) status = CheckPointToPoint(operation, rank_, world_size_);
+    if (status.ok()) status = Supports(operation);
+    if (status.ok() && operation.tag == kAlarmTag) {
+      status = absl::InvalidArgumentError(
+          absl::StrCat(Describe(operation), ": backend gloo keeps this tag for itself"));
+    }
+    if (!status.ok()) return done(status);
+    control_->StartPointToPoint(operation, std::move(done));
+  }
+
+  void Abort(const absl::Status& reason) override {
+    (void)Break(reason.ok() ? absl::AbortedError("aborted") : reason);
+  }
+
+ private:
+  std::string Here(const Operation& operation) const {
+    return absl::StrCat(Describe(operation), " on group '", group_, "'");
+  }
+
+  // Stops the guard when another rank dies or aborts, with the reason that `control_` gives.
+  void SetAlarm() {
+    Operation alarm;
+    alarm.kind = OpKind::kRecv;
+    alarm.root = kAnySource;
+    alarm.tag = kAlarmTag;
+    control_->StartPointToPoint(
+        alarm, [this, receive = absl::StrCat(Here(alarm), ": ")](const absl::StatusOr<int>& source) {
+          if (source.ok()) {
+            return guard_.Stop(absl::InternalError(absl::StrCat("rank ", *source, " sent an alarm")));
+          }
+          guard_.Stop(
+              absl::Status(source.status().code(), absl::StripPrefix(source.status().message(), receive)));
+        });
+  }
+
+  absl::Status RunGloo(const Operation& operation, absl::Time deadline) {
+    const SigpipeBlock block;
+    guard_.Begin(deadline);
+    std::string failure;
+    try {
+      RunAlgorithm(operation, context_, &memory_);
+      return absl::OkStatus();
+    } catch (const std::exception& error) {
+      failure = TextOf(error);
+    }
+    const std::string here = Here(operation);
+    if (absl::Status reason = guard_.stopped(); !reason.ok()) return Annotate(reason, here);
+    if (MonotonicNow() >= deadline) {
+      const std::vector<int> late = guard_.late();
+      return absl::DeadlineExceededError(
+          absl::StrCat(here, ": not finished within ", absl::FormatDuration(operation.timeout),
+                       late.empty() ? "" : absl::StrCat(", waiting for ", NameRanks(late))));
+    }
+    if (absl::Status reason = guard_.AwaitStop(kGrace); !reason.ok()) return Annotate(reason, here);
+    return absl::UnavailableError(absl::StrCat(here, ": Gloo failed: ", failure));
+  }
+
+  absl::Status Broken() {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!broken_.ok()) return broken_;
+    }
+    const absl::Status stopped = guard_.stopped();
+    return stopped.ok() ? stopped : Break(stopped);
+  }
+
+  // Breaks the group, unless it is broken already. Returns the reason why it is.
+  absl::Status Break(const absl::Status& reason) {
+    absl::Status why;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (broken_.ok()) broken_ = reason;
+      why = broken_;
+    }
+    guard_.Stop(why);
+    control_->Abort(why);
+    return why;
+  }
+
+  const std::string group_;
+  const int rank_;
+  const int world_size_;
+  PrefixStore control_keys_, gloo_keys_;
+
+  OperationGuard guard_;  // outlives what uses it
+  absl::Mutex mutex_;
+  absl::Status broken_ ABSL_GUARDED_BY(mutex_);
+
+  std::unique_ptr<Backend> control_;
+  std::unique_ptr<OperationComparer> comparer_;
+  // Used by the thread that runs collectives.
+  std::shared_ptr<::gloo::Context> context_;
+  Memory memory_;
+};
+
+absl::StatusOr<std::unique_ptr<Backend>> Make(const BackendOptions& options) {
+  auto backend = std::make_unique<GlooBackend>(options);
+  if (absl::Status status = backend->Connect(options); !status.ok()) {
+    return Annotate(status, absl::StrCat("backend gloo of group '", options.group, "'"));
+  }
+  return backend;
+}
+
+}  // namespace
+}  // namespace gloo_library
+
+BackendFactory GlooBackendFactory() {
+  BackendFactory factory;
+  factory.name = "gloo";
+  factory.device = Device::Kind::kCpu;
+  factory.viable = [](const BackendOptions&) { return absl::OkStatus(); };
+  factory.make = gloo_library::Make;
+  return factory;
+}
+
+}  // namespace tandem::collectives

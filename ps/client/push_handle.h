@@ -17,11 +17,12 @@ enum class PushOutcome {
   // The request was not sent, since server 0 had to see the push first (ps/server/table/global_batch.h).
   kNotSent,
   // The request was sent, and no answer has come, or one that leaves open whether the push was applied (the
-  // deadline has passed, the connection broke).
+  // deadline has passed, the connection broke). The outcome stays unknown if the server refuses a later
+  // attempt: the refusal says nothing about the attempt whose answer was lost.
   kUnknown,
   // The server has acknowledged the push.
   kApplied,
-  // The server has refused the push. It has applied no part of it.
+  // The server has refused every attempt of the push. It has applied no part of it.
   kRefused,
 };
 
@@ -42,7 +43,9 @@ class PushHandle {
   // Sends the push again to the servers that have not acknowledged it, with the same bytes and sequences: a
   // server that has applied it already acknowledges it without applying it twice. The time limit starts
   // again. Runs `done` once, like Client::PushAsync: with OK if all servers have applied the push.
-  // FailedPrecondition: the push or an earlier retry is still under way.
+  // FailedPrecondition: the push or an earlier retry is still under way; or its push epoch is over, because
+  // the worker, or a new process of it, has taken another one (Client::StartPushEpoch). A server where the
+  // outcome was unknown then remains unknown. A worker that must know restores a checkpoint.
   virtual void RetryAsync(PushDone done) = 0;
   // The blocking form. Must not be called on RPC threads.
   absl::Status Retry();

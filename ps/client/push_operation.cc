@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "rpc/earlier_attempts.h"
 #include "rpc/wire/bulk_codec.h"
 
 namespace tandem::ps {
@@ -46,7 +47,8 @@ PushOperation::PushOperation(absl::Span<const std::unique_ptr<rpc::Channel>> cha
       server0_first_(channels.size() > 1 && server0_sends_places->load(std::memory_order_relaxed)),
       outstanding_(static_cast<uint32_t>(channels.size())),
       requests_(channels.size()),
-      outcomes_(channels.size(), PushOutcome::kNotSent) {}
+      outcomes_(channels.size(), PushOutcome::kNotSent),
+      earlier_unknown_(channels.size()) {}
 
 void PushOperation::Add(uint32_t server, EncodedPush request) {
   requests_[server] = std::move(request);
@@ -60,6 +62,7 @@ void PushOperation::Start() {
 void PushOperation::Send(uint32_t server) {
   {
     absl::MutexLock lock(&mutex_);
+    earlier_unknown_[server] = outcomes_[server] == PushOutcome::kUnknown;
     outcomes_[server] = PushOutcome::kUnknown;
   }
   EncodedPush& request = requests_[server];
@@ -119,7 +122,16 @@ void PushOperation::OnResponse(uint32_t server, absl::StatusOr<Bytes> answer) {
     if (answer.ok()) {
       outcomes_[server] = PushOutcome::kApplied;
     } else if (!LeavesOpenWhetherApplied(status)) {
-      outcomes_[server] = PushOutcome::kRefused;
+      if (earlier_unknown_[server] || rpc::HadEarlierAttempts(answer.status())) {
+        // A server that has forgotten the sequences of an earlier push epoch cannot tell, for instance.
+        status = absl::Status(
+            status.code(),
+            absl::StrCat(status.message(),
+                         "; it is not known whether an earlier attempt of this push was applied: its answer was "
+                         "lost, and this refusal concerns the repetition only"));
+      } else {
+        outcomes_[server] = PushOutcome::kRefused;
+      }
     }
     if (!status.ok() && first_error_.ok()) {
       first_error_ =

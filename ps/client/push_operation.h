@@ -83,6 +83,8 @@ class PushOperation : public PushHandle, public std::enable_shared_from_this<Pus
   bool under_way_ ABSL_GUARDED_BY(mutex_) = true;
   absl::Status first_error_ ABSL_GUARDED_BY(mutex_);
   std::vector<PushOutcome> outcomes_ ABSL_GUARDED_BY(mutex_);  // [server]
+  // [server]: an earlier attempt ended as kUnknown. A refusal of the present one says nothing about that.
+  std::vector<bool> earlier_unknown_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace tandem::ps

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "base/status.h"
+#include "rpc/earlier_attempts.h"
 #include "rpc/transport/traced_call.h"
 #include "rpc/wire/owned_bytes.h"
 
@@ -133,7 +134,13 @@ absl::Status OutOfTime(const PendingCall& call) {
 void OnAttemptDone(const std::shared_ptr<State>& state, const std::shared_ptr<PendingCall>& call,
                    absl::StatusOr<Bytes> result) {
   if (result.ok() || !absl::IsUnavailable(result.status()) || !call->options.idempotent) {
-    if (absl::IsDeadlineExceeded(result.status()) && call->failures > 0) result = OutOfTime(*call);
+    if (call->failures > 0 && absl::IsDeadlineExceeded(result.status())) {
+      result = OutOfTime(*call);
+    } else if (call->failures > 0 && !result.ok()) {
+      absl::Status status = result.status();
+      SetEarlierAttempts(call->failures, &status);
+      result = std::move(status);
+    }
     Deliver(state, call, std::move(result));
     return;
   }

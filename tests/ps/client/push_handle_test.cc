@@ -57,10 +57,11 @@ class PushHandleTest : public ::testing::Test {
   std::unique_ptr<Client> Connect() { return Connect({}, absl::Seconds(30)); }
 
   // Starts a push of one for each id and waits until it has ended.
-  std::shared_ptr<PushHandle> Push(Client& client, uint64_t step, absl::Status* status) {
+  std::shared_ptr<PushHandle> Push(Client& client, uint64_t step, absl::Status* status,
+                                   const std::string& table = "t") {
     absl::Notification done;
     std::shared_ptr<PushHandle> handle = client.StartPush(
-        step, {{.table = "t", .ids = ids_, .gradients = ones_.data()}}, {}, [&](absl::Status result) {
+        step, {{.table = table, .ids = ids_, .gradients = ones_.data()}}, {}, [&](absl::Status result) {
           *status = std::move(result);
           done.Notify();
         });
@@ -162,6 +163,47 @@ TEST_F(PushHandleTest, WritesOfRowStatesTakeSequencesOfTheSameWindow) {
   TANDEM_EXPECT_OK(first->Retry());
   TANDEM_EXPECT_OK(client->WriteRowStates("t", ids_, zeros));
   EXPECT_THAT(Rows(*client), Each(0.0f));
+}
+
+TEST_F(PushHandleTest, APushThatMayHaveBeenAppliedStaysUnknownWhenANewPushEpochRefusesItsRepetition) {
+  const auto client = Connect({.kind = rpc::Fault::Kind::kNeverRespond}, absl::Milliseconds(300));
+  TANDEM_ASSERT_OK(client->CreateTable(Counting("t")));
+  Rows(*client, /*read_only=*/false);
+  absl::Status status;
+  const std::shared_ptr<PushHandle> push = Push(*client, 7, &status);
+  EXPECT_THAT(push->outcomes(), ElementsAre(PushOutcome::kApplied, PushOutcome::kUnknown));
+  faulty_ = false;
+  TANDEM_ASSERT_OK(client->StartPushEpoch());
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    EXPECT_THAT(push->Retry(),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         AllOf(HasSubstr("repeats a push from before it took the new epoch"),
+                               HasSubstr("it is not known whether an earlier attempt of this push was applied"),
+                               HasSubstr("step 7: applied on server 0, unknown on server 1"))));
+    EXPECT_THAT(push->outcomes(), ElementsAre(PushOutcome::kApplied, PushOutcome::kUnknown));
+  }
+}
+
+TEST_F(PushHandleTest, APushStaysUnknownIfTheChannelItselfRepeatedItBeforeItWasRefused) {
+  for (const bool lost : {true, false}) {
+    std::atomic<int> attempts{0};
+    std::vector<std::unique_ptr<rpc::Channel>> channels = cluster_.Channels();
+    channels[1] = std::move(cluster_.Channels([&](absl::string_view method, int64_t) {
+      if (!absl::EndsWith(method, "/Push")) return rpc::Fault();
+      // The answer of the first attempt is lost; then the server's memory is full.
+      if (lost && attempts++ == 0) return rpc::Fault{.kind = rpc::Fault::Kind::kFailAfter};
+      return rpc::Fault{.kind = rpc::Fault::Kind::kFailBefore, .status = absl::ResourceExhaustedError("full")};
+    })[1]);
+    TANDEM_ASSERT_OK_AND_ASSIGN(const auto client, Client::Connect(std::move(channels), {}));
+    TANDEM_ASSERT_OK(client->StartPushEpoch());
+    TANDEM_ASSERT_OK(client->CreateTable(Counting(lost ? "t" : "u")));
+    absl::Status status;
+    const std::shared_ptr<PushHandle> push = Push(*client, 7, &status, lost ? "t" : "u");
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted,
+                                 HasSubstr(lost ? "unknown on server 1" : "refused by server 1")));
+    EXPECT_THAT(push->outcomes(), ElementsAre(PushOutcome::kApplied,
+                                              lost ? PushOutcome::kUnknown : PushOutcome::kRefused));
+  }
 }
 
 TEST_F(PushHandleTest, ANewPushEpochBeginsWithAnEmptyWindowAndEndsTheRetriesOfTheOldOne) {

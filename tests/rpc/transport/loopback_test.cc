@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "rpc/earlier_attempts.h"
 #include "tests/rpc/echo_service.h"
 #include "tests/testing/status_matchers.h"
 
@@ -49,6 +50,22 @@ TEST(LoopbackTest, ACallThatFailsBeforeNeverReachesItsHandler) {
       StatusIs(absl::StatusCode::kUnavailable, HasSubstr("/tandem.v1.Echo/Echo at loopback: injected")));
   EXPECT_EQ(count, 0);
   EXPECT_THAT(channel->Call(kEcho, Bytes(), {}), ::tandem::testing::IsOk());
+}
+
+TEST(LoopbackTest, ARefusalTellsWhetherAnEarlierAttemptMayHaveBeenExecuted) {
+  std::atomic<int> count{0};
+  const FaultInjector injector = [](absl::string_view, int64_t index) {
+    if (index == 0) return Fault{.kind = Fault::Kind::kFailAfter};
+    return Fault{.kind = Fault::Kind::kFailBefore, .status = absl::FailedPreconditionError("refused")};
+  };
+  auto channel = ConnectLoopback(Serve(CountingService(&count)), injector, {.initial = absl::Milliseconds(1)});
+  const absl::Status repeated = channel->Call(kEcho, Bytes(), {.idempotent = true}).status();
+  EXPECT_THAT(repeated, StatusIs(absl::StatusCode::kFailedPrecondition));
+  EXPECT_TRUE(HadEarlierAttempts(repeated));
+  EXPECT_EQ(count, 1);
+  const absl::Status refused = channel->Call(kEcho, Bytes(), {.idempotent = true}).status();
+  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kFailedPrecondition));
+  EXPECT_FALSE(HadEarlierAttempts(refused));
 }
 
 TEST(LoopbackTest, ACallThatFailsAfterLosesOnlyItsAnswer) {

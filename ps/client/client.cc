@@ -115,8 +115,8 @@ class ClientImpl : public Client {
             .status());
     absl::MutexLock lock(&tables_mutex_);
     KnownTable& table = tables_[config.name()];
-    // The responses will contain places
-    if (config.update_mode().kind() == v1::UpdateMode::GBA) server0_sends_places_ = true;
+    // The responses of server 0 will contain positions.
+    if (config.update_mode().kind() == v1::UpdateMode::GBA) *table.gets_position = true;
     // A table that is created again keeps its wire options.
     table.config = std::make_shared<const v1::TableConfig>(config);
     return absl::OkStatus();
@@ -378,6 +378,8 @@ class ClientImpl : public Client {
     std::shared_ptr<ErrorFeedback> feedback;  // null: none
     std::shared_ptr<RowCache> cache;          // null: none
     std::shared_ptr<RowStalenessTotals> row_staleness = std::make_shared<RowStalenessTotals>();
+    // Whether server 0 has assigned the last push of the table to an update (PushOperation).
+    std::shared_ptr<std::atomic<bool>> gets_position = std::make_shared<std::atomic<bool>>(false);
   };
 
   std::shared_ptr<PushOperation> PushOfStep(uint64_t step, std::vector<PushPart> parts,
@@ -502,7 +504,6 @@ class ClientImpl : public Client {
   BytesInFlight pushes_in_flight_;
   absl::Mutex window_mutex_;
   std::shared_ptr<PushWindow> push_window_ ABSL_GUARDED_BY(window_mutex_);
-  std::atomic<bool> server0_sends_places_{false};  // whether server 0's last response to a push had places
   const ShardMap map_;
   const std::vector<std::unique_ptr<rpc::Channel>> channels_;
   BufferPool buffers_;
@@ -750,6 +751,8 @@ std::shared_ptr<PushOperation> ClientImpl::SendPush(uint64_t step, std::vector<P
   std::vector<PushedSegments> segments = SegmentsOf(parts, tables);
   std::vector<ResolvedPushPart> resolved_parts;
   resolved_parts.reserve(parts.size());
+  std::vector<std::shared_ptr<std::atomic<bool>>> get_positions;
+  for (const KnownTable& table : tables) get_positions.push_back(table.gets_position);
   for (size_t p = 0; p < parts.size(); ++p) {
     const bool sums = parts[p].gradients != given[p];
     resolved_parts.push_back(
@@ -762,7 +765,7 @@ std::shared_ptr<PushOperation> ClientImpl::SendPush(uint64_t step, std::vector<P
     return refuse(std::move(status));
   const uint64_t epoch = slot->epoch(), sequence = slot->sequence();
   auto call = std::make_shared<PushOperation>(
-      channels_, &server0_sends_places_,
+      channels_, std::move(get_positions),
       PushOperation::Options{.timeout = options_.timeout, .step = step, .retryable = options.retryable},
       *std::move(slot), std::move(segments), std::move(done));
   for (uint32_t s = 0; s < channels_.size(); ++s) {

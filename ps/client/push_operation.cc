@@ -35,18 +35,19 @@ bool LeavesOpenWhetherApplied(const absl::Status& status) {
 }  // namespace
 
 PushOperation::PushOperation(absl::Span<const std::unique_ptr<rpc::Channel>> channels,
-                             std::atomic<bool>* server0_sends_places, const Options& options,
-                             PushWindow::Slot slot, std::vector<PushedSegments> segments, PushDone done)
+                             std::vector<std::shared_ptr<std::atomic<bool>>> get_positions,
+                             const Options& options, PushWindow::Slot slot,
+                             std::vector<PushedSegments> segments, PushDone done)
     : channels_(channels),
-      server0_sends_places_(server0_sends_places),
+      get_positions_(std::move(get_positions)),
       options_(options),
       slot_(std::move(slot)),
       segments_(std::move(segments)),
-      done_(std::move(done)),
       deadline_(MonotonicNow() + options.timeout),
-      server0_first_(channels.size() > 1 && server0_sends_places->load(std::memory_order_relaxed)),
+      server0_first_(channels.size() > 1 && GetsPosition()),
       outstanding_(static_cast<uint32_t>(channels.size())),
       requests_(channels.size()),
+      done_(std::move(done)),
       outcomes_(channels.size(), PushOutcome::kNotSent),
       earlier_unknown_(channels.size()) {}
 
@@ -77,8 +78,12 @@ void PushOperation::Send(uint32_t server) {
 }
 
 std::vector<uint32_t> PushOperation::OthersToSend() const {
-  std::vector<uint32_t> servers;
   absl::MutexLock lock(&mutex_);
+  return OthersToSendLocked();
+}
+
+std::vector<uint32_t> PushOperation::OthersToSendLocked() const {
+  std::vector<uint32_t> servers;
   for (uint32_t s = 1; s < outcomes_.size(); ++s) {
     if (outcomes_[s] != PushOutcome::kApplied) servers.push_back(s);
   }
@@ -98,8 +103,18 @@ absl::Status PushOperation::Accept(uint32_t server, const Bytes& answer) {
   return server == 0 ? TakePlaces(response) : absl::OkStatus();
 }
 
+bool PushOperation::GetsPosition() const {
+  return std::any_of(get_positions_.begin(), get_positions_.end(),
+                     [](const auto& gets) { return gets->load(std::memory_order_relaxed); });
+}
+
 absl::Status PushOperation::TakePlaces(const v1::PushResponse& response) {
-  server0_sends_places_->store(response.places_size() > 0, std::memory_order_relaxed);
+  for (size_t s = 0; s < get_positions_.size(); ++s) {
+    const int slice = static_cast<int>(s);
+    const bool given = slice < response.places_size() && response.places(slice).update() > 0;
+    // The position of a duplicate may be forgotten.
+    if (given || !response.duplicate()) get_positions_[s]->store(given, std::memory_order_relaxed);
+  }
   if (response.places_size() == 0 || !server0_first_) return absl::OkStatus();
   for (const uint32_t s : OthersToSend()) {
     v1::PushRequest& header = requests_[s].header;
@@ -155,9 +170,11 @@ void PushOperation::OnResponse(uint32_t server, absl::StatusOr<Bytes> answer) {
 void PushOperation::End(uint32_t ended) {
   if (outstanding_.fetch_sub(ended, std::memory_order_acq_rel) != ended) return;
   absl::Status status;
+  PushDone done;
   {
     absl::MutexLock lock(&mutex_);
-    under_way_ = false;
+    under_way_ = false;  // from here on RetryAsync may set the next done_
+    done = std::move(done_);
     status = first_error_;
     // The error of a single server that has answered says everything.
     if (!status.ok() && (outcomes_.size() > 1 || outcomes_[0] == PushOutcome::kUnknown)) {
@@ -167,7 +184,6 @@ void PushOperation::End(uint32_t ended) {
   }
   // Before `done`, which may start the next push. Without a handle nothing is sent any more.
   if (status.ok() || !options_.retryable) slot_.Release();
-  PushDone done = std::move(done_);
   std::move(done)(std::move(status));
 }
 
@@ -177,13 +193,21 @@ std::vector<PushOutcome> PushOperation::outcomes() const {
 }
 
 void PushOperation::RetryAsync(PushDone done) {
-  const std::vector<uint32_t> others = OthersToSend();
+  std::vector<uint32_t> others;
   bool server0 = false, busy = false;
   {
     absl::MutexLock lock(&mutex_);
-    busy = std::exchange(under_way_, true);
-    server0 = outcomes_[0] != PushOutcome::kApplied;
-    if (!busy) first_error_ = absl::OkStatus();
+    busy = under_way_;
+    // An attempt under way changes the outcomes, and drops the payloads that servers have acknowledged.
+    if (!busy) {
+      others = OthersToSendLocked();
+      server0 = outcomes_[0] != PushOutcome::kApplied;
+      under_way_ = server0 || !others.empty();
+      if (under_way_) {
+        done_ = std::move(done);
+        first_error_ = absl::OkStatus();
+      }
+    }
   }
   if (busy) {
     std::move(done)(absl::FailedPreconditionError(absl::StrCat(
@@ -191,22 +215,19 @@ void PushOperation::RetryAsync(PushDone done) {
     return;
   }
   if (others.empty() && !server0) {
-    {
-      absl::MutexLock lock(&mutex_);
-      under_way_ = false;
-    }
     std::move(done)(absl::OkStatus());
     return;
   }
-  done_ = std::move(done);
   deadline_ = MonotonicNow() + options_.timeout;
   // Server 0 has told the positions to an earlier attempt if it has acknowledged the push.
-  server0_first_ = server0 && channels_.size() > 1 &&
-                   (server0_first_ || server0_sends_places_->load(std::memory_order_relaxed));
+  const bool server0_first = server0 && channels_.size() > 1 &&
+                             (server0_first_ || GetsPosition());
+  server0_first_ = server0_first;
   outstanding_.store(static_cast<uint32_t>(others.size()) + (server0 ? 1 : 0), std::memory_order_relaxed);
   const std::shared_ptr<PushOperation> self = shared_from_this();  // the last response may end the attempt
   if (server0) Send(0);
-  if (server0_first_) return;
+  // The attempt may have ended within Send, and server0_first_ may belong to the next one.
+  if (server0_first) return;
   for (const uint32_t server : others) Send(server);
 }
 

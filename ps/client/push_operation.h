@@ -35,14 +35,15 @@ class PushOperation : public PushHandle, public std::enable_shared_from_this<Pus
     bool retryable = false;
   };
   // `channels` must outlive the operation's calls and be destroyed in order from the first element: the
-  // response of server 0 may start calls on the others. `server0_sends_places` tells whether the last
-  // response of server 0 contained update positions; all pushes of a client share it. `done` runs when all
+  // response of server 0 may start calls on the others. `get_positions` has a flag for each slice of the
+  // push: whether the last response of server 0 gave the slice's table an update position. All pushes of the
+  // table share the flag. `done` runs when all
   // servers have responded or, with the first error, when all calls have ended. `slot` is the push's place in
   // the window. `segments` are those of the push's slices; the row staleness that servers report is added to
   // their totals.
   PushOperation(absl::Span<const std::unique_ptr<rpc::Channel>> channels,
-                std::atomic<bool>* server0_sends_places, const Options& options, PushWindow::Slot slot,
-                std::vector<PushedSegments> segments, PushDone done);
+                std::vector<std::shared_ptr<std::atomic<bool>>> get_positions, const Options& options,
+                PushWindow::Slot slot, std::vector<PushedSegments> segments, PushDone done);
 
   // Adds the request for `server`. Must be called for 0, 1, ... in turn. Sends it at once, unless server 0
   // must see the push first.
@@ -60,19 +61,21 @@ class PushOperation : public PushHandle, public std::enable_shared_from_this<Pus
   absl::Status Accept(uint32_t server, const Bytes& response);
   // Copies the update positions in the response of server 0, if there are any, to the waiting requests.
   absl::Status TakePlaces(const v1::PushResponse& response);
+  // Returns whether server 0 assigns positions to some table of the push, as far as the client knows.
+  bool GetsPosition() const;
   // Returns the servers behind server 0 that have not acknowledged the push.
   std::vector<uint32_t> OthersToSend() const;
+  std::vector<uint32_t> OthersToSendLocked() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // Ends the attempt with `ended` calls less under way; the last one runs done_.
   void End(uint32_t ended);
 
   const absl::Span<const std::unique_ptr<rpc::Channel>> channels_;
-  std::atomic<bool>* const server0_sends_places_;
+  const std::vector<std::shared_ptr<std::atomic<bool>>> get_positions_;  // [slices]
   const Options options_;
   PushWindow::Slot slot_;
   const std::vector<PushedSegments> segments_;  // [slices]; empty: no slice has segments
 
   // These members belong to the attempt under way and are written before its first call starts.
-  PushDone done_;
   absl::Time deadline_;
   bool server0_first_;  // server 0 must see the push first
   std::atomic<uint32_t> outstanding_;
@@ -81,6 +84,7 @@ class PushOperation : public PushHandle, public std::enable_shared_from_this<Pus
 
   mutable absl::Mutex mutex_;
   bool under_way_ ABSL_GUARDED_BY(mutex_) = true;
+  PushDone done_ ABSL_GUARDED_BY(mutex_);  // of the attempt under way
   absl::Status first_error_ ABSL_GUARDED_BY(mutex_);
   std::vector<PushOutcome> outcomes_ ABSL_GUARDED_BY(mutex_);  // [server]
   // [server]: an earlier attempt ended as kUnknown. A refusal of the present one says nothing about that.

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <thread>
 
+#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ps/client/client.h"
@@ -158,6 +159,33 @@ TEST(GbaClient, LostAnswersApplyNothingTwiceAndGroupAlike) {
   TANDEM_ASSERT_OK_AND_ASSIGN(auto client, cluster.Connect());
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto servers, client->ListTablesPerServer(0));
   for (const auto& server : servers) EXPECT_EQ(server[0].statistics().version(), kWorkers * 20 / 3);
+}
+
+TEST(GbaClient, APushOfAnotherTableDoesNotChangeThatServer0ComesFirst) {
+  PsCluster cluster(2);
+  std::atomic<bool> broken{false};
+  std::vector<std::unique_ptr<rpc::Channel>> channels = cluster.Channels();
+  channels[0] = std::move(cluster.Channels([&broken](absl::string_view method, int64_t) {
+    const bool fails = broken && method == "/tandem.v1.ParameterServer/Push";
+    return rpc::Fault{.kind = fails ? rpc::Fault::Kind::kFailBefore : rpc::Fault::Kind::kNone,
+                      .status = absl::InternalError("broken")};
+  })[0]);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto client, Client::Connect(std::move(channels), {}));
+  v1::TableConfig other = SumTable(Async());
+  other.set_name("item");
+  TANDEM_ASSERT_OK(client->CreateTable(SumTable(Gba(1, 4))));
+  TANDEM_ASSERT_OK(client->CreateTable(other));
+  const std::vector<uint64_t> ids = {0, 977, 1954, 2931};
+  const std::vector<float> ones(ids.size(), 1.0f);
+  TANDEM_ASSERT_OK(client->Push(0, {{.table = "user", .ids = ids, .gradients = ones.data()}}));
+  TANDEM_ASSERT_OK(client->Push(0, {{.table = "item", .ids = ids, .gradients = ones.data()}}));
+  broken = true;
+  absl::Notification ended;
+  const std::shared_ptr<PushHandle> push =
+      client->StartPush(1, {{.table = "user", .ids = ids, .gradients = ones.data()}}, {},
+                        [&ended](const absl::Status&) { ended.Notify(); });
+  ended.WaitForNotification();
+  EXPECT_THAT(push->outcomes(), ::testing::ElementsAre(PushOutcome::kUnknown, PushOutcome::kNotSent));
 }
 
 TEST(GbaClient, ServersTellOfThemselves) {

@@ -73,12 +73,16 @@ absl::Status RequestHandler::BetweenPushes(absl::FunctionRef<absl::Status(Waiter
   return status;
 }
 
-absl::StatusOr<bool> RequestHandler::TakeSequence(uint32_t worker, uint64_t epoch, uint64_t sequence) {
+absl::StatusOr<bool> RequestHandler::IsNewSequence(uint32_t worker, uint64_t epoch, uint64_t sequence) {
   absl::MutexLock lock(&push_mutex_);
   TANDEM_ASSIGN_OR_RETURN(const PushFence::Verdict verdict, fences_.Check(worker, epoch, sequence));
-  if (verdict == PushFence::Verdict::kDuplicate) return false;
-  fences_.Commit(worker, epoch, sequence);
-  return true;
+  return verdict == PushFence::Verdict::kNew;
+}
+
+void RequestHandler::TakeSequence(uint32_t worker, uint64_t epoch, uint64_t sequence) {
+  absl::MutexLock lock(&push_mutex_);
+  const absl::StatusOr<PushFence::Verdict> verdict = fences_.Check(worker, epoch, sequence);
+  if (verdict.ok() && *verdict == PushFence::Verdict::kNew) fences_.Commit(worker, epoch, sequence);
 }
 
 std::vector<v1::WorkerFence> RequestHandler::SaveFences() {

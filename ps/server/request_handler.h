@@ -53,9 +53,14 @@ class RequestHandler {
   void HandlePull(std::shared_ptr<rpc::ServerCall> call);
   void HandlePush(std::shared_ptr<rpc::ServerCall> call);
 
-  // Takes a sequence of a worker, as a push does, for a call that writes rows. Returns false if it was taken
-  // before. Errors are those of PushFence::Check.
-  absl::StatusOr<bool> TakeSequence(uint32_t worker, uint64_t epoch, uint64_t sequence);
+  // These two take a sequence of a worker, as a push does, for a call that writes rows. The caller asks
+  // whether the sequence is new, writes, and takes the sequence if all rows were written: the client then
+  // repeats a call that failed. At most one thread at a time may make such calls.
+  //
+  // Returns false if the sequence was taken before. Errors are those of PushFence::Check.
+  absl::StatusOr<bool> IsNewSequence(uint32_t worker, uint64_t epoch, uint64_t sequence);
+  // Takes the sequence, unless a newer epoch of the worker has begun.
+  void TakeSequence(uint32_t worker, uint64_t epoch, uint64_t sequence);
 
   // Returns PermissionDenied, naming `what` the caller wants, if only members of the job may do that
   // (ParameterServerOptions::members_only) and the caller is none.

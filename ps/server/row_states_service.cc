@@ -116,13 +116,15 @@ absl::StatusOr<v1::WriteRowStatesResponse> RowStatesService::Write(
                                                    " has the value ", *bad, "; no row was written"));
   }
   v1::WriteRowStatesResponse response;
-  TANDEM_ASSIGN_OR_RETURN(const bool taken,
-                          requests_.TakeSequence(request.worker(), request.epoch(), request.sequence()));
-  if (!taken) {
+  TANDEM_ASSIGN_OR_RETURN(const bool is_new,
+                          requests_.IsNewSequence(request.worker(), request.epoch(), request.sequence()));
+  if (!is_new) {
     response.set_duplicate(true);
     return response;
   }
   TANDEM_RETURN_IF_ERROR(storage->WriteRows(request.ids(), request.values().data()));
+  // Not before: after an error the client repeats the call, and no row may be left out then.
+  requests_.TakeSequence(request.worker(), request.epoch(), request.sequence());
   table->row_staleness().Restart();
   return response;
 }

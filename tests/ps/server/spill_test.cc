@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Servers whose tables have rows in memory and on disk.
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -140,6 +141,39 @@ TEST_F(ServerSpillTest, WhatTheDiskCannotReadIsAnErrorOfThePullOrThePush) {
   EXPECT_THAT(Save(cluster, dir_.File("ckpt"), 31), StatusIs(absl::StatusCode::kDataLoss));
   TANDEM_ASSERT_OK(cluster.server(0).Load(saved));
   TANDEM_EXPECT_OK(cluster.Pull(0, 30, "user", kSpillDim, ids));
+}
+
+TEST_F(ServerSpillTest, AWriteOfRowsThatTheDiskInterruptsIsRepeatedWhole) {
+  Driver driver(Options());
+  TANDEM_ASSERT_OK(driver.CreateTable(Table(true)));
+  constexpr uint64_t kRows = 2000;  // more than fit into memory
+  v1::WriteRowStatesRequest write;
+  write.set_table("user");
+  write.set_epoch(1);
+  write.set_dim(kSpillDim);
+  write.set_state_floats(kSpillDim);
+  for (uint64_t id = 0; id < kRows; ++id) write.add_ids(id);
+  const auto send = [&](uint64_t sequence, float value) {
+    write.set_sequence(sequence);
+    write.mutable_values()->Resize(static_cast<int>(kRows * 2 * kSpillDim), 0);
+    std::fill(write.mutable_values()->begin(), write.mutable_values()->end(), value);
+    return driver.Call<v1::WriteRowStatesResponse>("WriteRowStates", write);
+  };
+  TANDEM_ASSERT_OK(send(1, 1.0f));
+  ASSERT_GT(driver.Table("user").statistics().spilled_rows(), 0);
+  disk_.FailGets(absl::UnavailableError("reading: input/output error"));
+  EXPECT_THAT(send(2, 2.0f), StatusIs(absl::StatusCode::kUnavailable));
+  disk_.FailGets(absl::OkStatus());
+  TANDEM_ASSERT_OK_AND_ASSIGN(const v1::WriteRowStatesResponse repeated, send(2, 2.0f));
+  EXPECT_FALSE(repeated.duplicate());
+  TANDEM_ASSERT_OK_AND_ASSIGN(const v1::WriteRowStatesResponse again, send(2, 3.0f));
+  EXPECT_TRUE(again.duplicate());
+  v1::ReadRowStatesRequest read;
+  read.set_table("user");
+  *read.mutable_ids() = write.ids();
+  TANDEM_ASSERT_OK_AND_ASSIGN(const v1::ReadRowStatesResponse rows,
+                              driver.Call<v1::ReadRowStatesResponse>("ReadRowStates", read));
+  EXPECT_THAT(rows.values(), ::testing::Each(2.0f));
 }
 
 }  // namespace

@@ -15,12 +15,14 @@ absl::StatusOr<PushFence::Verdict> PushFence::Check(uint32_t worker, uint64_t ep
         absl::StrCat("worker ", worker, ": push sequence 0: sequences count from 1"));
   }
   auto found = fences_.find(worker);
-  if (found == fences_.end() || epoch > found->second.epoch) return Verdict::kNew;
+  if (found == fences_.end()) return Verdict::kNew;
   const Fence& fence = found->second;
-  if (epoch < fence.epoch) {
+  const uint64_t newest = Newest(worker);
+  if (epoch > fence.epoch && epoch >= newest) return Verdict::kNew;
+  if (epoch != fence.epoch) {
     return absl::FailedPreconditionError(
         absl::StrCat("worker ", worker, ": push of epoch ", epoch, ", but this server has heard its epoch ",
-                     fence.epoch, ": an older process of this worker is still running, which must stop; or this worker "
+                     newest, ": an older process of this worker is still running, which must stop; or this worker "
                      "repeats a push from before it took the new epoch, which cannot be repeated any more"));
   }
   if (fence.closed) {
@@ -61,14 +63,29 @@ void PushFence::Commit(uint32_t worker, uint64_t epoch, uint64_t sequence) {
 }
 
 absl::StatusOr<uint64_t> PushFence::StartEpoch(uint32_t worker, uint64_t at_least) {
-  Fence& fence = fences_[worker];
-  if (fence.epoch == std::numeric_limits<uint64_t>::max()) {
+  const uint64_t newest = Newest(worker);
+  if (newest == std::numeric_limits<uint64_t>::max()) {
     return absl::FailedPreconditionError(absl::StrCat("worker ", worker, " has used the largest push epoch, ",
-                                                      fence.epoch,
+                                                      newest,
                                                       ", and cannot start another one: restart the servers"));
   }
-  fence = Fence{.epoch = std::max(at_least, fence.epoch + 1)};
-  return fence.epoch;
+  const uint64_t epoch = std::max(at_least, newest + 1);
+  fences_[worker] = Fence{.epoch = epoch};
+  return epoch;
+}
+
+uint64_t PushFence::Newest(uint32_t worker) const {
+  const auto fence = fences_.find(worker);
+  const auto newest = newest_.find(worker);
+  return std::max(fence == fences_.end() ? 0 : fence->second.epoch,
+                  newest == newest_.end() ? 0 : newest->second);
+}
+
+void PushFence::RememberEpochs() {
+  for (const auto& [worker, fence] : fences_) {
+    uint64_t& newest = newest_[worker];
+    newest = std::max(newest, fence.epoch);
+  }
 }
 
 std::vector<v1::WorkerFence> PushFence::Save() const {
@@ -84,6 +101,7 @@ std::vector<v1::WorkerFence> PushFence::Save() const {
 }
 
 void PushFence::Restore(const std::vector<v1::WorkerFence>& fences) {
+  RememberEpochs();
   fences_.clear();
   for (const v1::WorkerFence& from : fences) {
     Fence& fence = fences_[from.worker()];
@@ -95,6 +113,7 @@ void PushFence::Restore(const std::vector<v1::WorkerFence>& fences) {
 }
 
 void PushFence::RestoreEpochsOnly(const std::vector<v1::WorkerFence>& fences) {
+  RememberEpochs();
   fences_.clear();
   for (const v1::WorkerFence& from : fences) {
     Fence& fence = fences_[from.worker()];

@@ -33,13 +33,14 @@ class PushFence {
   void Commit(uint32_t worker, uint64_t epoch, uint64_t sequence);
 
   // Starts an epoch of the worker: the smallest one that is at least `at_least` and larger than every epoch
-  // of the worker so far. Pushes of earlier epochs are refused from now on. FailedPrecondition: there is no
-  // larger epoch.
+  // of the worker so far, including those from before a Restore. Pushes of earlier epochs are refused from
+  // now on. FailedPrecondition: there is no larger epoch.
   absl::StatusOr<uint64_t> StartEpoch(uint32_t worker, uint64_t at_least);
 
   // Returns the state for a checkpoint.
   std::vector<v1::WorkerFence> Save() const;
-  // Replaces the state with the one from a checkpoint.
+  // Replaces the state with the one from a checkpoint. The newest epoch of each worker is remembered: pushes
+  // of epochs between the saved one and the newest one are refused, and StartEpoch exceeds both.
   void Restore(const std::vector<v1::WorkerFence>& fences);
   // Replaces the state with the epochs of a checkpoint of another number of servers, whose sequences mean
   // nothing here. From now on each worker must push with an epoch above its saved one.
@@ -54,7 +55,12 @@ class PushFence {
     bool closed = false;       // this epoch accepts no more pushes
     uint64_t high() const { return above.empty() ? low : *above.rbegin(); }
   };
+  // Returns the newest epoch of the worker that this server has seen; 0 if it has seen none.
+  uint64_t Newest(uint32_t worker) const;
+  void RememberEpochs();
+
   std::map<uint32_t, Fence> fences_;
+  std::map<uint32_t, uint64_t> newest_;  // epochs from before the last Restore, by worker
 };
 
 }  // namespace tandem::ps

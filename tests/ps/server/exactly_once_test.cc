@@ -59,6 +59,7 @@ TEST(Fence, AStartedEpochIsAboveAllEarlierOnesAndRefusesTheirPushes) {
   v1::WorkerFence saved;
   saved.set_epoch(1760000000000000);
   saved.set_sequence(77);
+  uint64_t next = 1760000000000001;
   for (const bool same_servers : {true, false}) {
     if (same_servers) {
       fences.Restore({saved});
@@ -66,11 +67,32 @@ TEST(Fence, AStartedEpochIsAboveAllEarlierOnesAndRefusesTheirPushes) {
       fences.RestoreEpochsOnly({saved});
     }
     TANDEM_ASSERT_OK_AND_ASSIGN(const uint64_t epoch, fences.StartEpoch(0, 0));
-    EXPECT_EQ(epoch, 1760000000000001u);
+    EXPECT_EQ(epoch, next++);
     EXPECT_EQ(*fences.Check(0, epoch, 1), kNew);
   }
   fences.Commit(0, ~uint64_t{0}, 1);
   EXPECT_THAT(fences.StartEpoch(0, 0), StatusIs(absl::StatusCode::kFailedPrecondition));
+}
+
+TEST(Fence, AnEpochFromBeforeARestoreIsNeverStartedAgain) {
+  for (const bool same_servers : {true, false}) {
+    PushFence fences;
+    fences.Commit(0, 3, 1);
+    const std::vector<v1::WorkerFence> saved = fences.Save();
+    EXPECT_EQ(*fences.StartEpoch(0, 0), 4u);  // its process hangs
+    EXPECT_EQ(*fences.StartEpoch(0, 0), 5u);  // another one takes over and loads the checkpoint
+    same_servers ? fences.Restore(saved) : fences.RestoreEpochsOnly(saved);
+    EXPECT_THAT(fences.Check(0, 4, 1), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("epoch 5")));
+    EXPECT_EQ(*fences.Check(0, 5, 1), kNew);
+    EXPECT_EQ(*fences.StartEpoch(0, 0), 6u);
+    EXPECT_THAT(fences.Check(0, 4, 1), StatusIs(absl::StatusCode::kFailedPrecondition));
+    EXPECT_EQ(*fences.Check(0, 6, 1), kNew);
+    // A worker that the checkpoint does not know.
+    fences.Commit(1, 8, 1);
+    same_servers ? fences.Restore(saved) : fences.RestoreEpochsOnly(saved);
+    EXPECT_EQ(*fences.StartEpoch(1, 0), 9u);
+    EXPECT_EQ(*fences.StartEpoch(0, 0), 7u);
+  }
 }
 
 TEST(Fence, RefusesAnOlderEpochAndStartsAfreshWithANewer) {

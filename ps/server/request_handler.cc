@@ -256,6 +256,8 @@ absl::Status RequestHandler::ApplyPush(const std::shared_ptr<rpc::ServerCall>& c
   }
   TANDEM_ASSIGN_OR_RETURN(const bool taken, Admit(request, &push, response.get()));
   if (!taken) {
+    // A table that was damaged since may have lost the push that this one repeats.
+    for (const auto& table : push.tables) TANDEM_RETURN_IF_ERROR(table->storage()->CheckWhole());
     response->FinishDuplicate();
     return absl::OkStatus();
   }

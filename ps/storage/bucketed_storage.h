@@ -84,7 +84,9 @@ class BucketedStorage : public TableStorage {
   void Clear() override;
 
  private:
-  absl::Status CheckWhole() const { return spiller_ == nullptr ? absl::OkStatus() : spiller_->CheckWhole(); }
+  absl::Status CheckWhole() const override {
+    return spiller_ == nullptr ? absl::OkStatus() : spiller_->CheckWhole();
+  }
   absl::Status GatherAs(RowFormat::Out as, absl::Span<const uint64_t> ids, bool create, float* out);
   // Gather for ids[missing], which were not in memory.
   absl::Status FillMissing(absl::Span<const uint64_t> ids, absl::Span<const uint32_t> missing, bool create,

@@ -130,6 +130,9 @@ class TableStorage {
   virtual absl::StatusOr<uint64_t> Apply(absl::Span<const uint64_t> ids, const float* gradients,
                                          const ApplyOptions& options) = 0;
 
+  // Returns the error after which the table is damaged, if there was one (Apply). Does not block.
+  virtual absl::Status CheckWhole() const { return absl::OkStatus(); }
+
   // The following calls move rows to a worker that updates replicas of them, and back. A row is as in
   // checkpoints: [dim embedding floats, then the optimizer state], row_floats() floats in all.
   //

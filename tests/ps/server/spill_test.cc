@@ -137,6 +137,9 @@ TEST_F(ServerSpillTest, WhatTheDiskCannotReadIsAnErrorOfThePullOrThePush) {
                                           .gradients = std::vector<float>(ids.size() * kSpillDim, 1.0f)}),
               StatusIs(absl::StatusCode::kDataLoss, AllOf(HasSubstr("/spill"), HasSubstr("checkpoint"))));
   disk_.FailGets(absl::OkStatus());
+  // A client that repeats the push by hand learns that it is lost.
+  EXPECT_THAT(cluster.Push({.step = 30}, {.table = "user", .dim = kSpillDim}),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("checkpoint")));
   EXPECT_THAT(cluster.Pull(0, 31, "user", kSpillDim, ids), StatusIs(absl::StatusCode::kDataLoss));
   EXPECT_THAT(Save(cluster, dir_.File("ckpt"), 31), StatusIs(absl::StatusCode::kDataLoss));
   TANDEM_ASSERT_OK(cluster.server(0).Load(saved));

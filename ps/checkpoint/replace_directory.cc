@@ -4,13 +4,15 @@
 #include <fcntl.h>
 #include <stdio.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <system_error>
 #include <vector>
 
-#include "absl/strings/match.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "base/status.h"
 
@@ -20,6 +22,12 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr absl::string_view kReplaced = "replaced-";
+
+// Returns whether ReplaceDirectory gives this name to a checkpoint that it moves aside: "replaced-step-12".
+bool IsReplacedCheckpoint(absl::string_view name) {
+  return absl::ConsumePrefix(&name, kReplaced) && absl::ConsumePrefix(&name, "step-") && !name.empty() &&
+         std::all_of(name.begin(), name.end(), absl::ascii_isdigit);
+}
 
 }  // namespace
 
@@ -48,7 +56,7 @@ absl::Status FinishReplacements(const std::string& root) {
   std::error_code error;
   std::vector<fs::path> replaced;
   for (fs::directory_iterator it(root, error), end; !error && it != end; it.increment(error)) {
-    if (absl::StartsWith(it->path().filename().string(), kReplaced)) replaced.push_back(it->path());
+    if (IsReplacedCheckpoint(it->path().filename().string())) replaced.push_back(it->path());
   }
   if (error == std::errc::no_such_file_or_directory) return absl::OkStatus();
   for (const fs::path& aside : replaced) {

@@ -30,8 +30,8 @@ struct DirectoryMoves {
 absl::StatusOr<std::string> ReplaceDirectory(const std::string& from, const std::string& to,
                                              const DirectoryMoves& moves = DirectoryMoves());
 
-// Ends the replacements under `root` that an error or a crash interrupted: a directory "replaced-NAME" is
-// moved back to NAME if NAME does not exist, and removed otherwise.
+// Ends the replacements of checkpoints under `root` that an error or a crash interrupted: a directory
+// "replaced-step-N" is moved back to step-N if that does not exist, and removed otherwise. Leaves other names.
 absl::Status FinishReplacements(const std::string& root);
 
 }  // namespace tandem::ps

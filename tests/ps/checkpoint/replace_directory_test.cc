@@ -78,6 +78,16 @@ TEST_F(ReplaceDirectoryTest, ACrashBetweenTheRenamesIsRepaired) {
   TANDEM_EXPECT_OK(FinishReplacements(dir_.File("nowhere")));
 }
 
+TEST_F(ReplaceDirectoryTest, DirectoriesOfOthersStay) {
+  for (const std::string name : {"replaced-notes", "replaced-", "replaced-step-", "replaced-step-1b", "notes"}) {
+    Make(name);
+  }
+  TANDEM_ASSERT_OK(FinishReplacements(dir_.path()));
+  for (const std::string name : {"replaced-notes", "replaced-", "replaced-step-", "replaced-step-1b", "notes"}) {
+    EXPECT_EQ(Origin(name), name);
+  }
+}
+
 TEST_F(ReplaceDirectoryTest, IsAtomicWhereTheFileSystemCanExchange) {
   TANDEM_ASSERT_OK_AND_ASSIGN(const std::string replaced,
                               ReplaceDirectory(dir_.File("new"), dir_.File("step-1")));

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <linux/openat2.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -58,7 +59,15 @@ int OpenComponents(int root, const fs::path& below) {
       errno = EXDEV;
       return -1;
     }
-    at = Descriptor(::openat(at.get(), part.c_str(), kFlags | O_NOFOLLOW));
+    Descriptor next(::openat(at.get(), part.c_str(), kFlags | O_NOFOLLOW));
+    struct stat entry;
+    // O_PATH | O_DIRECTORY takes a link for a file that is no directory.
+    if (!next.valid() && errno == ENOTDIR) {
+      const bool link = ::fstatat(at.get(), part.c_str(), &entry, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(entry.st_mode);
+      errno = link ? ELOOP : ENOTDIR;
+      return -1;
+    }
+    at = std::move(next);
   }
   return at.Release();
 }
@@ -69,7 +78,7 @@ absl::StatusOr<Descriptor> OpenDirectoryBeneath(const std::string& root, const s
                                                 BeneathMethod method) {
   const auto failed = [&](int error) {
     const std::string what = absl::StrCat("directory '", path, "' below '", root, "'");
-    // ELOOP and ENOTDIR: a symbolic link, if components are opened one by one.
+    // ELOOP: a symbolic link, if components are opened one by one.
     if (error == EXDEV || error == ELOOP) {
       return absl::PermissionDeniedError(
           absl::StrCat(what, ": a symbolic link in it leads out, or cannot be followed here"));

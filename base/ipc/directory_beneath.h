@@ -15,7 +15,7 @@ namespace tandem::ipc {
 enum class BeneathMethod {
   kAuto,        // kOpenat2, or kComponents where a kernel or a sandbox does not have that call
   kOpenat2,     // symbolic links are followed if they stay below the root
-  kComponents,  // one openat for each component; symbolic links are refused
+  kComponents,  // one openat for each component; symbolic links are refused with PermissionDenied
 };
 
 // Opens the directory `path`, which must exist and lie in or below `root`. A relative path starts from the

@@ -2,6 +2,7 @@
 #include "base/ipc/directory_beneath.h"
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -20,6 +21,10 @@ using ::testing::HasSubstr;
 class DirectoryBeneathTest : public ::testing::TestWithParam<BeneathMethod> {
  protected:
   void SetUp() override {
+    if (GetParam() == BeneathMethod::kOpenat2 &&
+        !OpenDirectoryBeneath(dir_.path(), dir_.path(), BeneathMethod::kOpenat2).ok()) {
+      GTEST_SKIP() << "this kernel or sandbox has no openat2";
+    }
     fs::create_directories(root_ + "/job/step-1");
     fs::create_directories(outside_);
     fs::create_directory_symlink(outside_, root_ + "/job/out");
@@ -60,8 +65,17 @@ TEST_P(DirectoryBeneathTest, RefusesWhatLeadsOut) {
                 StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("is not below")))
         << path;
   }
-  const absl::Status link = OpenDirectoryBeneath(root_, root_ + "/job/out", GetParam()).status();
-  EXPECT_TRUE(absl::IsPermissionDenied(link) || absl::IsFailedPrecondition(link)) << link;
+  for (const char* through : {"/job/out", "/job/out/further"}) {
+    EXPECT_THAT(OpenDirectoryBeneath(root_, root_ + through, GetParam()).status(),
+                StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("symbolic link")))
+        << through;
+  }
+}
+
+TEST_P(DirectoryBeneathTest, AFileIsNoDirectory) {
+  std::ofstream(root_ + "/job/file") << "text";
+  EXPECT_THAT(OpenDirectoryBeneath(root_, root_ + "/job/file", GetParam()).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("/job/file")));
 }
 
 TEST_P(DirectoryBeneathTest, NamesWhatDoesNotExist) {
@@ -72,7 +86,8 @@ TEST_P(DirectoryBeneathTest, NamesWhatDoesNotExist) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Methods, DirectoryBeneathTest,
-                         ::testing::Values(BeneathMethod::kAuto, BeneathMethod::kComponents));
+                         ::testing::Values(BeneathMethod::kAuto, BeneathMethod::kOpenat2,
+                                           BeneathMethod::kComponents));
 
 }  // namespace
 }  // namespace tandem::ipc

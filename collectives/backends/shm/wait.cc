@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/long_wait.h"
 #include "base/ticks.h"
 
 namespace tandem::collectives::shm {
@@ -93,6 +94,7 @@ Outcome Waiter::AwaitLong(WakeupWord& wakeup, absl::FunctionRef<bool()> ready,
       break;
     }
     ipc::FutexWait(&wakeup.wakeups, wakeups, std::min(sleep_ns, deadline_ns_ - now));
+    if (sleep_ns == kLongestSleepNs) CallLongWaitHook();
   }
   wakeup.sleepers.fetch_sub(1, std::memory_order_seq_cst);
   return outcome;

@@ -98,7 +98,7 @@ class Waiter {
 
   // Waits until ready() returns true; ready() must load with acquire order. A ready word counts even if the
   // group has failed, the writer has left or the time is over. left() returns true if the writer will never
-  // write again; it is called from time to time.
+  // write again; it is called from time to time. Calls this thread's long-wait hook (base/long_wait.h).
   template <typename Ready, typename Left>
   Outcome Await(WakeupWord& wakeup, Ready ready, Left left) {
     if (ready()) return Outcome::kReady;

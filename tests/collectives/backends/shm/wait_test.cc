@@ -4,6 +4,7 @@
 #include <atomic>
 #include <thread>
 
+#include "base/long_wait.h"
 #include "gtest/gtest.h"
 
 namespace tandem::collectives::shm {
@@ -42,6 +43,30 @@ TEST(WaitTest, OutcomesAreDistinguishedAndAReadyWordCounts) {
     EXPECT_EQ(Waiter(spin_policy, failure, absl::ZeroDuration()).Await(wakeup, always, always),
               Outcome::kReady);
   }
+}
+
+TEST(WaitTest, ALongWaitCallsTheHookOfItsThreadWhichMayEndIt) {
+  const SpinPolicy impatient(0, 0, 0);
+  std::atomic<uint32_t> failure{0};
+  WakeupWord wakeup;
+  const auto never = [] { return false; };
+  int outer_calls = 0, calls = 0;
+  const auto count = [&] { ++outer_calls; };
+  const auto fail = [&] {
+    ++calls;
+    failure = 1;
+  };
+  const ScopedLongWaitHook outer(count);
+  {
+    const ScopedLongWaitHook inner(fail);
+    EXPECT_EQ(Waiter(impatient, failure, absl::Milliseconds(1)).Await(wakeup, never, kStays), Outcome::kTimedOut);
+    EXPECT_EQ(calls, 0);
+    EXPECT_EQ(Waiter(impatient, failure, absl::Seconds(60)).Await(wakeup, never, kStays), Outcome::kFailed);
+    EXPECT_EQ(calls, 1);
+  }
+  EXPECT_EQ(outer_calls, 0);
+  CallLongWaitHook();
+  EXPECT_EQ(outer_calls, 1);
 }
 
 TEST(WaitTest, RanksThatShareProcessorsDoNotSpin) {

@@ -7,12 +7,15 @@
 #include "python/src/client.h"
 #include "python/src/config.h"
 #include "python/src/lookup_binding.h"
+#include "python/src/process_group.h"
 
 NB_MODULE(_core, module) {
-  // Clients and modules in global variables, or in the traceback of an error, live until the interpreter ends. That is no bug.
+  // Clients and modules in global variables, or in the traceback of an error, live until the interpreter ends,
+  // and so do process groups, to which torch refers. That is no bug.
   nanobind::set_leak_warnings(false);
   tandem::python::BindConfig(module);
   tandem::python::BindLookup(module);
   tandem::python::BindClient(module);
   tandem::python::BindCheckpoint(module);
+  tandem::python::BindProcessGroup(module);
 }

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the ranks of a process group find each other: through torch's store they agree on a store of Tandem."""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import itertools
+import time
+from typing import Any
+
+from tandem._load import load_core
+from tandem.errors import DeadlineExceededError
+
+_core = load_core()
+
+_SLICE = datetime.timedelta(seconds=0.5)
+_names: dict[str, itertools.count[int]] = collections.defaultdict(itertools.count)
+
+
+def _wait(store: Any, keys: dict[str, int], group: str, timeout: float, deadline: float) -> None:
+    """Waits for the keys, each set by one rank, in slices, because torch's waits do not notice Ctrl-C."""
+    while True:
+        begin = time.monotonic()
+        try:
+            store.wait(list(keys), _SLICE)
+            return
+        except RuntimeError as error:
+            # The stores of torch have no common exception for a time-out.
+            if time.monotonic() < begin + _SLICE.total_seconds() / 2:
+                raise
+            if time.monotonic() < deadline:
+                continue
+            absent = [str(rank) for key, rank in keys.items() if not store.check([key])]
+            if not absent:
+                return
+            raise DeadlineExceededError(
+                f"process group '{group}': rank{'s' if len(absent) > 1 else ''} {', '.join(absent)} did not come "
+                f"within {timeout:g} s"
+            ) from error
+
+
+def connect(store: Any, group: str, rank: int, size: int, timeout: float, transport: str) -> Any:
+    """Returns a _core.ProcessGroup. Blocks until all ranks have come, at most `timeout` seconds.
+
+    Rank 0 serves Tandem's store. It listens at the loopback interface if all ranks are on its machine.
+    """
+    if size == 1:
+        return _core.ProcessGroup.connect("", group, 0, 1, timeout, transport)
+    deadline = time.monotonic() + timeout
+    store.set(f"tandem/host/{rank}", _core.host_identity())
+    if rank == 0:
+        hosts = {f"tandem/host/{other}": other for other in range(size)}
+        _wait(store, hosts, group, timeout, deadline)
+        local = len({bytes(store.get(key)) for key in hosts}) == 1
+        # A group that is destroyed and made again has another name in this process's store.
+        number = next(_names[group])
+        name = group if number == 0 else f"{group}~{number}"
+        store.set("tandem/store", f"{_core.serve_group_store(local)} {name}")
+    else:
+        _wait(store, {"tandem/store": 0}, group, timeout, deadline)
+    address, name = bytes(store.get("tandem/store")).decode().split(" ", 1)
+    remaining = max(1.0, deadline - time.monotonic())
+    return _core.ProcessGroup.connect(address, name, rank, size, remaining, transport)

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that die, hang, disagree, are aborted, interrupted or forked. Errors have Tandem's text, and come in time."""
+
+from __future__ import annotations
+
+import datetime
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from typing import Any, Callable
+
+import pytest
+import torch
+import torch.distributed as dist
+
+DEADLINE = 90
+
+
+def _rank(function: Callable[..., None], rank: int, size: int, path: str, timeout: float, pipe: Any) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "tandem", init_method=f"file://{path}", rank=rank, world_size=size, timeout=datetime.timedelta(seconds=timeout)
+    )
+    dist.barrier()
+    pipe.send("ready")
+    function(rank, pipe)
+    pipe.send("done")
+
+
+class Job:
+    """Ranks that a test may kill."""
+
+    def __init__(self, function: Callable[..., None], path: Any, size: int = 2, timeout: float = 30) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipes, self.processes = [], []
+        for rank in range(size):
+            mine, other = context.Pipe()
+            process = context.Process(target=_rank, args=(function, rank, size, str(path / "store"), timeout, other), daemon=True)
+            process.start()
+            other.close()
+            self.pipes.append(mine)
+            self.processes.append(process)
+        for rank in range(size):
+            assert self.receive(rank) == "ready"
+
+    def receive(self, rank: int) -> Any:
+        assert self.pipes[rank].poll(DEADLINE), f"rank {rank} says nothing"
+        return self.pipes[rank].recv()
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for process in self.processes:
+            process.kill()
+            process.join()
+
+
+def _error_of(call: Callable[[], Any]) -> tuple[str, str, float]:
+    begin = time.monotonic()
+    try:
+        call()
+    except BaseException as error:
+        return type(error).__name__, str(error), time.monotonic() - begin
+    return "", "no error", time.monotonic() - begin
+
+
+def _all_reduce_until_an_error(rank: int, pipe: Any) -> None:
+    def call() -> None:
+        while True:
+            dist.all_reduce(torch.ones(1000))
+
+    pipe.send(os.getpid())
+    pipe.send(_error_of(call))
+    pipe.send(_error_of(lambda: dist.all_reduce(torch.ones(1000))))
+
+
+def test_the_other_ranks_learn_of_a_kill(tmp_path):
+    with Job(_all_reduce_until_an_error, tmp_path) as job:
+        job.receive(0)
+        os.kill(job.receive(1), signal.SIGKILL)
+        kind, text, _ = job.receive(0)
+        assert kind == "DistBackendError" and "rank 1" in text, text
+        kind, text, seconds = job.receive(0)
+        assert kind == "DistBackendError" and "rank 1" in text and seconds < 5
+
+
+def _wait_for_an_absent_rank(rank: int, pipe: Any) -> None:
+    if rank == 0:
+        pipe.send(_error_of(lambda: dist.all_reduce(torch.ones(10))))
+        work_error = _error_of(lambda: dist.barrier())
+        pipe.send(work_error)
+    else:
+        pipe.recv()
+
+
+def test_an_absent_rank_is_named_at_the_timeout_of_the_group(tmp_path):
+    with Job(_wait_for_an_absent_rank, tmp_path, timeout=2) as job:
+        kind, text, seconds = job.receive(0)
+        assert kind == "DistBackendError" and "rank 1 did not come" in text and "2s" in text, text
+        assert 1.5 < seconds < 20
+
+
+def _give_another_dtype(rank: int, pipe: Any) -> None:
+    dtype = torch.float32 if rank == 0 else torch.float64
+    work = dist.all_reduce(torch.ones(10, dtype=dtype), async_op=True)
+    pipe.send(_error_of(work.wait))
+    pipe.send(_error_of(lambda: work.get_future().wait()))
+    pipe.send((work.is_completed(), work.is_success(), type(work.exception()).__name__))
+
+
+def test_ranks_that_disagree_get_an_error_that_says_how(tmp_path):
+    with Job(_give_another_dtype, tmp_path) as job:
+        for rank in range(2):
+            for _ in range(2):
+                kind, text, _ = job.receive(rank)
+                assert "disagree" in text and "f64" in text, text
+            assert job.receive(rank) == (True, False, "DistBackendError")
+
+
+def _abort(rank: int, pipe: Any) -> None:
+    if rank == 0:
+        work = dist.all_reduce(torch.ones(10), async_op=True)
+        threading.Timer(0.2, dist.group.WORLD.abort).start()
+        pipe.send(_error_of(work.wait))
+    else:
+        pipe.send(_error_of(lambda: dist.recv(torch.ones(1), 0)))
+
+
+def test_abort_ends_operations_on_all_ranks(tmp_path):
+    with Job(_abort, tmp_path) as job:
+        for rank in range(2):
+            kind, text, seconds = job.receive(rank)
+            assert kind == "DistBackendError" and "abort" in text and seconds < 20, text
+
+
+def _wait_to_be_interrupted(rank: int, pipe: Any) -> None:
+    pipe.send(os.getpid())
+    if rank == 0:
+        pipe.send(_error_of(lambda: dist.all_reduce(torch.ones(10))))
+    elif rank == 1:
+        received = torch.ones(1)
+        pipe.send(_error_of(dist.irecv(received, 2).wait))
+        pipe.recv()  # its end would abort the group
+    else:
+        pipe.recv()
+
+
+def test_ctrl_c_ends_a_collective_and_a_wait(tmp_path):
+    with Job(_wait_to_be_interrupted, tmp_path, size=3, timeout=600) as job:
+        for rank in (1, 0):  # an interrupted collective aborts the group, an interrupted wait does not
+            pid = job.receive(rank)
+            error = None
+            while error is None:
+                os.kill(pid, signal.SIGINT)
+                error = job.receive(rank) if job.pipes[rank].poll(1) else None
+            assert error[0] == "KeyboardInterrupt", error
+
+
+def _fork(rank: int, pipe: Any) -> None:
+    child = os.fork()
+    if child == 0:
+        kind, text, _ = _error_of(lambda: dist.all_reduce(torch.ones(1)))
+        os._exit(0 if kind == "DistBackendError" and "forked" in text else 1)
+    _, status = os.waitpid(child, 0)
+    pipe.send(os.waitstatus_to_exitcode(status))
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    pipe.send(tensor.item())
+
+
+def test_a_forked_child_is_refused_and_the_parent_goes_on(tmp_path):
+    with Job(_fork, tmp_path) as job:
+        for rank in range(2):
+            assert job.receive(rank) == 0
+            assert job.receive(rank) == 2
+
+
+def _leave_without_destroying(rank: int, pipe: Any) -> None:
+    dist.irecv(torch.ones(1), 1 - rank)  # never matched
+    dist.all_reduce(torch.ones(1))
+
+
+def test_a_program_that_does_not_destroy_its_group_ends(tmp_path):
+    with Job(_leave_without_destroying, tmp_path, timeout=600) as job:
+        for rank in range(2):
+            assert job.receive(rank) == "done"
+            job.processes[rank].join(DEADLINE)
+            assert job.processes[rank].exitcode == 0
+
+
+def test_missing_ranks_are_named_when_a_group_is_made(tmp_path):
+    with pytest.raises(dist.DistBackendError, match="rank 1 did not come within 1 s"):
+        dist.init_process_group(
+            "tandem", init_method=f"file://{tmp_path}/store", rank=0, world_size=2, timeout=datetime.timedelta(seconds=1)
+        )

@@ -30,6 +30,6 @@ __all__ = [
 
 def __getattr__(name: str) -> _ModuleType:
     # These import torch, which programs with NumPy alone need not have.
-    if name in ("data", "nn"):
+    if name in ("data", "nn", "torch"):
         return _importlib.import_module(f"tandem.{name}")
     raise AttributeError(f"module 'tandem' has no attribute '{name}'")

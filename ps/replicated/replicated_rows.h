@@ -35,7 +35,7 @@ struct MovedRows {
 };
 
 // The replicated rows of a table. A row is addressed by its slot, which is the same number on every worker as
-// long as all workers make the same calls of Change and Load.
+// long as all workers make the same calls of Change.
 //
 // Find, ids and size may run in one thread while another one calls Touch, Apply, gradients and weights.
 // Change needs every other thread to be out of this object.
@@ -97,7 +97,8 @@ class ReplicatedRows {
   MovedRows Read(absl::Span<const uint32_t> slots) const;
   // Removes the ids of `removed` (absent ones are ignored) and appends the rows of `added`, which must be
   // absent and distinct. Slots of the remaining rows change, but their order does not. Drops gradients that
-  // are not applied. InvalidArgument: the sizes of `added` do not fit the table; nothing has changed then.
+  // are not applied. InvalidArgument: the sizes of `added` do not fit the table, or one of its ids is
+  // replicated and not among `removed`; nothing has changed then.
   absl::Status Change(absl::Span<const uint64_t> removed, const MovedRows& added);
 
   // Returns for each slot the sum over steps of the number of workers whose batch contained the row, since

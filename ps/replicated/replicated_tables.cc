@@ -68,10 +68,24 @@ ReplicatedTables::ReplicatedTables(std::vector<Table> tables, ReplicationOptions
 void ReplicatedTables::RememberWanted(size_t t, absl::Span<const uint64_t> ids) {
   absl::MutexLock lock(&mutex_);
   Table& table = tables_[t];
+  if (table.rows == nullptr) return;
   for (const uint64_t id : ids) {
-    if (table.wanted.size() >= kMaxRemembered) return;
-    if (table.wanted.insert(id).second) table.newly_wanted.push_back(id);
+    const bool full = table.wanted.size() >= kMaxRemembered;
+    if (full && !table.wanted.contains(id)) continue;
+    const bool is_new = table.wanted.insert(id).second;
+    const uint32_t slot = table.rows->Find(id);
+    if (slot != ReplicatedRows::kAbsent) {
+      std::atomic_ref(table.wanted_slots[slot]).store(1, std::memory_order_relaxed);
+      if (!is_new) continue;
+    }
+    if (table.queued.insert(id).second) table.newly_wanted.push_back(id);
   }
+}
+
+void ReplicatedTables::MarkWantedSlots(Table* table) {
+  if (table->rows == nullptr) return;
+  table->wanted_slots.clear();
+  for (const uint64_t id : table->rows->ids()) table->wanted_slots.push_back(table->wanted.contains(id) ? 1 : 0);
 }
 
 void ReplicatedTables::RememberUnwanted(size_t t, absl::Span<const uint64_t> ids) {
@@ -191,6 +205,7 @@ absl::StatusOr<SetChange> ReplicatedTables::Change(uint64_t step) {
   for (Table& table : tables_) {
     AppendIds(table.newly_wanted, &mine);
     table.newly_wanted.clear();
+    table.queued.clear();
   }
   TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> all, AllGather(mine));
   std::vector<std::vector<uint64_t>> wanted(tables_.size());
@@ -244,8 +259,9 @@ absl::StatusOr<SetChange> ReplicatedTables::Change(uint64_t step) {
   if (total.joined + total.left > 0) {
     TANDEM_RETURN_IF_ERROR(Agree(Move(changes), "moving replicated rows"));
   }
-  for (const Table& table : tables_) {
+  for (Table& table : tables_) {
     if (table.rows == nullptr) continue;
+    MarkWantedSlots(&table);
     table.rows->ForgetTouches();
     total.rows += table.rows->size();
   }
@@ -276,8 +292,6 @@ absl::Status ReplicatedTables::WriteBack() {
   return absl::OkStatus();
 }
 
-absl::Status ReplicatedTables::Reload() { return Restore(ids()); }
-
 absl::Status ReplicatedTables::Restore(const std::vector<std::vector<uint64_t>>& ids) {
   absl::MutexLock lock(&mutex_);
   for (size_t t = 0; t < tables_.size(); ++t) {
@@ -292,6 +306,7 @@ absl::Status ReplicatedTables::Restore(const std::vector<std::vector<uint64_t>>&
     }
     const std::vector<uint64_t> before(table.rows->ids().begin(), table.rows->ids().end());
     TANDEM_RETURN_IF_ERROR(table.rows->Change(before, added));
+    MarkWantedSlots(&table);
     table.rows->ForgetTouches();
   }
   return absl::OkStatus();

@@ -14,6 +14,7 @@
 // A row that joins keeps its copy on the servers until it is overwritten, when the row leaves or a checkpoint
 // is saved. If a worker dies in the middle of a change, no row is lost.
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -45,12 +46,13 @@ enum class Placement {
 class RowHome {
  public:
   virtual ~RowHome() = default;
-  // Returns at most `limit` rows of the table whose staleness exceeds `min_staleness`, the stalest first.
+  // Returns at most `limit` rows of the table whose staleness is at least `min_staleness`, the stalest first.
   virtual absl::StatusOr<std::vector<HotRow>> FindHot(const std::string& table, double min_staleness,
                                                       uint64_t limit) = 0;
-  // Returns the mean staleness of the table's pushes, in updates of the table.
+  // Returns the mean staleness of the table's recent pushes, in updates of the table: the one from which
+  // FindHot computes the staleness of rows.
   virtual absl::StatusOr<double> Delay(const std::string& table) = 0;
-  // Returns the rows, in the order of `ids`. Absent rows are created.
+  // Returns the rows, in the order of `ids`. An absent row reads as it would be created, and is not created.
   virtual absl::StatusOr<MovedRows> Read(const std::string& table, absl::Span<const uint64_t> ids) = 0;
   // Replaces the rows' values and state.
   virtual absl::Status Write(const std::string& table, const MovedRows& rows) = 0;
@@ -93,8 +95,9 @@ struct ReplicationStatistics {
   uint64_t left = 0;
 };
 
-// Used by one thread, except table() and the Remember calls, which a lookup thread may make concurrently with
-// anything but Change, Restore and Reload. Every worker makes the same calls of these three at the same step.
+// Used by one thread, except table(), IsWanted and the Remember calls, which a lookup thread may make
+// concurrently with anything but Change and Restore. Every worker makes the same calls of these two at the
+// same step.
 class ReplicatedTables {
  public:
   // `home` outlives the result. InvalidArgument: a table does not allow replication (ReplicatedRows::Create).
@@ -105,8 +108,14 @@ class ReplicatedTables {
   // Returns the replicated rows of table `t`, or nullptr if it is not replicated.
   ReplicatedRows* table(size_t t) const { return tables_[t].rows.get(); }
 
-  // Makes ids join at the next change, within the budget, and stay.
+  // Makes ids join at the next change, within the budget, and stay. To be called for every wanted id whose
+  // row is not replicated or not known as wanted (IsWanted): rows that Restore has brought are not, and
+  // Restore may have removed rows that were wanted before.
   void RememberWanted(size_t t, absl::Span<const uint64_t> ids);
+  // Returns whether the replicated row in `slot` of table `t` is known as wanted.
+  bool IsWanted(size_t t, uint32_t slot) const {
+    return std::atomic_ref(tables_[t].wanted_slots[slot]).load(std::memory_order_relaxed) != 0;
+  }
   // Keeps ids out of the table's replicated rows. Rank 0 decides, so only its calls have an effect.
   void RememberUnwanted(size_t t, absl::Span<const uint64_t> ids);
 
@@ -121,9 +130,8 @@ class ReplicatedTables {
 
   // Writes all replicated rows to the servers. Called by one worker, while no step is under way.
   absl::Status WriteBack();
-  // Reads all replicated rows again, because the servers have loaded a checkpoint.
-  absl::Status Reload();
-  // Makes exactly the rows `ids` ([table], missing tables: none) replicated.
+  // Makes exactly the rows `ids` ([table], missing tables: none) replicated, and reads all of them from the
+  // servers.
   absl::Status Restore(const std::vector<std::vector<uint64_t>>& ids);
   // Returns the replicated ids of each table.
   std::vector<std::vector<uint64_t>> ids() const;
@@ -138,7 +146,9 @@ class ReplicatedTables {
     std::unique_ptr<ReplicatedRows> rows;
     absl::flat_hash_set<uint64_t> wanted;    // all that ever were
     absl::flat_hash_set<uint64_t> unwanted;  // likewise
-    std::vector<uint64_t> newly_wanted;      // since the last change, distinct
+    std::vector<uint64_t> newly_wanted;      // what the next change sends to the other workers, distinct
+    absl::flat_hash_set<uint64_t> queued;    // the same ids
+    mutable std::vector<uint8_t> wanted_slots;  // by slot of `rows`: whether `wanted` contains the id
     uint64_t joined = 0;
     uint64_t left = 0;
   };
@@ -147,6 +157,7 @@ class ReplicatedTables {
   absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view bytes);
   absl::StatusOr<std::vector<HotSetChange>> Decide(const std::vector<std::vector<uint64_t>>& wanted);
   absl::Status Move(const std::vector<HotSetChange>& changes);
+  static void MarkWantedSlots(Table* table);
   // Returns the first error of any worker.
   absl::Status Agree(const absl::Status& mine, absl::string_view what);
 

@@ -146,7 +146,7 @@ TEST_F(ReplicatedTablesTest, AnErrorOfTheServersEndsTheChangeInAllWorkers) {
   });
 }
 
-TEST_F(ReplicatedTablesTest, ACheckpointHasTheReplicasAndReloadTakesItsRows) {
+TEST_F(ReplicatedTablesTest, ACheckpointHasTheReplicasAndRestoreTakesItsRows) {
   OnAll([](int, ReplicatedTables* tables) { TANDEM_EXPECT_OK(tables->Restore({{3, 4}})); });
   Step({3, 4}, 0);
   TANDEM_ASSERT_OK(workers_[0]->WriteBack());
@@ -154,9 +154,39 @@ TEST_F(ReplicatedTablesTest, ACheckpointHasTheReplicasAndReloadTakesItsRows) {
   EXPECT_EQ(saved.weights[0], workers_[1]->table(0)->weights(0)[0]);
   Step({3}, 1);
   EXPECT_NE(saved.weights[0], workers_[1]->table(0)->weights(0)[0]);
-  OnAll([](int, ReplicatedTables* tables) { TANDEM_EXPECT_OK(tables->Reload()); });
+  OnAll([](int, ReplicatedTables* tables) { TANDEM_EXPECT_OK(tables->Restore(tables->ids())); });
   EXPECT_EQ(saved.weights[0], workers_[1]->table(0)->weights(0)[0]);
   EXPECT_THAT(workers_[1]->table(0)->ids(), ElementsAre(3, 4));
+}
+
+TEST_F(ReplicatedTablesTest, ARestoredRowStaysWithoutUpdatesIfSomeWorkerWantsIt) {
+  OnAll([](int rank, ReplicatedTables* tables) {
+    TANDEM_EXPECT_OK(tables->Restore({{3, 4}}));
+    EXPECT_FALSE(tables->IsWanted(0, 0));
+    if (rank == 1) tables->RememberWanted(0, {3});
+    EXPECT_EQ(tables->IsWanted(0, 0), rank == 1);
+  });
+  for (uint64_t step = 0; step < 40; ++step) Step({}, step);
+  OnAll([](int, ReplicatedTables* tables) { TANDEM_EXPECT_OK(tables->Change(40).status()); });
+  for (const auto& worker : workers_) {
+    EXPECT_THAT(worker->table(0)->ids(), ElementsAre(3));
+    EXPECT_TRUE(worker->IsWanted(0, 0));
+  }
+}
+
+TEST_F(ReplicatedTablesTest, AWantedRowThatARestoreRemovedJoinsAgain) {
+  const auto change = [this](uint64_t step) {
+    OnAll([step](int, ReplicatedTables* tables) {
+      tables->RememberWanted(0, {7});
+      TANDEM_EXPECT_OK(tables->Change(step).status());
+    });
+  };
+  change(40);
+  EXPECT_THAT(workers_[0]->table(0)->ids(), ElementsAre(7));
+  OnAll([](int, ReplicatedTables* tables) { TANDEM_EXPECT_OK(tables->Restore({})); });
+  EXPECT_EQ(workers_[0]->table(0)->size(), 0u);
+  change(120);
+  EXPECT_THAT(workers_[0]->table(0)->ids(), ElementsAre(7));
 }
 
 TEST_F(ReplicatedTablesTest, ChangesComeEarlyAndThenMoreRarely) {

@@ -258,7 +258,11 @@ TEST(LookupTest, FeaturesAreReplicatedAsTheirPlacementSays) {
   EXPECT_EQ(served[1][0].replicated, 0u);
   EXPECT_EQ(served[1][0].ids, 100u);
   EXPECT_EQ(lookup.unique_ids(), 2u + served[1][0].pulled);
-  // The ids of the first table that are not replicated join at the next change.
+  // Of the first table, the replicated ids stay, and the others join at the next change.
+  for (const uint64_t id : {200, 202, 204}) {
+    EXPECT_TRUE(replicas->IsWanted(0, replicas->table(0)->Find(id))) << id;
+  }
+  EXPECT_FALSE(replicas->IsWanted(0, replicas->table(0)->Find(100)));
   TANDEM_ASSERT_OK(replicas->Change(1).status());
   EXPECT_NE(replicas->table(0)->Find(201), ps::ReplicatedRows::kAbsent);
   EXPECT_NE(replicas->table(0)->Find(203), ps::ReplicatedRows::kAbsent);

@@ -129,5 +129,33 @@ TEST(ClientRowHomeTest, RowsThatAreInEveryPushAreFoundHot) {
   EXPECT_EQ(home.Delay("u").status().code(), absl::StatusCode::kNotFound);
 }
 
+// A row in every push has the delay as its staleness, whether it is measured on the servers or computed.
+TEST(ClientRowHomeTest, TheDelayIsThatByWhichTheServersFindHotRows) {
+  PsCluster cluster(2);
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto client, cluster.Connect());
+  TANDEM_ASSERT_OK(client->CreateTable(AsyncTable("t", Sgd(0.1f))));
+  ClientRowHome home(client.get());
+  EXPECT_EQ(home.Delay("t").value_or(-1), 0);
+  const std::vector<uint64_t> ids = {7};
+  const std::vector<float> gradients(kRowDim, 0.1f);
+  std::vector<float> values(kRowDim);
+  std::vector<PullVersions> versions;
+  for (uint64_t step = 0; step < 600; ++step) {
+    TANDEM_ASSERT_OK_AND_ASSIGN(
+        PullVersions now, client->Pull(step, false, {{.table = "t", .ids = ids, .rows = values.data()}}));
+    versions.push_back(std::move(now));
+    // The pushes of the second half are late, and every tenth one does not say from which version it comes.
+    const absl::Span<const uint64_t> pulled = versions[step < 300 ? step : step - 4][0];
+    TANDEM_ASSERT_OK(client->Push(step, {{.table = "t",
+                                          .ids = ids,
+                                          .gradients = gradients.data(),
+                                          .pulled_versions = step % 10 == 9 ? absl::Span<const uint64_t>() : pulled}}));
+  }
+  TANDEM_ASSERT_OK_AND_ASSIGN(const double delay, home.Delay("t"));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::vector<HotRow> hot, home.FindHot("t", 0.0, 100));
+  ASSERT_EQ(hot.size(), 1u);
+  EXPECT_NEAR(hot[0].staleness, delay, 1e-9);
+}
+
 }  // namespace
 }  // namespace tandem::ps

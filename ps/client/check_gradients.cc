@@ -23,11 +23,9 @@ float GradientLimit(const WireOptions& wire) {
   return wire.push_values == v1::VALUES_F32 ? kMaxGradient : kMaxGradient / 2;
 }
 
-float LargestGradient(const PushPart& part, uint32_t dim) { return LargestMagnitude(GradientsOf(part, dim)); }
-
 absl::Status CheckGradients(uint32_t worker, const PushPart& part, uint32_t dim, float limit) {
-  if (LargestGradient(part, dim) < limit) return absl::OkStatus();
   const absl::Span<const float> gradients = GradientsOf(part, dim);
+  if (LargestMagnitude(gradients) < limit) return absl::OkStatus();
   const auto wrong = std::find_if(gradients.begin(), gradients.end(),
                                   [limit](float gradient) { return !(std::abs(gradient) < limit); });
   if (wrong == gradients.end()) {

@@ -17,12 +17,8 @@ namespace tandem::ps {
 // half of that otherwise, because rounding and error feedback may add to it.
 float GradientLimit(const WireOptions& wire);
 
-// Returns the largest magnitude among the gradients of the part, or NaN if one of them is NaN. `dim` is the
-// dim of its table.
-float LargestGradient(const PushPart& part, uint32_t dim);
-
-// Returns OK if all gradients of the part are below `limit` in magnitude. Otherwise InvalidArgument: names
-// the worker, the table, the id or bag, and the value.
+// Returns OK if all gradients of the part are below `limit` in magnitude. `dim` is the dim of its table.
+// Otherwise InvalidArgument: names the worker, the table, the id or bag, and the value.
 absl::Status CheckGradients(uint32_t worker, const PushPart& part, uint32_t dim, float limit);
 
 }  // namespace tandem::ps

@@ -77,8 +77,6 @@ absl::StatusOr<v1::ReadRowStatesResponse> RowStatesService::Read(
   exists.resize(request.ids_size());
   TANDEM_RETURN_IF_ERROR(storage->ReadRows(request.ids(), response.mutable_values()->mutable_data(),
                                            reinterpret_cast<uint8_t*>(exists.data())));
-  // Rows are read to be kept by workers, which changes what they push.
-  table->row_staleness().Restart();
   return response;
 }
 

@@ -37,8 +37,8 @@ void RespondToPull(BoundRequest request, std::shared_ptr<rpc::ServerCall> call,
                    TableCounters::Clock::time_point arrived, BufferPool* buffers);
 
 // Responds to one push. The push has one part for each table; the response is sent when every part is either
-// applied or accepted to wait for other pushes. Shared by the parts. Settle is thread-safe; the other
-// functions may be called only before the first part is queued.
+// applied or accepted to wait for other pushes. Shared by the parts. AddRowStaleness and Settle are
+// thread-safe; the other functions may be called only before the first part is queued.
 class PushResponder {
  public:
   PushResponder(std::shared_ptr<rpc::ServerCall> call, size_t parts)

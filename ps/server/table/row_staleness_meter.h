@@ -40,7 +40,8 @@
 
 namespace tandem::ps {
 
-// Thread-safe. Memory: 2 MiB of slots, allocated at the first measured update.
+// Thread-safe. Memory: 2 MiB of slots, allocated at the first measured update, and at most 9 MiB for the
+// frequent rows that earlier periods have found.
 class RowStalenessMeter {
  public:
   static constexpr uint64_t kFirstPeriod = 256;  // updates

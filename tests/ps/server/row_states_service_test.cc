@@ -108,6 +108,26 @@ TEST_F(RowStatesServiceTest, AReadThatExpandsBeyondAMessageIsRefused) {
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("move fewer at a time")));
 }
 
+// Processes of no job may read.
+TEST_F(RowStatesServiceTest, AReadDoesNotDisturbTheMeasurementOfRowStaleness) {
+  const auto measured = [this] {
+    v1::FrequentlyUpdatedRowsRequest request;
+    request.set_table("user");
+    return driver_.Call<v1::FrequentlyUpdatedRowsResponse>("FrequentlyUpdatedRows", request)->updates();
+  };
+  const auto push = [this](uint64_t step) {
+    TANDEM_ASSERT_OK(driver_.Push({.step = step}, {{"user", 2, {7}, {1, 1}}}));
+  };
+  for (uint64_t step = 0; step < 40; ++step) push(step);
+  EXPECT_EQ(measured(), 40);
+  v1::ReadRowStatesRequest read;
+  read.set_table("user");
+  read.add_ids(7);
+  TANDEM_ASSERT_OK(driver_.Call<v1::ReadRowStatesResponse>("ReadRowStates", read));
+  push(40);
+  EXPECT_EQ(measured(), 41);
+}
+
 TEST_F(RowStatesServiceTest, AThresholdThatIsNoNumberIsRefused) {
   v1::FrequentlyUpdatedRowsRequest request;
   request.set_table("user");

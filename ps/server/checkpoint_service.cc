@@ -198,11 +198,17 @@ absl::StatusOr<v1::LoadCheckpointResponse> CheckpointService::LoadTables(const s
   std::vector<Loaded> loaded;
   std::vector<v1::WorkerFence> fences;
   bool same_servers = true;
+  size_t new_tables = 0;
+  uint64_t new_bytes = 0, loaded_bytes = 0;
   v1::LoadCheckpointResponse response;
   for (const auto& [name, files] : saved) {
     TANDEM_RETURN_IF_ERROR(CheckComplete(name, files));
     Loaded& to = loaded.emplace_back();
     absl::StatusOr<std::shared_ptr<ServerTable>> table = tables_.Find(name);
+    if (!table.ok()) {
+      TANDEM_RETURN_IF_ERROR(
+          tables_.CheckNewTable(files.front()->header().config(), &new_tables, &new_bytes));
+    }
     to.table = table.ok() ? *table : tables_.NewTable(files.front()->header().config(), nullptr);
     const v1::TableConfig config = to.table->config();
     TANDEM_ASSIGN_OR_RETURN(to.storage, tables_.NewStorage(config));
@@ -214,7 +220,7 @@ absl::StatusOr<v1::LoadCheckpointResponse> CheckpointService::LoadTables(const s
     to.storage->SetClock(to.version);
     for (const auto& file : files) {
       TANDEM_RETURN_IF_ERROR(CheckCompatible(file->header().config(), config, file->path()));
-      TANDEM_RETURN_IF_ERROR(LoadRows(*file, config, *to.storage));
+      TANDEM_RETURN_IF_ERROR(LoadRows(*file, config, loaded_bytes, *to.storage));
       const v1::TableFileHeader& header = file->header();
       const bool same = header.num_servers() == shard_map_.num_servers() &&
                         header.num_buckets() == shard_map_.num_buckets();
@@ -227,6 +233,7 @@ absl::StatusOr<v1::LoadCheckpointResponse> CheckpointService::LoadTables(const s
       return absl::DataLossError(absl::StrCat(directory, ": dense table '", name, "' has ",
                                               to.storage->rows(), " of this server's ", made, " rows"));
     }
+    loaded_bytes += to.storage->Statistics().bytes;
     response.set_rows(response.rows() + to.storage->rows());
   }
   TANDEM_RETURN_IF_ERROR(requests_.BetweenPushes([&](RequestHandler::Waiters* released) {
@@ -241,7 +248,8 @@ absl::StatusOr<v1::LoadCheckpointResponse> CheckpointService::LoadTables(const s
 }
 
 absl::Status CheckpointService::LoadRows(TableFileReader& file, const v1::TableConfig& config,
-                                         TableStorage& storage) {
+                                         uint64_t other_bytes, TableStorage& storage) {
+  constexpr int kBucketsBetweenChecks = 16;
   if (file.header().row_floats() != storage.row_floats()) {
     return absl::InvalidArgumentError(absl::StrCat(file.path(), ": rows of ", file.header().row_floats(),
                                                    " floats, the table's optimizer keeps ",
@@ -251,7 +259,11 @@ absl::Status CheckpointService::LoadRows(TableFileReader& file, const v1::TableC
   const v1::AdmissionConfig& saved = file.header().config().admission();
   const bool same_admission =
       saved.kind() == config.admission().kind() && saved.counters() == config.admission().counters();
+  int buckets = 0;
   for (const v1::BucketIndex& bucket : file.footer().buckets()) {
+    if (buckets++ % kBucketsBetweenChecks == 0) {
+      TANDEM_RETURN_IF_ERROR(tables_.CheckLoadedBytes(other_bytes + storage.Statistics().bytes));
+    }
     if (same_buckets && shard_map_.OwnerOfBucket(bucket.bucket()) != server_) continue;
     absl::Status restored;
     const auto restore = [&](uint64_t id, const float* row, const RowHistory& history) {
@@ -270,7 +282,7 @@ absl::Status CheckpointService::LoadRows(TableFileReader& file, const v1::TableC
                                               " bytes of admission counters, which is not what they need"));
     }
   }
-  return absl::OkStatus();
+  return tables_.CheckLoadedBytes(other_bytes + storage.Statistics().bytes);
 }
 
 }  // namespace tandem::ps

@@ -54,12 +54,15 @@ class CheckpointService {
   //   - NotFound: a table of this server is not in the checkpoint
   //   - InvalidArgument: a table was saved with another kind, row_type, dim, number of elements or optimizer
   //   - DataLoss: files are damaged or missing, or come from different saves
+  //   - ResourceExhausted: a limit of TableRegistry::Create, or the rows exceed max_memory_bytes by an eighth
   //   - otherwise the errors of ReadManifest, TableFileReader and TableRegistry::NewStorage
   absl::StatusOr<v1::LoadCheckpointResponse> Load(const std::string& directory);
 
  private:
   absl::StatusOr<v1::LoadCheckpointResponse> LoadTables(const std::string& directory);
-  absl::Status LoadRows(TableFileReader& file, const v1::TableConfig& config, TableStorage& storage);
+  // `other_bytes`: of the tables that were loaded before, for the limit of memory.
+  absl::Status LoadRows(TableFileReader& file, const v1::TableConfig& config, uint64_t other_bytes,
+                        TableStorage& storage);
 
   TableRegistry& tables_;
   RequestHandler& requests_;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
@@ -119,6 +120,13 @@ absl::StatusOr<v1::WriteRowStatesResponse> RowStatesService::Write(
   if (!is_new) {
     response.set_duplicate(true);
     return response;
+  }
+  if (const absl::Status memory = tables_.CheckMemory(); !memory.ok()) {
+    // Rows that exist may come back from workers.
+    std::vector<float> rows(request.values_size());
+    std::vector<uint8_t> exists(request.ids_size());
+    TANDEM_RETURN_IF_ERROR(storage->ReadRows(request.ids(), rows.data(), exists.data()));
+    if (std::find(exists.begin(), exists.end(), 0) != exists.end()) return memory;
   }
   TANDEM_RETURN_IF_ERROR(storage->WriteRows(request.ids(), request.values().data()));
   // Not before: after an error the client repeats the call, and no row may be left out then.

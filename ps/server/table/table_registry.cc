@@ -59,11 +59,6 @@ std::shared_ptr<ServerTable> TableRegistry::NewTable(v1::TableConfig config,
 
 absl::Status TableRegistry::Create(const v1::TableConfig& config) {
   TANDEM_RETURN_IF_ERROR(ValidateTableConfig(config));
-  if (config.num_workers() > kMaxWorkers) {
-    return absl::InvalidArgumentError(absl::StrCat("table '", config.name(), "': num_workers is ",
-                                                   config.num_workers(), ", at most ", kMaxWorkers,
-                                                   " are allowed"));
-  }
   {
     absl::MutexLock lock(&mutex_);
     auto found = tables_.find(config.name());
@@ -75,25 +70,46 @@ absl::Status TableRegistry::Create(const v1::TableConfig& config) {
       return absl::AlreadyExistsError(
           absl::StrCat("table '", config.name(), "' exists with another configuration: ", differences));
     }
-    if (tables_.size() >= kMaxTables) {
-      return absl::ResourceExhaustedError(absl::StrCat("table '", config.name(), "': server ",
-                                                       options_.server, " has ", kMaxTables,
-                                                       " tables, which is the limit"));
-    }
   }
   // Only one thread creates tables, so the name is still free below.
-  if (options_.max_memory_bytes > 0) {
-    TANDEM_ASSIGN_OR_RETURN(const uint64_t planned, PlannedBytes(config, shard_map().num_servers()));
-    const uint64_t held = MemoryBytes();
-    if (held + planned > options_.max_memory_bytes) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "table '", config.name(), "' needs ", planned, " bytes on server ", options_.server,
-          ", whose tables hold ", held, " and may hold ", options_.max_memory_bytes, " (--max-memory)"));
-    }
-  }
+  size_t new_tables = 0;
+  uint64_t new_bytes = 0;
+  TANDEM_RETURN_IF_ERROR(CheckNewTable(config, &new_tables, &new_bytes));
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<TableStorage> storage, NewStorage(config));
   Add(NewTable(config, std::move(storage)));
   return absl::OkStatus();
+}
+
+absl::Status TableRegistry::CheckNewTable(const v1::TableConfig& config, size_t* new_tables,
+                                          uint64_t* new_bytes) const {
+  if (config.num_workers() > kMaxWorkers) {
+    return absl::InvalidArgumentError(absl::StrCat("table '", config.name(), "': num_workers is ",
+                                                   config.num_workers(), ", at most ", kMaxWorkers,
+                                                   " are allowed"));
+  }
+  if (All().size() + *new_tables >= kMaxTables) {
+    return absl::ResourceExhaustedError(absl::StrCat("table '", config.name(), "': server ", options_.server,
+                                                     " has ", kMaxTables, " tables, which is the limit"));
+  }
+  ++*new_tables;
+  if (options_.max_memory_bytes == 0) return absl::OkStatus();
+  TANDEM_ASSIGN_OR_RETURN(const uint64_t planned, PlannedBytes(config, shard_map().num_servers()));
+  const uint64_t held = MemoryBytes() + *new_bytes;
+  if (held + planned > options_.max_memory_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "table '", config.name(), "' needs ", planned, " bytes on server ", options_.server,
+        ", whose tables hold ", held, " and may hold ", options_.max_memory_bytes, " (--max-memory)"));
+  }
+  *new_bytes += planned;
+  return absl::OkStatus();
+}
+
+absl::Status TableRegistry::CheckLoadedBytes(uint64_t bytes) const {
+  const uint64_t most = options_.max_memory_bytes;
+  if (most == 0 || bytes <= most + most / 8) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("the rows of server ", options_.server, " need ", bytes,
+                                                   " bytes and more, and its tables may hold ", most,
+                                                   " (--max-memory): load onto more servers"));
 }
 
 void TableRegistry::Add(std::shared_ptr<ServerTable> table) {
@@ -138,7 +154,7 @@ absl::Status TableRegistry::CheckMemory() const {
   return absl::ResourceExhaustedError(absl::StrCat(
       "server ", options_.server, ": its tables hold ", held, " bytes and may hold ",
       options_.max_memory_bytes,
-      " (--max-memory), so pulls create no more rows: give tables a byte_budget with an eviction, or more "
+      " (--max-memory), so pulls create no more rows, nor do writes: give tables a byte_budget with an eviction, or more "
       "servers"));
 }
 

@@ -57,11 +57,18 @@ class TableRegistry {
   // Returns ResourceExhausted if the tables hold more than max_memory_bytes. Measures them at most every 100
   // ms, so that a call is cheap.
   absl::Status CheckMemory() const;
+  // Returns ResourceExhausted if rows that a checkpoint brings need more than max_memory_bytes, or a little
+  // more: a server that had reached the limit must be able to load what it saved.
+  absl::Status CheckLoadedBytes(uint64_t bytes) const;
   // Returns the memory of queued pushes of all tables (ServerTable::waiting_bytes), in bytes.
   uint64_t WaitingBytes() const;
 
   // The following make a table in steps, as LoadCheckpoint needs it.
 
+  // Checks the limits of Create for a new table beside those that exist and `new_tables` others, which need
+  // `new_bytes`. Adds this one to both counts. ResourceExhausted: a limit would be exceeded. InvalidArgument:
+  // num_workers is too large.
+  absl::Status CheckNewTable(const v1::TableConfig& config, size_t* new_tables, uint64_t* new_bytes) const;
   // Returns new storage for the buckets of this server. Requires a `config` that has passed
   // ValidateTableConfig. FailedPrecondition: the table has `spill` and the server no cold store; other errors
   // are those of ColdStore::NewTier.

@@ -5,9 +5,11 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "ps/checkpoint/checkpoint_dir.h"
 #include "tests/ps/server/driver.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
@@ -210,6 +212,62 @@ TEST(Access, TheMemoryOfTablesIsLimitedBeforeItIsAllocated) {
   }
   EXPECT_THAT(pulled, StatusIs(kUsedUp, HasSubstr("pulls create no more rows")));
   TANDEM_EXPECT_OK(driver.Pull(0, 0, {{"user", {1, 2, 3}}}, /*read_only=*/true));
+}
+
+TEST(Access, WritesOfRowsKeepTheMemoryLimit) {
+  ParameterServerOptions options;
+  options.max_memory_bytes = uint64_t{8} << 20;
+  Driver driver(options);
+  TANDEM_ASSERT_OK(driver.CreateTable(TestTable("user", 64, 1, Async(), Sgd(1.0f))));
+  v1::WriteRowStatesRequest write;
+  write.set_table("user");
+  write.set_epoch(1);
+  write.set_dim(64);
+  write.mutable_values()->Resize(1000 * 64, 0.5f);
+  absl::Status written;
+  // 256 MiB of rows would follow.
+  for (int call = 0; call < 1000 && written.ok(); ++call) {
+    write.set_sequence(write.sequence() + 1);
+    write.clear_ids();
+    for (uint64_t i = 0; i < 1000; ++i) write.add_ids(1000 * call + i);
+    written = driver.Call<v1::WriteRowStatesResponse>("WriteRowStates", write).status();
+  }
+  EXPECT_THAT(written, StatusIs(kUsedUp, HasSubstr("--max-memory")));
+  // Rows that exist may be written.
+  write.clear_ids();
+  for (uint64_t i = 0; i < 1000; ++i) write.add_ids(i);
+  TANDEM_EXPECT_OK(driver.Call<v1::WriteRowStatesResponse>("WriteRowStates", write));
+}
+
+TEST(Access, ACheckpointKeepsTheMemoryLimit) {
+  const ::tandem::testing::TempDir dir;
+  Driver unlimited{ParameterServerOptions()};
+  v1::TableConfig config = TestTable("user", 64, 1, Async(), Sgd(1.0f));
+  TANDEM_ASSERT_OK(unlimited.CreateTable(config));
+  std::vector<uint64_t> ids(50000);  // 12.8 MB of embeddings
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = i;
+  TANDEM_ASSERT_OK(unlimited.Pull(0, 0, {{"user", ids}}));
+  const auto save = [&](uint64_t step) -> absl::StatusOr<std::string> {
+    TANDEM_ASSIGN_OR_RETURN(const std::string unfinished, BeginCheckpoint(dir.File("ckpt"), step));
+    TANDEM_RETURN_IF_ERROR(unlimited.Save(unfinished));
+    TANDEM_RETURN_IF_ERROR(WriteDenseState(unfinished, {}));
+    return CommitCheckpoint(unfinished, {});
+  };
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string rows, save(1));
+  config.set_name("planned");
+  *config.mutable_eviction() = EvictLru();
+  config.set_byte_budget(uint64_t{64} << 20);
+  TANDEM_ASSERT_OK(unlimited.CreateTable(config));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string planned, save(2));
+  ParameterServerOptions options;
+  options.max_memory_bytes = uint64_t{8} << 20;
+  Driver small(options);
+  EXPECT_THAT(small.Load(rows), StatusIs(kUsedUp, HasSubstr("--max-memory")));
+  EXPECT_THAT(small.Load(planned), StatusIs(kUsedUp, HasSubstr("table 'planned' needs")));
+  EXPECT_EQ(small.Table("user").config().name(), "");  // no table was created
+  options.max_memory_bytes = uint64_t{128} << 20;
+  Driver large(options);
+  TANDEM_EXPECT_OK(large.Load(planned));
 }
 
 }  // namespace

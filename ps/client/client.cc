@@ -87,6 +87,22 @@ absl::Status CheckSegments(const PushPart& part) {
                    kMaxPushSegments, " segments"));
 }
 
+// A server refuses messages with more slices, or with longer headers, but one server may get a longer header
+// than another. With these limits every header is short enough.
+absl::Status CheckSize(absl::Span<const PushPart> parts) {
+  constexpr size_t kMaxParts = 1024;
+  if (parts.size() > kMaxParts) {
+    return absl::InvalidArgumentError(absl::StrCat("a push of ", parts.size(), " parts; at most ", kMaxParts,
+                                                   " are allowed. Nothing was pushed to any server"));
+  }
+  size_t segments = 0;
+  for (const PushPart& part : parts) segments += part.segments.size();
+  if (segments <= kMaxPushSegments) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the parts of a push have ", segments,
+                                                 " segments together; at most ", kMaxPushSegments,
+                                                 " are allowed. Nothing was pushed to any server"));
+}
+
 class ClientImpl : public Client {
  public:
   // `push_window`: the smallest v1::ServerInfo.push_window of the servers.
@@ -703,7 +719,7 @@ absl::Status ClientImpl::PushDeferred() {
     finished.Notify();
   });
   finished.WaitForNotification();  // the calls end at their own deadlines
-  return result.ok() ? result : Annotate(result, "gradients held back by caches");
+  return result.ok() ? result : Annotate(result, "gradients held back by caches, which hold them no more");
 }
 
 std::shared_ptr<PushOperation> ClientImpl::SendPush(uint64_t step, std::vector<PushPart> parts,
@@ -717,6 +733,7 @@ std::shared_ptr<PushOperation> ClientImpl::SendPush(uint64_t step, std::vector<P
   std::vector<float> norms;
   bool clipped = false;
   uint64_t bytes = 0;
+  if (absl::Status status = CheckSize(parts); !status.ok()) return refuse(std::move(status));
   for (const PushPart& part : parts) {
     absl::StatusOr<KnownTable> table = FindTable(part.table);
     if (!table.ok()) return refuse(table.status());
@@ -741,9 +758,11 @@ std::shared_ptr<PushOperation> ClientImpl::SendPush(uint64_t step, std::vector<P
   for (const PushPart& part : parts) given.push_back(part.gradients);
   if (clipped && !options.held_back) ClipGlobalNorms(dims, norms, &parts, &scaled);
   std::vector<MergedPart> merged(parts.size());
+  size_t taken = 0;  // rows whose gradients have left a cache for this push
   for (size_t p = 0; p < parts.size() && !options.held_back; ++p) {
     if (tables[p].cache == nullptr || parts[p].pooling != v1::NONE) continue;
     MergeIntoCache(*tables[p].cache, options.push.learning_rate_factor, &parts[p], &merged[p]);
+    taken += merged[p].gradients.ids.size();
   }
   for (size_t p = 0; p < parts.size(); ++p) {
     if (parts[p].gradients != given[p]) parts[p].owner = nullptr;  // they are in `scaled` or `merged` now
@@ -761,8 +780,12 @@ std::shared_ptr<PushOperation> ClientImpl::SendPush(uint64_t step, std::vector<P
   std::unique_ptr<Deduper> deduper = TakeDeduper();
   PushEncoder encoder(map_, std::move(resolved_parts), deduper.get(), &buffers_);
   ReleaseDeduper(std::move(deduper));
-  if (absl::Status status = encoder.CheckSums(options_.worker); !status.ok())
-    return refuse(std::move(status));
+  if (absl::Status status = encoder.CheckSums(options_.worker); !status.ok()) {
+    if (taken == 0) return refuse(std::move(status));
+    return refuse(absl::Status(
+        status.code(), absl::StrCat(status.message(), "; caches gave this push the gradients of ", taken,
+                                    " rows, which are lost, those of earlier pushes among them")));
+  }
   const uint64_t epoch = slot->epoch(), sequence = slot->sequence();
   auto call = std::make_shared<PushOperation>(
       channels_, std::move(get_positions),

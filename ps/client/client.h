@@ -128,9 +128,9 @@ class Client {
   // The gradients of a table whose optimizer has a clip_global_norm are scaled down to that norm before they
   // are split over the servers; the norm covers all entries of the table's parts.
   //
-  // InvalidArgument: a gradient is NaN, infinite or absurd (2^60 and more; 2^59 if it is not sent as f32).
-  // The message names its id, and nothing was sent to any server. Other errors say what is known of the push
-  // on each server: applied, refused, unknown or not sent.
+  // InvalidArgument: more than 1024 parts, or a gradient is NaN, infinite or absurd (2^60 and more; 2^59 if it
+  // is not sent as f32). The message names its id, and nothing was sent to any server; gradients that a cache
+  // had deferred are lost if it says so. Other errors tell of each server: applied, refused, unknown, not sent.
   virtual void PushAsync(uint64_t step, std::vector<PushPart> parts, const PushOptions& options,
                          PushDone done) = 0;
   // Like PushAsync. Returns a handle by which the push can be repeated under the same sequences if it fails,

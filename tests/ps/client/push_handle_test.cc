@@ -299,6 +299,39 @@ TEST_F(PushHandleTest, ACacheDoesNotTakeAGradientThatIsNotFinite) {
   EXPECT_THAT(Rows(*client, /*read_only=*/false), Each(0.0f));
 }
 
+TEST_F(PushHandleTest, ARefusedSumOfDeferredGradientsSaysThatTheyAreLost) {
+  const auto client = Connect();
+  TANDEM_ASSERT_OK(client->CreateTable(Counting("t")));
+  TANDEM_ASSERT_OK(client->SetCache("t", {.bytes = 1 << 20, .push_bound = 3}));
+  std::vector<float> gradients = ones_;
+  absl::Status status;
+  for (uint64_t step = 0; step < 20 && status.ok(); ++step) {
+    Rows(*client, /*read_only=*/false);
+    if (step >= 4) gradients[3] = 0x1p59f;
+    status = client->Push(step, {{.table = "t", .ids = ids_, .gradients = gradients.data()}});
+  }
+  EXPECT_THAT(status, StatusIs(kInvalid, AllOf(HasSubstr("gradient of id 3 is"),
+                                               HasSubstr("of 16 rows, which are lost, those of earlier"))));
+}
+
+TEST_F(PushHandleTest, TooManyPartsOrSegmentsChangeNoServer) {
+  const auto client = Connect();
+  TANDEM_ASSERT_OK(client->CreateTable(Counting("t")));
+  Rows(*client, /*read_only=*/false);
+  const PushPart one = {.table = "t", .ids = ids_, .gradients = ones_.data()};
+  EXPECT_THAT(client->Push(0, std::vector<PushPart>(1025, one)),
+              StatusIs(kInvalid, AllOf(HasSubstr("1025 parts"), HasSubstr("Nothing was pushed"))));
+  // Ends of segments, most of which are empty.
+  std::vector<uint32_t> ends(40000, 0);
+  ends.back() = kIds;
+  PushPart divided = one;
+  divided.segments = ends;
+  EXPECT_THAT(client->Push(0, {divided, divided}), StatusIs(kInvalid, HasSubstr("80000 segments")));
+  EXPECT_THAT(Rows(*client), Each(0.0f));
+  TANDEM_EXPECT_OK(client->Push(0, {divided, one}));
+  EXPECT_THAT(Rows(*client), Each(-2.0f));
+}
+
 TEST(PushOutcomes, AreListedByServer) {
   using enum PushOutcome;
   EXPECT_EQ(Describe({kApplied, kUnknown, kApplied, kRefused, kApplied, kNotSent}),

@@ -43,18 +43,25 @@ class PushHandleTest : public ::testing::Test {
  protected:
   static constexpr size_t kIds = 16;  // both servers own some of them
 
-  // Connects to the servers. The pushes to server 1 suffer `fault` while `faulty_` is true.
-  std::unique_ptr<Client> Connect(rpc::Fault fault, absl::Duration timeout) {
+  // Neither is repeated by the channel, and neither takes time.
+  const rpc::Fault kAnswerLost = {.kind = rpc::Fault::Kind::kFailAfter,
+                                  .status = absl::DeadlineExceededError("the answer is lost")};
+  const rpc::Fault kNeverArrives = {.kind = rpc::Fault::Kind::kFailBefore,
+                                    .status = absl::InternalError("the request is lost")};
+
+  // Connects to the servers. The pushes to server 1 suffer `fault` while `faulty_` is true. Calls that do not
+  // fit are refused at once.
+  std::unique_ptr<Client> Connect(rpc::Fault fault, absl::Duration timeout = absl::Seconds(30)) {
     std::vector<std::unique_ptr<rpc::Channel>> channels = cluster_.Channels();
     channels[1] = std::move(cluster_.Channels([this, fault](absl::string_view method, int64_t) {
       return absl::EndsWith(method, "/Push") && faulty_ ? fault : rpc::Fault();
     })[1]);
     absl::StatusOr<std::unique_ptr<Client>> client =
-        Client::Connect(std::move(channels), {.timeout = timeout});
+        Client::Connect(std::move(channels), {.timeout = timeout, .when_full = WhenFull::kFail});
     TANDEM_EXPECT_OK(client);
     return *std::move(client);
   }
-  std::unique_ptr<Client> Connect() { return Connect({}, absl::Seconds(30)); }
+  std::unique_ptr<Client> Connect() { return Connect(rpc::Fault()); }
 
   // Starts a push of one for each id and waits until it has ended.
   std::shared_ptr<PushHandle> Push(Client& client, uint64_t step, absl::Status* status,
@@ -81,7 +88,7 @@ class PushHandleTest : public ::testing::Test {
 };
 
 TEST_F(PushHandleTest, APushWhoseAnswerIsLostIsRepeatedAndAppliedOnce) {
-  const auto client = Connect({.kind = rpc::Fault::Kind::kNeverRespond}, absl::Milliseconds(300));
+  const auto client = Connect(kAnswerLost);
   TANDEM_ASSERT_OK(client->CreateTable(Counting("t")));
   Rows(*client, /*read_only=*/false);
   absl::Status status;
@@ -98,7 +105,7 @@ TEST_F(PushHandleTest, APushWhoseAnswerIsLostIsRepeatedAndAppliedOnce) {
 }
 
 TEST_F(PushHandleTest, APushThatNeverArrivedIsRepeatedAndAppliedOnce) {
-  const auto client = Connect({.kind = rpc::Fault::Kind::kFailBefore}, absl::Milliseconds(300));
+  const auto client = Connect(kNeverArrives);
   TANDEM_ASSERT_OK(client->CreateTable(Counting("t")));
   Rows(*client, /*read_only=*/false);
   absl::Status status;
@@ -114,7 +121,7 @@ TEST_F(PushHandleTest, APushThatNeverArrivedIsRepeatedAndAppliedOnce) {
 }
 
 TEST_F(PushHandleTest, ARepeatedPushOfAGlobalBatchKeepsItsPosition) {
-  const auto client = Connect({.kind = rpc::Fault::Kind::kNeverRespond}, absl::Milliseconds(300));
+  const auto client = Connect(kAnswerLost);
   TANDEM_ASSERT_OK(client->CreateTable(Counting("t", Gba(4, 2))));
   Rows(*client, /*read_only=*/false);
   absl::Status status;
@@ -129,7 +136,7 @@ TEST_F(PushHandleTest, ARepeatedPushOfAGlobalBatchKeepsItsPosition) {
 }
 
 TEST_F(PushHandleTest, AFailedPushKeepsItsPlaceInTheWindowWhileItHasAHandle) {
-  const auto client = Connect({.kind = rpc::Fault::Kind::kFailBefore}, absl::Milliseconds(300));
+  const auto client = Connect(kNeverArrives);
   TANDEM_ASSERT_OK(client->CreateTable(Counting("t")));
   Rows(*client, /*read_only=*/false);
   absl::Status status;
@@ -147,7 +154,7 @@ TEST_F(PushHandleTest, AFailedPushKeepsItsPlaceInTheWindowWhileItHasAHandle) {
 }
 
 TEST_F(PushHandleTest, WritesOfRowStatesTakeSequencesOfTheSameWindow) {
-  const auto client = Connect({.kind = rpc::Fault::Kind::kFailBefore}, absl::Milliseconds(300));
+  const auto client = Connect(kNeverArrives, absl::Seconds(5));
   TANDEM_ASSERT_OK(client->CreateTable(Counting("t")));
   Rows(*client, /*read_only=*/false);
   TANDEM_ASSERT_OK_AND_ASSIGN(const RowStates zeros, client->ReadRowStates("t", ids_));
@@ -158,6 +165,7 @@ TEST_F(PushHandleTest, WritesOfRowStatesTakeSequencesOfTheSameWindow) {
   for (uint64_t step = 1; step < 256; ++step) {
     TANDEM_ASSERT_OK(client->Push(step, {{.table = "t", .ids = ids_, .gradients = ones_.data()}}));
   }
+  // A write waits for the client's timeout.
   EXPECT_THAT(client->WriteRowStates("t", ids_, zeros),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("the oldest of step 0")));
   TANDEM_EXPECT_OK(first->Retry());
@@ -166,7 +174,7 @@ TEST_F(PushHandleTest, WritesOfRowStatesTakeSequencesOfTheSameWindow) {
 }
 
 TEST_F(PushHandleTest, APushThatMayHaveBeenAppliedStaysUnknownWhenANewPushEpochRefusesItsRepetition) {
-  const auto client = Connect({.kind = rpc::Fault::Kind::kNeverRespond}, absl::Milliseconds(300));
+  const auto client = Connect(kAnswerLost);
   TANDEM_ASSERT_OK(client->CreateTable(Counting("t")));
   Rows(*client, /*read_only=*/false);
   absl::Status status;
@@ -207,7 +215,7 @@ TEST_F(PushHandleTest, APushStaysUnknownIfTheChannelItselfRepeatedItBeforeItWasR
 }
 
 TEST_F(PushHandleTest, ANewPushEpochBeginsWithAnEmptyWindowAndEndsTheRetriesOfTheOldOne) {
-  const auto client = Connect({.kind = rpc::Fault::Kind::kFailBefore}, absl::Milliseconds(300));
+  const auto client = Connect(kNeverArrives);
   TANDEM_ASSERT_OK(client->CreateTable(Counting("t")));
   Rows(*client, /*read_only=*/false);
   TANDEM_ASSERT_OK_AND_ASSIGN(const RowStates zeros, client->ReadRowStates("t", ids_));

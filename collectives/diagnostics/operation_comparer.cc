@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/status.h"
@@ -96,9 +97,15 @@ absl::Status OperationComparer::Exchange(const Operation& operation, absl::Durat
   exchange.outs = outs;
   exchange.timeout = timeout;
   const absl::Status status = control_->Run(exchange);
-  return status.ok() ? status
-                     : Annotate(status, absl::StrCat("comparing what the ranks of group '", group_,
-                                                     "' call, before ", Describe(operation)));
+  if (status.ok()) return status;
+  // Users know the operation, not the exchange before it.
+  const std::string here = absl::StrCat(" on group '", group_, "': ");
+  absl::string_view cause = status.message();
+  if (absl::ConsumePrefix(&cause, absl::StrCat(Describe(exchange), here))) {
+    return absl::Status(status.code(), absl::StrCat(Describe(operation), here, cause));
+  }
+  return Annotate(status, absl::StrCat("comparing what the ranks of group '", group_, "' call, before ",
+                                       Describe(operation)));
 }
 
 }  // namespace tandem::collectives

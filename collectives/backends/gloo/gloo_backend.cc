@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/backends/gloo/gloo_backend.h"
 
+#include <algorithm>
 #include <exception>
 #include <memory>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
@@ -28,7 +29,8 @@ namespace gloo_library {
 namespace {
 
 // How long a rank whose operation failed in Gloo waits for the reason, which arrives over `control_`. That
-// backend itself looks for the peer's reason for half a second before it reports the peer as dead.
+// backend itself looks for the peer's reason for half a second before it reports the peer as dead. Also how
+// long ranks that disagree wait for each other.
 constexpr absl::Duration kGrace = absl::Seconds(2);
 // The tag of a receive on `control_` that no message ends, only a failure.
 constexpr uint32_t kAlarmTag = 0xffffffff;
@@ -40,7 +42,11 @@ class GlooBackend final : public Backend {
         rank_(options.rank),
         world_size_(options.world_size),
         control_keys_(options.store, "control"),
-        gloo_keys_(options.store, "gloo") {}
+        gloo_keys_(options.store, "gloo") {
+    alarm_.kind = OpKind::kRecv;
+    alarm_.root = kAnySource;
+    alarm_.tag = kAlarmTag;
+  }
 
   ~GlooBackend() override {
     // Waits for the other ranks, which may still receive data of Gloo's from this one.
@@ -83,7 +89,7 @@ class GlooBackend final : public Backend {
       return absl::OkStatus();
     }
     const absl::Time deadline = MonotonicNow() + operation.timeout;
-    if (absl::Status status = comparer_->Compare(operation); !status.ok()) return Break(status);
+    if (absl::Status status = Compare(operation, deadline); !status.ok()) return Break(status);
     const absl::Status status = RunGloo(operation, deadline);
     if (status.ok()) return status;
     const absl::Status why = Break(status);
@@ -112,20 +118,47 @@ class GlooBackend final : public Backend {
     return absl::StrCat(Describe(operation), " on group '", group_, "'");
   }
 
+  // Waits until all ranks have found the disagreement that this rank has found. If this rank broke the group
+  // at once, another one could lose the connection before it has read what tells it so.
+  void LetAllFindOut(absl::Time deadline) {
+    Operation barrier;
+    barrier.sequence = ~uint64_t{0};
+    barrier.timeout = std::clamp(deadline - MonotonicNow(), absl::ZeroDuration(), kGrace);
+    (void)control_->Run(barrier);
+  }
+
   // Stops the guard when another rank dies or aborts, with the reason that `control_` gives.
   void SetAlarm() {
-    Operation alarm;
-    alarm.kind = OpKind::kRecv;
-    alarm.root = kAnySource;
-    alarm.tag = kAlarmTag;
-    control_->StartPointToPoint(
-        alarm, [this, receive = absl::StrCat(Here(alarm), ": ")](const absl::StatusOr<int>& source) {
-          if (source.ok()) {
-            return guard_.Stop(absl::InternalError(absl::StrCat("rank ", *source, " sent an alarm")));
-          }
-          guard_.Stop(
-              absl::Status(source.status().code(), absl::StripPrefix(source.status().message(), receive)));
-        });
+    control_->StartPointToPoint(alarm_, [this](const absl::StatusOr<int>& source) {
+      if (source.ok()) {
+        return guard_.Stop(absl::InternalError(absl::StrCat("rank ", *source, " sent an alarm")));
+      }
+      std::string text(source.status().message());
+      (void)StripAlarm(&text);
+      // Another rank's failed comparison, which this rank's user does not know as an all_gather.
+      const size_t end = absl::StartsWith(text, "all_gather #") ? text.find(" on group '") : text.npos;
+      if (end != text.npos) text = absl::StrCat("comparing calls", text.substr(end));
+      guard_.Stop(absl::Status(source.status().code(), text));
+    });
+  }
+  // Removes the description of the alarm, and what stands before it; returns false if `text` has none.
+  bool StripAlarm(std::string* text) const {
+    const std::string description = absl::StrCat(Here(alarm_), ": ");
+    const size_t found = text->find(description);
+    if (found == text->npos) return false;
+    text->erase(0, found + description.size());
+    return true;
+  }
+
+  absl::Status Compare(const Operation& operation, absl::Time deadline) {
+    const absl::Status status = comparer_->Compare(operation);
+    if (absl::IsInvalidArgument(status)) LetAllFindOut(deadline);
+    // If a rank died before, `control_` fails because of the alarm.
+    std::string text(status.message());
+    if (!status.ok() && StripAlarm(&text)) {
+      return absl::Status(status.code(), absl::StrCat(Here(operation), ": ", text));
+    }
+    return status;
   }
 
   absl::Status RunGloo(const Operation& operation, absl::Time deadline) {
@@ -176,6 +209,7 @@ class GlooBackend final : public Backend {
   const int rank_;
   const int world_size_;
   PrefixStore control_keys_, gloo_keys_;
+  Operation alarm_;
 
   OperationGuard guard_;  // outlives what uses it
   absl::Mutex mutex_;

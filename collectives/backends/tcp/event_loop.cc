@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/trace/trace.h"
 
 namespace tandem::collectives::tcp {
 namespace {
@@ -94,6 +95,7 @@ bool EventLoop::BeginTurn() {
 }
 
 void EventLoop::Run() {
+  trace::NameThread("tcp");
   std::array<epoll_event, 64> events;
   while (BeginTurn()) {
     const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), -1);

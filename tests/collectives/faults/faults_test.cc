@@ -25,6 +25,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "collectives/connect/backend_choice.h"
 #include "collectives/store/remote_store.h"
 #include "collectives/store/store_server.h"
 #include "rpc/channel.h"
@@ -250,18 +251,27 @@ bool Matches(absl::string_view pattern, absl::string_view text) {
   return absl::EndsWith(text, parts.back());
 }
 
+std::vector<std::string> BackendsTested() {
+  std::vector<std::string> tested = {"shm", "tcp"};
+  const std::vector<BackendFactory> built_in = BuiltInBackends();
+  if (FindBackend("gloo", built_in) != nullptr) tested.push_back("gloo");
+  return tested;
+}
+
 class FaultTest : public ::testing::TestWithParam<Fault> {};
 
 TEST_P(FaultTest, EndsOnEverySurvivingRankAsDocumented) {
   const Fault& fault = GetParam();
   const std::vector<Row> rows = TableOfTheDocumentation();
-  const std::string kBackends[] = {"shm", "tcp"};
-  std::vector<End> ends[2];
-  std::thread other([&] { ends[1] = fault.make(kBackends[1]); });
-  ends[0] = fault.make(kBackends[0]);
-  other.join();
-  for (int i = 0; i < 2; ++i) {
-    const std::string& backend = kBackends[i];
+  const std::vector<std::string> backends_tested = BackendsTested();
+  std::vector<std::vector<End>> ends(backends_tested.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < ends.size(); ++i) {
+    threads.emplace_back([&, i] { ends[i] = fault.make(backends_tested[i]); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (size_t i = 0; i < ends.size(); ++i) {
+    const std::string& backend = backends_tested[i];
     for (const End& end : ends[i]) {
       if (std::getenv("TANDEM_PRINT_FAULTS") != nullptr) {
         std::cout << "| " << fault.what << " | " << backend << " | " << end.who << " | `" << end.message

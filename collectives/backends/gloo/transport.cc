@@ -14,6 +14,7 @@
 #include <chrono>
 #include <ctime>
 #include <exception>
+#include <mutex>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -115,6 +116,11 @@ class GuardedPair final : public transport::tcp::Pair {
   GuardedPair(transport::tcp::Context* context, transport::tcp::Device* device, int peer,
               Milliseconds timeout, OperationGuard* guard)
       : Pair(context, device, peer, timeout), guard_(guard) {}
+  // Closes while handleEvents is still this class's.
+  ~GuardedPair() override {
+    std::lock_guard<std::mutex> lock(m_);
+    if (state_ != CLOSED) changeState(CLOSED);
+  }
 
   void handleEvents(int events) override {
     try {

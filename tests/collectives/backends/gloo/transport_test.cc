@@ -4,9 +4,12 @@
 
 #include "collectives/backends/gloo/transport.h"
 
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -111,6 +114,31 @@ TEST(GlooTransportTest, ConnectingEndsAtItsDeadline) {
   EXPECT_THAT(
       ConnectGloo(&store, 0, 2, "127.0.0.1", MonotonicNow() + absl::Milliseconds(100), &guard).status(),
       testing::StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("Gloo's rendezvous")));
+}
+
+TEST(GlooTransportTest, TheBytesOfAStrangerDoNotEndTheProcess) {
+  MemoryStore store;
+  OperationGuard guard;
+  absl::Status status;
+  std::thread rank([&] {
+    status = ConnectGloo(&store, 0, 2, "127.0.0.1", MonotonicNow() + absl::Seconds(30), &guard).status();
+  });
+  // What Gloo publishes begins with the address on which rank 0 awaits rank 1.
+  const absl::StatusOr<std::string> published = store.Get("0", absl::Seconds(20));
+  sockaddr_in address = {};
+  if (published.ok() && published->size() >= sizeof(address)) {
+    std::memcpy(&address, published->data(), sizeof(address));
+  }
+  const int stranger = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  EXPECT_EQ(connect(stranger, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  const size_t head[] = {48, 1, 7, 0, 100, 0};  // Gloo's: 100 bytes for slot 7, where nothing is awaited
+  EXPECT_EQ(send(stranger, head, sizeof(head), MSG_NOSIGNAL), static_cast<ssize_t>(sizeof(head)));
+  EXPECT_THAT(guard.AwaitStop(absl::Seconds(20)),
+              testing::StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1 failed in Gloo's thread")));
+  TANDEM_EXPECT_OK(store.Set("1", "no address"));
+  rank.join();
+  EXPECT_THAT(status, testing::StatusIs(absl::StatusCode::kUnavailable, HasSubstr("Gloo cannot connect")));
+  close(stranger);
 }
 
 TEST(SigpipeBlockTest, ASignalOfTheBlockIsDropped) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "nanobind/nanobind.h"
@@ -26,6 +27,9 @@ class Call {
   Call(std::vector<nanobind::object> keep, std::shared_ptr<ReleasedObjects> released);
   ~Call();
 
+  // Returns FailedPrecondition in a forked child of the process that started the call: no thread is there to end it.
+  absl::Status CheckProcess() const;
+
   // Ends the call. Needs no GIL. Called once.
   void Finish(absl::StatusOr<ps::PullVersions> result);
 
@@ -38,6 +42,7 @@ class Call {
   absl::StatusOr<ps::PullVersions> result() const;
 
  private:
+  const uint64_t made_ = ForkGeneration();
   std::vector<nanobind::object> keep_;
   const std::shared_ptr<ReleasedObjects> released_;
   mutable absl::Mutex mutex_;

@@ -2,13 +2,19 @@
 #include "python/src/client.h"
 
 #include <algorithm>
+#include <exception>
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
+#include "base/timed_wait.h"
 #include "nanobind/ndarray.h"
 #include "nanobind/stl/optional.h"
 #include "nanobind/stl/pair.h"
@@ -43,7 +49,7 @@ absl::Span<const T> SpanAt(nb::handle address, nb::handle count) {
 }
 
 // Returns the address of int64 or uint64 ids. Raises if a signed one is negative.
-uint64_t CheckIds(const nb::ndarray<nb::ndim<1>, nb::c_contig, nb::device::cpu>& ids, const std::string& table) {
+uint64_t CheckIds(const nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>& ids, const std::string& table) {
   if (ids.dtype() == nb::dtype<int64_t>()) {
     const auto* values = static_cast<const int64_t*>(ids.data());
     int64_t signs = 0;
@@ -119,127 +125,237 @@ void WaitInThisThread(ps::Client* client, const Call& call) {
   });
 }
 
+// A connection that a call of Python uses: close() does not destroy it meanwhile. Destroyed with the GIL.
+class ConnectionInUse {
+ public:
+  ConnectionInUse(std::shared_ptr<Connection> connection, CallCounter::Token call)
+      : connection_(std::move(connection)), call_(std::move(call)) {}
+  ConnectionInUse(ConnectionInUse&& other) = default;
+  ~ConnectionInUse() {
+    // While calls are accepted, the client has a reference too. Afterwards this one may be the last, and the
+    // destructor of the connection waits for threads.
+    if (connection_ == nullptr || !connection_->calls()->refuses()) return;
+    nb::gil_scoped_release release;
+    connection_.reset();
+  }
+
+  ps::Client* client() const { return connection_->client(); }
+  const std::shared_ptr<Connection>& connection() const { return connection_; }
+  // Hands out the token by which close() waits for the call. Called once.
+  CallCounter::Token TakeCall() { return std::move(call_); }
+
+ private:
+  std::shared_ptr<Connection> connection_;
+  CallCounter::Token call_;
+};
+
+// Runs `function` on a thread of its own and returns its result. Signals are handled meanwhile: if a handler
+// raises, this function throws, and `function` continues, so it must own what it uses. Requires the GIL.
+template <typename Function>
+auto OnHelperThread(Function function) {
+  struct State {
+    absl::Mutex mutex;
+    bool finished ABSL_GUARDED_BY(mutex) = false;
+    std::optional<std::invoke_result_t<Function>> result ABSL_GUARDED_BY(mutex);
+  };
+  auto state = std::make_shared<State>();
+  std::thread([state, function = std::move(function)]() mutable {
+    auto result = function();
+    absl::MutexLock lock(&state->mutex);
+    state->result.emplace(std::move(result));
+    state->finished = true;
+  }).detach();
+  WaitInSlices(-1, [&](double seconds) {
+    absl::MutexLock lock(&state->mutex);
+    return AwaitFor(&state->mutex, absl::Condition(&state->finished), absl::Seconds(seconds));
+  });
+  absl::MutexLock lock(&state->mutex);
+  return *std::move(state->result);
+}
+
 class PyClient {
  public:
   explicit PyClient(std::unique_ptr<Connection> connection)
-      : connection_(LeakAfterFork(std::move(connection))), released_(std::make_shared<ReleasedObjects>()) {}
-
-  // Returns the client, or raises if it was closed, if the process was forked, or if the job has failed.
-  ps::Client* Use() {
-    if (connection_ == nullptr) Raise(absl::CancelledError("this client is closed"));
-    if (ForkGeneration() != made_) {
-      Raise(absl::FailedPreconditionError("this process was forked after the client had connected, and threads do not "
-                                          "survive a fork; connect again in the child"));
-    }
-    RaiseIfError(connection_->job_status());
-    released_->Clear();
-    return connection_->client();
+      : rank_(connection->rank()),
+        world_size_(connection->world_size()),
+        num_servers_(connection->client()->num_servers()),
+        connection_(LeakAfterFork(std::move(connection))),
+        released_(std::make_shared<ReleasedObjects>()) {}
+  ~PyClient() {
+    nb::gil_scoped_release release;
+    connection_.reset();
   }
 
-  void Close() {
-    std::shared_ptr<Connection> connection = std::move(connection_);
+  // Tells the job how the program ends (connection.h). Waits for calls under way, which end by their own
+  // deadlines, unless the program fails. If a signal handler raises meanwhile, the calls are cancelled. While
+  // another thread waits for such a call, that thread releases the connection.
+  void Close(int ending, const std::string& reason) {
+    std::shared_ptr<Connection> connection = std::exchange(connection_, nullptr);
+    if (connection == nullptr || ForkGeneration() != made_) return;
+    connection->calls()->Refuse();
+    Ending how = static_cast<Ending>(ending);
+    std::string why = reason;
+    std::exception_ptr raised;
+    if (how != Ending::kFailed) {
+      try {
+        WaitInSlices(-1, [&](double seconds) { return connection->calls()->WaitForEnd(seconds); });
+      } catch (...) {
+        raised = std::current_exception();
+        how = Ending::kFailed;
+        why = "the program was interrupted while it closed its client";
+      }
+    }
     {
       nb::gil_scoped_release release;
+      connection->End(how, why);
       connection.reset();
     }
-    if (ForkGeneration() == made_) released_->Clear();
+    released_->Clear();
+    if (raised != nullptr) std::rethrow_exception(raised);
   }
   bool closed() const { return connection_ == nullptr; }
 
-  int rank() const { return connection_ == nullptr ? 0 : connection_->rank(); }
-  int world_size() const { return connection_ == nullptr ? 1 : connection_->world_size(); }
-  int num_servers() { return Use()->num_servers(); }
+  int rank() const { return rank_; }
+  int world_size() const { return world_size_; }
+  int num_servers() const { return num_servers_; }
 
   std::shared_ptr<Call> StartPull(uint64_t step, bool read_only, nb::list parts, nb::object keep) {
-    ps::Client* const client = Use();
-    return StartPull(client, step, read_only, ParsePullParts(parts), std::move(keep));
+    ConnectionInUse connection = Use();
+    return StartPull(&connection, step, read_only, ParsePullParts(parts), std::move(keep));
   }
   nb::list Pull(uint64_t step, bool read_only, nb::list parts, nb::object keep) {
-    ps::Client* const client = Use();
+    ConnectionInUse connection = Use();
     std::vector<ps::PullPart> parsed = ParsePullParts(parts);
-    client->PrepareInlinePoll();
-    const std::shared_ptr<Call> call = StartPull(client, step, read_only, std::move(parsed), std::move(keep));
-    WaitInThisThread(client, *call);
+    connection.client()->PrepareInlinePoll();
+    const std::shared_ptr<Call> call = StartPull(&connection, step, read_only, std::move(parsed), std::move(keep));
+    WaitInThisThread(connection.client(), *call);
     return ToPython(ValueOrRaise(call->result()));
   }
 
+  // Raises the error of a push that could not be started: then no server has seen anything of it.
   std::shared_ptr<Call> StartPush(uint64_t step, nb::list parts, float learning_rate_factor, float batch_share) {
-    ps::Client* const client = Use();
-    return StartPush(client, step, ParsePushParts(parts), OptionsOfPush(learning_rate_factor, batch_share));
-  }
-  void Push(uint64_t step, nb::list parts, float learning_rate_factor, float batch_share) {
-    ps::Client* const client = Use();
+    ConnectionInUse connection = UseToPush();
     PushParts parsed = ParsePushParts(parts);
-    client->PrepareInlinePoll();
-    const std::shared_ptr<Call> call = StartPush(client, step, std::move(parsed), OptionsOfPush(learning_rate_factor, batch_share));
-    WaitInThisThread(client, *call);
-    RaiseIfError(call->result().status());
+    StartedPush push =
+        StartPush(&connection, step, std::move(parsed.parts), OptionsOfPush(learning_rate_factor, batch_share));
+    if (!push.started) Raise(push.call->result().status());
+    return push.call;
+  }
+  // Calls `started` once the push has been started.
+  void Push(uint64_t step, nb::list parts, float learning_rate_factor, float batch_share, nb::callable started) {
+    ConnectionInUse connection = UseToPush();
+    PushParts parsed = ParsePushParts(parts);
+    connection.client()->PrepareInlinePoll();
+    const StartedPush push =
+        StartPush(&connection, step, std::move(parsed.parts), OptionsOfPush(learning_rate_factor, batch_share));
+    if (push.started) {
+      try {
+        started();
+      } catch (...) {
+        connection.client()->InlinePoll([] { return true; });  // as PrepareInlinePoll has promised
+        throw;
+      }
+    }
+    WaitInThisThread(connection.client(), *push.call);
+    RaiseIfError(push.call->result().status());
   }
 
   // These pull and push the embeddings of a batch (batch_lookup.h).
   std::shared_ptr<Call> StartLookup(uint64_t step, bool read_only, std::shared_ptr<BatchLookup> lookup) {
-    return StartLookup(Use(), step, read_only, std::move(lookup));
+    ConnectionInUse connection = Use();
+    return StartLookup(&connection, step, read_only, std::move(lookup));
   }
   void PullLookup(uint64_t step, bool read_only, std::shared_ptr<BatchLookup> lookup) {
-    ps::Client* const client = Use();
-    client->PrepareInlinePoll();
-    const std::shared_ptr<Call> call = StartLookup(client, step, read_only, std::move(lookup));
-    WaitInThisThread(client, *call);
+    ConnectionInUse connection = Use();
+    connection.client()->PrepareInlinePoll();
+    const std::shared_ptr<Call> call = StartLookup(&connection, step, read_only, std::move(lookup));
+    WaitInThisThread(connection.client(), *call);
     RaiseIfError(call->result().status());
   }
+  // Raises like StartPush.
   std::shared_ptr<Call> StartGradients(uint64_t step, const std::vector<std::shared_ptr<BatchLookup>>& lookups,
                                        const std::vector<std::pair<std::string, uint32_t>>& tables,
                                        float learning_rate_factor, float batch_share) {
-    ps::Client* const client = Use();
-    auto call = std::make_shared<Call>(std::vector<nb::object>(), released_);
-    const std::shared_ptr<Connection> connection = connection_;
-    nb::gil_scoped_release release;
-    GradientPush push = TakePush(lookups, tables);
-    client->PushAsync(step, std::move(push.parts), OptionsOfPush(learning_rate_factor, batch_share),
-                      [call](absl::Status status) { Finish(call.get(), std::move(status)); });
-    return call;
+    ConnectionInUse connection = UseToPush();
+    GradientPush gradients;
+    {
+      nb::gil_scoped_release release;
+      gradients = TakePush(lookups, tables);
+    }
+    StartedPush push = StartPush(&connection, step, std::move(gradients.parts),
+                                 OptionsOfPush(learning_rate_factor, batch_share));
+    if (!push.started) Raise(push.call->result().status());
+    return push.call;
   }
 
  private:
-  // Runs a call that takes no arrays, or small ones, without the GIL. It ends by its own deadline.
+  // Returns the connection, or raises if the client was closed, if the process was forked, or if the job has
+  // failed.
+  ConnectionInUse Use() {
+    if (ForkGeneration() != made_) {
+      Raise(absl::FailedPreconditionError("this process was forked after the client had connected, and threads do not "
+                                          "survive a fork; connect again in the child"));
+    }
+    released_->Clear();  // may run code of Python that closes the client
+    const std::shared_ptr<Connection> connection = connection_;
+    if (connection == nullptr) Raise(absl::CancelledError("this client is closed"));
+    std::optional<CallCounter::Token> call = CallCounter::Begin(connection->calls());
+    if (!call.has_value()) Raise(absl::CancelledError("this client is closed"));
+    RaiseIfError(connection->job_status());
+    return ConnectionInUse(connection, *std::move(call));
+  }
+  // Runs a call that blocks, and ends by its own deadline, on a helper thread; so `function` must own what it
+  // uses.
   template <typename Function>
-  auto Blocking(const Function& function) {
-    ps::Client* const client = Use();
-    const std::shared_ptr<Connection> connection = connection_;  // close() may be called meanwhile
-    nb::gil_scoped_release release;
-    return function(client);
+  auto Blocking(Function function) {
+    ConnectionInUse in_use = Use();
+    struct Held {
+      CallCounter::Token call;
+      std::shared_ptr<Connection> connection;  // released before the call ends: close() has the last reference
+    };
+    return OnHelperThread([held = Held{in_use.TakeCall(), in_use.connection()}, function = std::move(function)] {
+      return function(*held.connection);
+    });
+  }
+  // Does the same for a call that pushes or writes rows: the connection is ready for it (Connection::PreparePush).
+  ConnectionInUse UseToPush() {
+    ConnectionInUse in_use = Use();
+    if (!in_use.connection()->ready_to_push()) {
+      RaiseIfError(Blocking([](Connection& connection) { return connection.PreparePush(); }));
+    }
+    return in_use;
   }
 
  public:
   void CreateTable(const std::string& json) {
     v1::TableConfig config;
     RaiseIfError(FromJson(json, &config));
-    RaiseIfError(Blocking([&](ps::Client* client) { return client->CreateTable(config); }));
+    RaiseIfError(Blocking([=](Connection& connection) { return connection.client()->CreateTable(config); }));
   }
   void SetUpdateMode(const std::string& table, const std::string& text) {
     const v1::UpdateMode mode = ValueOrRaise(ps::ParseUpdateMode(text));
-    RaiseIfError(Blocking([&](ps::Client* client) { return client->SetUpdateMode(table, mode); }));
+    RaiseIfError(Blocking([=](Connection& connection) { return connection.client()->SetUpdateMode(table, mode); }));
   }
   void SetWire(const std::string& table, int pull_values, int push_values) {
     const ps::WireOptions options{.pull_values = static_cast<v1::ValueFormat>(pull_values),
                                   .push_values = static_cast<v1::ValueFormat>(push_values)};
-    RaiseIfError(Blocking([&](ps::Client* client) { return client->SetWire(table, options); }));
+    RaiseIfError(Blocking([=](Connection& connection) { return connection.client()->SetWire(table, options); }));
   }
   void SetCache(const std::string& table, size_t bytes, uint32_t max_uses, uint64_t max_age, uint32_t push_bound) {
     const ps::CacheOptions options{
         .bytes = bytes, .max_uses = max_uses, .max_age = max_age, .push_bound = push_bound};
-    RaiseIfError(Blocking([&](ps::Client* client) { return client->SetCache(table, options); }));
+    RaiseIfError(Blocking([=](Connection& connection) { return connection.client()->SetCache(table, options); }));
   }
   void Flush(const std::string& table) {
-    RaiseIfError(Blocking([&](ps::Client* client) { return client->Flush(table); }));
+    RaiseIfError(Blocking([=](Connection& connection) { return connection.client()->Flush(table); }));
   }
   void PushDeferred() {
-    RaiseIfError(Blocking([](ps::Client* client) { return client->PushDeferred(); }));
+    RaiseIfError(Blocking([](Connection& connection) { return connection.client()->PushDeferred(); }));
   }
   std::vector<std::string> ListTables(uint32_t hottest) {
     std::vector<std::string> tables;
     for (const v1::TableInfo& table :
-         ValueOrRaise(Blocking([&](ps::Client* client) { return client->ListTables(hottest); }))) {
+         ValueOrRaise(Blocking([=](Connection& connection) { return connection.client()->ListTables(hottest); }))) {
       tables.push_back(ToJson(table));
     }
     return tables;
@@ -247,43 +363,37 @@ class PyClient {
   std::vector<std::string> ListServers() {
     std::vector<std::string> servers;
     for (const v1::ServerStatistics& server :
-         ValueOrRaise(Blocking([](ps::Client* client) { return client->ListServers(); }))) {
+         ValueOrRaise(Blocking([](Connection& connection) { return connection.client()->ListServers(); }))) {
       servers.push_back(ToJson(server));
     }
     return servers;
   }
-  void PullDense(const std::string& table, uint64_t step, uint64_t address, size_t count) {
-    RaiseIfError(Blocking([&](ps::Client* client) {
-      return client->PullDense(table, step, absl::MakeSpan(reinterpret_cast<float*>(address), count));
-    }));
-  }
-  void PushDense(const std::string& table, uint64_t step, uint64_t address, size_t count) {
-    RaiseIfError(Blocking([&](ps::Client* client) {
-      return client->PushDense(table, step, absl::MakeConstSpan(reinterpret_cast<const float*>(address), count));
-    }));
-  }
   std::vector<std::string> SaveCheckpoint(const std::string& directory) {
     std::vector<std::string> files;
     for (const v1::SavedFile& file :
-         ValueOrRaise(Blocking([&](ps::Client* client) { return client->SaveCheckpoint(directory); }))) {
+         ValueOrRaise(Blocking([=](Connection& connection) { return connection.client()->SaveCheckpoint(directory); }))) {
       files.push_back(ToJson(file));
     }
     return files;
   }
   void LoadCheckpoint(const std::string& directory) {
-    RaiseIfError(Blocking([&](ps::Client* client) { return client->LoadCheckpoint(directory); }));
+    RaiseIfError(Blocking([=](Connection& connection) { return connection.client()->LoadCheckpoint(directory); }));
   }
   void StartPushEpoch() {
-    RaiseIfError(Blocking([](ps::Client* client) { return client->StartPushEpoch(); }));
+    RaiseIfError(Blocking([](Connection& connection) { return connection.StartPushEpoch(); }));
   }
   // Writes the rows at `rows`, [count x dim]; the optimizer's state of each begins anew.
   void WriteRows(const std::string& config_json, uint64_t ids, size_t count, uint64_t rows) {
     v1::TableConfig config;
     RaiseIfError(FromJson(config_json, &config));
     const std::unique_ptr<ps::Optimizer> optimizer = ValueOrRaise(ps::MakeOptimizer(config.optimizer()));
-    RaiseIfError(Blocking([&](ps::Client* client) {
-      ps::RowStates states{.dim = config.dim(),
-                           .state_floats = static_cast<uint32_t>(optimizer->state_floats(config.dim()))};
+    ps::RowStates states{.dim = config.dim(),
+                         .state_floats = static_cast<uint32_t>(optimizer->state_floats(config.dim()))};
+    std::vector<uint64_t> copied_ids;
+    {
+      nb::gil_scoped_release release;
+      const auto* const first_id = reinterpret_cast<const uint64_t*>(ids);
+      copied_ids.assign(first_id, first_id + count);
       states.values.resize(count * states.row_floats());
       const auto* const weights = reinterpret_cast<const float*>(rows);
       for (size_t i = 0; i < count; ++i) {
@@ -291,7 +401,11 @@ class PyClient {
         std::copy_n(weights + i * states.dim, states.dim, row);
         optimizer->InitState(row, row + states.dim, states.dim);
       }
-      return client->WriteRowStates(config.name(), {reinterpret_cast<const uint64_t*>(ids), count}, states);
+    }
+    RaiseIfError(Blocking([name = config.name(), copied_ids = std::move(copied_ids),
+                           states = std::move(states)](Connection& connection) {
+      const absl::Status prepared = connection.PreparePush();
+      return prepared.ok() ? connection.client()->WriteRowStates(name, copied_ids, states) : prepared;
     }));
   }
 
@@ -300,36 +414,44 @@ class PyClient {
     return {.learning_rate_factor = learning_rate_factor, .batch_share = batch_share};
   }
 
-  std::shared_ptr<Call> StartPull(ps::Client* client, uint64_t step, bool read_only, std::vector<ps::PullPart> parts,
-                                  nb::object keep) {
+  std::shared_ptr<Call> StartPull(ConnectionInUse* connection, uint64_t step, bool read_only,
+                                  std::vector<ps::PullPart> parts, nb::object keep) {
     std::vector<nb::object> kept;
     kept.push_back(std::move(keep));
     auto call = std::make_shared<Call>(std::move(kept), released_);
-    const std::shared_ptr<Connection> connection = connection_;
     nb::gil_scoped_release release;
-    client->PullAsync(step, read_only, std::move(parts),
-                      [call](absl::StatusOr<ps::PullVersions> versions) { call->Finish(std::move(versions)); });
+    connection->client()->PullAsync(
+        step, read_only, std::move(parts),
+        [under_way = connection->TakeCall(), call](absl::StatusOr<ps::PullVersions> versions) {
+          call->Finish(std::move(versions));
+        });
     return call;
   }
-  std::shared_ptr<Call> StartPush(ps::Client* client, uint64_t step, PushParts parsed, const ps::PushOptions& options) {
+  struct StartedPush {
+    std::shared_ptr<Call> call;
+    bool started;  // false: the call has ended with the error, and no server has seen the push
+  };
+  StartedPush StartPush(ConnectionInUse* connection, uint64_t step, std::vector<ps::PushPart> parts,
+                        const ps::PushOptions& options) {
     auto call = std::make_shared<Call>(std::vector<nb::object>(), released_);
-    const std::shared_ptr<Connection> connection = connection_;
     nb::gil_scoped_release release;
-    client->PushAsync(step, std::move(parsed.parts), options,
-                      [call](absl::Status status) { Finish(call.get(), std::move(status)); });
-    return call;
+    const auto handle = connection->client()->StartPush(
+        step, std::move(parts), options, [under_way = connection->TakeCall(), call](absl::Status status) {
+          Finish(call.get(), std::move(status));
+        });
+    return {call, handle != nullptr};
   }
-  std::shared_ptr<Call> StartLookup(ps::Client* client, uint64_t step, bool read_only,
+  std::shared_ptr<Call> StartLookup(ConnectionInUse* connection, uint64_t step, bool read_only,
                                     std::shared_ptr<BatchLookup> lookup) {
     auto call = std::make_shared<Call>(std::vector<nb::object>(), released_);
-    const std::shared_ptr<Connection> connection = connection_;
     nb::gil_scoped_release release;
     std::vector<ps::PullPart> parts = lookup->PullParts();
-    client->PullAsync(step, read_only, std::move(parts),
-                      [call, lookup = std::move(lookup)](absl::StatusOr<ps::PullVersions> versions) {
-                        if (versions.ok()) lookup->SetVersions(*std::move(versions));
-                        Finish(call.get(), versions.status());
-                      });
+    connection->client()->PullAsync(step, read_only, std::move(parts),
+                                    [under_way = connection->TakeCall(), call, lookup = std::move(lookup)](
+                                        absl::StatusOr<ps::PullVersions> versions) {
+                                      if (versions.ok()) lookup->SetVersions(*std::move(versions));
+                                      Finish(call.get(), versions.status());
+                                    });
     return call;
   }
   // Ends a call that has no versions to return.
@@ -338,6 +460,9 @@ class PyClient {
   }
 
   const uint64_t made_ = ForkGeneration();
+  const int rank_;
+  const int world_size_;
+  const int num_servers_;
   std::shared_ptr<Connection> connection_;  // null: closed
   const std::shared_ptr<ReleasedObjects> released_;
 };
@@ -348,33 +473,36 @@ ConnectionOptions OptionsOf(double timeout_s, double checkpoint_timeout_s, uint6
           .max_bytes_in_flight = max_bytes_in_flight};
 }
 
+// `function` must own what it uses.
 template <typename Function>
-std::unique_ptr<PyClient> Connect(const Function& function) {
-  absl::StatusOr<std::unique_ptr<Connection>> connection = absl::UnknownError("");
-  {
-    nb::gil_scoped_release release;
-    connection = function();
-  }
-  return std::make_unique<PyClient>(ValueOrRaise(std::move(connection)));
+std::unique_ptr<PyClient> Connect(Function function) {
+  return std::make_unique<PyClient>(ValueOrRaise(OnHelperThread(std::move(function))));
+}
+
+// Raises in a forked child.
+const Call& Checked(const Call& call) {
+  RaiseIfError(call.CheckProcess());
+  return call;
 }
 
 }  // namespace
 
 void BindClient(nb::module_& module) {
-  module.def("address", [](const nb::ndarray<nb::c_contig, nb::device::cpu>& array) {
+  module.def("address", [](const nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>& array) {
     return reinterpret_cast<uint64_t>(array.data());
   });
   module.def("check_ids", &CheckIds);
   module.def("parse_update_mode",
              [](const std::string& text) { return ToJson(ValueOrRaise(ps::ParseUpdateMode(text))); });
   nb::class_<Call>(module, "Call")
-      .def("done", &Call::finished)
+      .def("done", [](const Call& call) { return Checked(call).finished(); })
       .def("wait",
            [](const Call& call, double timeout_s) {
-             return WaitInSlices(timeout_s, [&](double seconds) { return call.WaitFor(seconds); });
+             return WaitInSlices(timeout_s, [&checked = Checked(call)](double seconds) { return checked.WaitFor(seconds); });
            })
-      .def("result", [](const Call& call) { return ToPython(ValueOrRaise(call.result())); })
+      .def("result", [](const Call& call) { return ToPython(ValueOrRaise(Checked(call).result())); })
       .def("when_finished", [](Call& call, std::shared_ptr<FinishedCalls> queue, uint64_t number) {
+        Checked(call);
         call.WhenFinished([queue = std::move(queue), number] { queue->Add(number); });
       });
   nb::class_<FinishedCalls>(module, "FinishedCalls")
@@ -403,8 +531,6 @@ void BindClient(nb::module_& module) {
       .def("push_deferred", &PyClient::PushDeferred)
       .def("list_tables", &PyClient::ListTables)
       .def("list_servers", &PyClient::ListServers)
-      .def("pull_dense", &PyClient::PullDense)
-      .def("push_dense", &PyClient::PushDense)
       .def("save_checkpoint", &PyClient::SaveCheckpoint)
       .def("load_checkpoint", &PyClient::LoadCheckpoint)
       .def("start_push_epoch", &PyClient::StartPushEpoch)
@@ -415,18 +541,17 @@ void BindClient(nb::module_& module) {
   module.def(
       "connect_job",
       [](double timeout_s, double checkpoint_timeout_s, uint64_t max_bytes_in_flight) {
-        return Connect([&] { return Connection::ToJob(OptionsOf(timeout_s, checkpoint_timeout_s, max_bytes_in_flight)); });
+        return Connect([=] { return Connection::ToJob(OptionsOf(timeout_s, checkpoint_timeout_s, max_bytes_in_flight)); });
       });
-  module.def("connect_servers", [](const std::vector<std::string>& addresses, uint32_t worker, bool read_only,
+  module.def("connect_servers", [](const std::vector<std::string>& addresses, std::optional<uint32_t> worker,
                                    double timeout_s, double checkpoint_timeout_s, uint64_t max_bytes_in_flight) {
-    return Connect([&] {
-      return Connection::ToServers(addresses, worker, read_only,
-                                   OptionsOf(timeout_s, checkpoint_timeout_s, max_bytes_in_flight));
+    return Connect([=] {
+      return Connection::ToServers(addresses, worker, OptionsOf(timeout_s, checkpoint_timeout_s, max_bytes_in_flight));
     });
   });
   module.def("connect_local", [](int servers, const std::string& spill_directory, double timeout_s,
                                  double checkpoint_timeout_s, uint64_t max_bytes_in_flight) {
-    return Connect([&] {
+    return Connect([=] {
       return Connection::ToLocalServers(servers, spill_directory,
                                         OptionsOf(timeout_s, checkpoint_timeout_s, max_bytes_in_flight));
     });

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python/src/connection.h"
 
+#include <unistd.h>
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/logging.h"
 #include "base/status.h"
+#include "base/timed_wait.h"
 #include "ps/storage/spill/spill_store.h"
 #include "rpc/connect.h"
 #include "rpc/transport/loopback.h"
+#include "tandem/v1/parameter_server.pb.h"
 
 namespace tandem::python {
 namespace {
@@ -20,7 +25,49 @@ ps::ClientOptions ClientOptionsOf(const ConnectionOptions& options, uint32_t wor
           .max_bytes_in_flight = options.max_bytes_in_flight};
 }
 
+// Calls Register on server 0. Returns an empty response if the server is from before this method.
+absl::StatusOr<v1::RegisterResponse> Register(rpc::Channel& server, const std::string& name, absl::Duration timeout) {
+  v1::RegisterRequest request;
+  request.set_name(name);
+  v1::RegisterResponse response;
+  const absl::Status status = rpc::CallProto(server, "/tandem.v1.ParameterServer/Register", request, &response,
+                                             {.timeout = timeout, .idempotent = true});
+  if (absl::IsUnimplemented(status)) return v1::RegisterResponse();
+  if (!status.ok()) return Annotate(status, absl::StrCat("server 0 (", server.target(), ")"));
+  return response;
+}
+
+// Names this process to servers of which it is no member.
+std::string NameOfProcess() {
+  char host[256] = {};
+  if (::gethostname(host, sizeof(host) - 1) != 0) host[0] = '\0';
+  return absl::StrCat("python/", std::string(host).substr(0, 200), "/", ::getpid());
+}
+
 }  // namespace
+
+std::optional<CallCounter::Token> CallCounter::Begin(const std::shared_ptr<CallCounter>& counter) {
+  absl::MutexLock lock(&counter->mutex_);
+  if (counter->refuses_.load()) return std::nullopt;
+  ++counter->under_way_;
+  return Token(counter);
+}
+
+void CallCounter::Refuse() {
+  absl::MutexLock lock(&mutex_);
+  refuses_.store(true);
+}
+
+bool CallCounter::WaitForEnd(double seconds) const {
+  absl::MutexLock lock(&mutex_);
+  const auto none = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return under_way_ == 0; };
+  return AwaitFor(&mutex_, absl::Condition(&none), absl::Seconds(seconds));
+}
+
+void CallCounter::End() {
+  absl::MutexLock lock(&mutex_);
+  --under_way_;
+}
 
 absl::StatusOr<std::unique_ptr<Connection>> Connection::ToJob(const ConnectionOptions& options) {
   if (!collectives::Environment::IsLaunched()) {
@@ -62,26 +109,37 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::ToJob(const ConnectionOp
   TANDEM_ASSIGN_OR_RETURN(
       connection->client_,
       ps::Client::Connect(std::move(channels), ClientOptionsOf(options, static_cast<uint32_t>(env.rank))));
-  // Fences off an earlier process of this worker.
-  TANDEM_RETURN_IF_ERROR(connection->client_->StartPushEpoch());
+  // A restarted worker fences off its earlier process before it reads anything.
+  TANDEM_RETURN_IF_ERROR(connection->PreparePush());
   connection->diagnostics_->SetServing(true);
   return connection;
 }
 
 absl::StatusOr<std::unique_ptr<Connection>> Connection::ToServers(const std::vector<std::string>& addresses,
-                                                                  uint32_t worker, bool read_only,
+                                                                  std::optional<uint32_t> worker,
                                                                   const ConnectionOptions& options) {
+  if (addresses.empty()) return absl::InvalidArgumentError("servers is empty; give the address of each parameter server");
   std::unique_ptr<Connection> connection(new Connection);
-  connection->env_.rank = static_cast<int>(worker);
-  std::vector<std::unique_ptr<rpc::Channel>> channels;
-  for (const std::string& address : addresses) {
-    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::Connect(address));
-    channels.push_back(std::move(channel));
+  std::vector<std::unique_ptr<rpc::Channel>> channels(addresses.size());
+  TANDEM_ASSIGN_OR_RETURN(channels[0], rpc::Connect(addresses[0]));
+  TANDEM_ASSIGN_OR_RETURN(v1::RegisterResponse job, Register(*channels[0], "", options.timeout));
+  rpc::ConnectOptions connect;
+  if (job.epoch() != 0) {
+    // The servers of a launcher's job let only processes that state its epoch create anything.
+    if (!worker.has_value()) {
+      TANDEM_ASSIGN_OR_RETURN(job, Register(*channels[0], NameOfProcess(), options.timeout));
+      worker = job.worker();
+    }
+    connect.channel.caller = {.run_id = job.run_id(), .epoch = job.epoch(), .member = absl::StrCat("worker/", *worker)};
+    channels[0].reset();
   }
+  for (size_t s = 0; s < addresses.size(); ++s) {
+    if (channels[s] != nullptr) continue;
+    TANDEM_ASSIGN_OR_RETURN(channels[s], rpc::Connect(addresses[s], connect));
+  }
+  connection->env_.rank = static_cast<int>(worker.value_or(0));
   TANDEM_ASSIGN_OR_RETURN(connection->client_,
-                          ps::Client::Connect(std::move(channels), ClientOptionsOf(options, worker)));
-  // Fences off an earlier process of this worker. A reader is no worker: its rank may be that of another process.
-  if (!read_only) TANDEM_RETURN_IF_ERROR(connection->client_->StartPushEpoch());
+                          ps::Client::Connect(std::move(channels), ClientOptionsOf(options, worker.value_or(0))));
   return connection;
 }
 
@@ -104,7 +162,61 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::ToLocalServers(int serve
         std::vector<rpc::Service>{connection->local_servers_.back()->service()})));
   }
   TANDEM_ASSIGN_OR_RETURN(connection->client_, ps::Client::Connect(std::move(channels), ClientOptionsOf(options, 0)));
+  connection->has_push_epoch_.store(true);  // the servers know no other process
   return connection;
+}
+
+absl::Status Connection::PreparePush() {
+  if (ready_to_push()) return absl::OkStatus();
+  absl::MutexLock lock(&push_epoch_mutex_);
+  return ready_to_push() ? absl::OkStatus() : StartPushEpochLocked();
+}
+
+absl::Status Connection::StartPushEpoch() {
+  absl::MutexLock lock(&push_epoch_mutex_);
+  return StartPushEpochLocked();
+}
+
+absl::Status Connection::StartPushEpochLocked() {
+  TANDEM_RETURN_IF_ERROR(client_->StartPushEpoch());
+  has_push_epoch_.store(true);
+  return absl::OkStatus();
+}
+
+void Connection::End(Ending ending, const std::string& reason) {
+  {
+    absl::MutexLock lock(&mutex_);
+    leaving_ = true;
+  }
+  if (diagnostics_ != nullptr) diagnostics_->SetServing(false);
+  if (ending == Ending::kFinished) {
+    // Before this process leaves the job, which may then end for the servers.
+    if (const absl::Status pushed = client_->PushDeferred(); !pushed.ok()) {
+      LogError(absl::StrCat("gradients that were deferred are lost: ", pushed.message()));
+    }
+  }
+  if (monitor_ == nullptr) return;
+  if (job_status().ok()) {
+    absl::Status reported;
+    switch (ending) {
+      case Ending::kFinished:
+        // Without a launcher the process that hosts the store ends the job for the servers.
+        reported = env_.hosts_store() ? monitor_->ReportSuccess("the program has closed its client") : monitor_->Leave();
+        break;
+      case Ending::kFailed:
+        reported = monitor_->ReportFailure(reason);
+        break;
+      case Ending::kExits:
+        if (env_.epoch > 0) {
+          reported = monitor_->Leave();
+        } else {
+          LogWarning("the program ends without client.close(), so its job will fail: nothing says that the work is done");
+        }
+        break;
+    }
+    if (!reported.ok()) LogWarning(reported.message());
+  }
+  if (const absl::Status closed = store_->Close(absl::Seconds(10)); !closed.ok()) LogWarning(closed.message());
 }
 
 Connection::~Connection() {
@@ -113,15 +225,6 @@ Connection::~Connection() {
     leaving_ = true;
   }
   if (diagnostics_ != nullptr) diagnostics_->SetServing(false);
-  client_.reset();
-  if (monitor_ == nullptr) return;
-  if (job_status().ok()) {
-    // Without a launcher the process that hosts the store ends the job for the servers.
-    const absl::Status reported =
-        env_.hosts_store() ? monitor_->ReportSuccess("the program has closed its client") : monitor_->Leave();
-    if (!reported.ok()) LogWarning(reported.message());
-  }
-  if (const absl::Status closed = store_->Close(absl::Seconds(10)); !closed.ok()) LogWarning(closed.message());
 }
 
 absl::Status Connection::job_status() const {

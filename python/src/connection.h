@@ -4,9 +4,12 @@
 
 // The ways in which a Python program reaches parameter servers. No function needs the GIL.
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -28,6 +31,46 @@ struct ConnectionOptions {
   uint64_t max_bytes_in_flight = uint64_t{1} << 30;
 };
 
+// Counts the calls under way on a connection, so that it can be closed after them. Thread-safe.
+class CallCounter {
+ public:
+  // A call under way: it ends when the token is destroyed, on any thread. Movable.
+  class Token {
+   public:
+    explicit Token(std::shared_ptr<CallCounter> counter) : counter_(std::move(counter)) {}
+    Token(Token&& other) noexcept = default;
+    Token& operator=(Token&& other) = delete;
+    ~Token() {
+      if (counter_ != nullptr) counter_->End();
+    }
+
+   private:
+    std::shared_ptr<CallCounter> counter_;  // null: moved from
+  };
+
+  // Counts a call. Returns nullopt after Refuse.
+  static std::optional<Token> Begin(const std::shared_ptr<CallCounter>& counter);
+  // Refuses calls from now on.
+  void Refuse();
+  bool refuses() const { return refuses_.load(); }
+  // Blocks until no call is under way, at most `seconds`; returns whether none is. Call it without the GIL.
+  bool WaitForEnd(double seconds) const;
+
+ private:
+  void End();
+
+  mutable absl::Mutex mutex_;
+  std::atomic<bool> refuses_{false};  // written under the mutex
+  uint64_t under_way_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+// How a program stops using a connection.
+enum class Ending {
+  kFinished,  // it has done its work
+  kFailed,    // it fails
+  kExits,     // it has not said: the process exits, or drops the connection
+};
+
 // A client of parameter servers, with what it needs: the connection to its job, or servers in this process.
 // Thread-safe.
 class Connection {
@@ -35,18 +78,40 @@ class Connection {
   // Joins the job that the environment describes (`tandem run`). Blocks until its servers are there, at most
   // options.timeout; errors name the missing ones.
   static absl::StatusOr<std::unique_ptr<Connection>> ToJob(const ConnectionOptions& options);
-  // Connects to servers by address ("host:port"), without a job. `worker` is this process's rank. `read_only`: the
-  // process only reads, and takes no push epoch of that rank.
-  static absl::StatusOr<std::unique_ptr<Connection>> ToServers(const std::vector<std::string>& addresses, uint32_t worker,
-                                                               bool read_only, const ConnectionOptions& options);
+  // Connects to servers by address ("host:port"), without being one of the processes of their job. Fences off
+  // no process of the same rank before the first push (PreparePush).
+  //
+  // `worker` is this process's rank. Without it the rank is 0, or, if a launcher has started the servers, one that
+  // no worker of the job has: the process registers (tandem.v1.ParameterServer/Register), and processes of the
+  // same host and process id get the same rank.
+  static absl::StatusOr<std::unique_ptr<Connection>> ToServers(const std::vector<std::string>& addresses,
+                                                               std::optional<uint32_t> worker,
+                                                               const ConnectionOptions& options);
   // Starts `servers` parameter servers in this process and connects to them without a network. Tables with
   // `spill` keep rows below `spill_directory`; empty: they are refused.
   static absl::StatusOr<std::unique_ptr<Connection>> ToLocalServers(int servers, const std::string& spill_directory,
                                                                     const ConnectionOptions& options);
-  // Leaves the job. Blocks until calls under way have ended, at most their timeouts.
+  // Cancels calls under way. Tells the job nothing: unless End was called before, the job fails a lease later.
   ~Connection();
 
   ps::Client* client() { return client_.get(); }
+  const std::shared_ptr<CallCounter>& calls() const { return calls_; }
+  // Takes a push epoch, which fences off an earlier process of this worker. Blocks at most options.timeout.
+  // Errors: those of ps::Client::StartPushEpoch.
+  absl::Status StartPushEpoch();
+  // Does the same unless this connection has a push epoch. Must be called before a push or a write of rows.
+  absl::Status PreparePush();
+  bool ready_to_push() const { return has_push_epoch_.load(); }
+
+  // Tells the job how this process has ended, and closes the job's store. Called once, at the end. Blocks some
+  // seconds if other processes do not respond. Without a job, only pushes deferred gradients.
+  //
+  //   kFinished  Pushes deferred gradients and leaves the job; the process that hosts the store ends the job.
+  //   kFailed    Ends the job for all members: it has failed for `reason`.
+  //   kExits     Leaves the job if a launcher, which sees the exit status, has started the process. Otherwise
+  //              says nothing, and the job fails a lease later, as after a crash.
+  void End(Ending ending, const std::string& reason);
+
   int rank() const { return env_.rank; }
   int world_size() const { return env_.world_size; }
   // Returns Unavailable with the reason once the job has failed elsewhere, else OK.
@@ -55,10 +120,15 @@ class Connection {
  private:
   Connection() = default;
 
+  absl::Status StartPushEpochLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(push_epoch_mutex_);
+
+  const std::shared_ptr<CallCounter> calls_ = std::make_shared<CallCounter>();
   collectives::Environment env_;
   mutable absl::Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Mutex push_epoch_mutex_;  // held while a push epoch is taken
+  std::atomic<bool> has_push_epoch_{false};
   // Destroyed from the last to the first: the client's calls end before the objects that serve them.
   std::unique_ptr<rpc::ProcessDiagnostics> diagnostics_;
   std::vector<std::unique_ptr<ps::ParameterServer>> local_servers_;

@@ -23,7 +23,10 @@ def _is_tensor(value: Any) -> bool:
 def _from_tensor(value: Any, what: str) -> np.ndarray:
     if value.device.type != "cpu":
         raise InvalidArgumentError(f"{what} is a tensor on {value.device}; it must be on the CPU: call .cpu() first")
-    return value.detach().numpy()
+    try:
+        return value.detach().numpy()
+    except TypeError:  # NumPy has no bfloat16, no sparse arrays
+        raise InvalidArgumentError(f"{what} is a tensor of {value.dtype} and {value.layout}, which NumPy does not have") from None
 
 
 def as_ids(value: Any, what: str) -> np.ndarray:
@@ -63,7 +66,10 @@ def as_offsets(value: Any, what: str, num_ids: int) -> np.ndarray:
 
 def as_rows(value: Any, what: str, shape: tuple[int, ...]) -> np.ndarray:
     """Returns `value`, numbers of this shape, as contiguous float32. Copies only if it must."""
-    rows = _from_tensor(value, what) if _is_tensor(value) else np.asarray(value)
+    if _is_tensor(value):
+        rows = _from_tensor(value.float() if value.is_floating_point() else value, what)
+    else:
+        rows = np.asarray(value)
     if rows.shape != shape:
         raise InvalidArgumentError(f"{what} has shape {rows.shape}; it must be {shape}")
     if rows.dtype != _F32:

@@ -5,19 +5,22 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import concurrent.futures
+import logging
+import math
+import os
 import threading
 from typing import Any, Callable, Generic, Iterator, TypeVar
 
 from tandem._load import load_core
-from tandem.errors import TandemError
+from tandem.errors import InvalidArgumentError, TandemError
 
 _core = load_core()
+_logger = logging.getLogger("tandem")
 T = TypeVar("T")
 
 
 class Completer:
-    """The thread that fulfils futures to which somebody has attached a callback. Started when first needed."""
+    """The thread of this process that fulfils futures to which somebody has attached a callback. Started when first needed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -25,20 +28,27 @@ class Completer:
         self._next = 0
         self._queue: Any = None
         self._thread: threading.Thread | None = None
+        atexit.register(self._stop)
+        # A child has no thread of its parent, and the lock may be held there for good.
+        os.register_at_fork(after_in_child=self._forget)
 
     def watch(self, future: Future[Any]) -> None:
         with self._lock:
-            if self._thread is None or not self._thread.is_alive():
+            if self._thread is None:
                 self._queue = _core.FinishedCalls()
                 # A daemon, because the interpreter joins other threads before it runs atexit functions.
                 self._thread = threading.Thread(target=self._run, args=(self._queue,), name="tandem-completer", daemon=True)
                 self._thread.start()
-                atexit.register(self._stop, self._queue, self._thread)
             number = self._next
             self._next += 1
             self._waiting[number] = future
             queue = self._queue
-        future._call.when_finished(queue, number)
+        try:
+            future._call.when_finished(queue, number)
+        except TandemError:
+            with self._lock:
+                del self._waiting[number]
+            raise
 
     def _run(self, queue: Any) -> None:
         while numbers := queue.take():
@@ -47,10 +57,20 @@ class Completer:
                     future = self._waiting.pop(number)
                 future._run_callbacks()
 
-    @staticmethod
-    def _stop(queue: Any, thread: threading.Thread) -> None:
-        queue.close()
-        thread.join()
+    def _stop(self) -> None:
+        with self._lock:
+            queue, thread = self._queue, self._thread
+        if thread is not None:
+            queue.close()
+            thread.join()
+
+    def _forget(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting = {}
+        self._thread = None
+
+
+COMPLETER = Completer()
 
 
 class Future(Generic[T]):
@@ -73,28 +93,42 @@ class Future(Generic[T]):
 
         Raises TimeoutError after `timeout` seconds; the call goes on. Raises the call's error if it failed.
         """
-        if not self._call.wait(-1.0 if timeout is None else timeout):
-            raise concurrent.futures.TimeoutError(f"the call has not ended within {timeout} s")
+        self._wait(timeout)
         return self._convert(self._call.result())
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Blocks like result(); returns the call's error, or None. Raises TimeoutError if the call has not ended."""
-        if not self._call.wait(-1.0 if timeout is None else timeout):
-            raise concurrent.futures.TimeoutError(f"the call has not ended within {timeout} s")
+        self._wait(timeout)
         try:
             self._call.result()
         except TandemError as error:
             return error
         return None
 
+    def _wait(self, timeout: float | None) -> None:
+        if timeout is not None and math.isnan(timeout):
+            raise InvalidArgumentError("timeout is NaN; it must be a number of seconds, or None for no limit")
+        # A negative number means no limit to C++.
+        if not self._call.wait(-1.0 if timeout is None else max(0.0, timeout)):
+            raise TimeoutError(f"the call has not ended within {timeout} s")
+
     def add_done_callback(self, callback: Callable[[Future[T]], Any]) -> None:
-        """Calls `callback(self)` on a thread of Tandem when the call has ended, or at once if it has."""
+        """Calls `callback(self)` on a thread of Tandem when the call has ended, or at once if it has.
+
+        An exception of a callback is logged (logger "tandem") and does not affect others.
+        """
         with self._lock:
             self._callbacks.append(callback)
             if self._watched:
                 return
             self._watched = True
-        self._completer.watch(self)
+        try:
+            self._completer.watch(self)
+        except BaseException:
+            with self._lock:
+                self._watched = False
+                self._callbacks.remove(callback)
+            raise
 
     def _run_callbacks(self) -> None:
         while True:
@@ -104,7 +138,10 @@ class Future(Generic[T]):
                     return
                 callbacks, self._callbacks = self._callbacks, []
             for callback in callbacks:
-                callback(self)
+                try:
+                    callback(self)
+                except BaseException:  # SystemExit too: the thread serves all futures of the process
+                    _logger.exception("a callback of %r has raised an exception", self)
 
     def __await__(self) -> Iterator[Any]:
         loop = asyncio.get_running_loop()

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import sys
 import threading
 import weakref
 from typing import Any, Callable, Mapping, Sequence
@@ -12,7 +14,7 @@ from typing import Any, Callable, Mapping, Sequence
 import numpy as np
 
 from tandem import _arrays, wire as _wire
-from tandem._futures import Completer, Future
+from tandem._futures import COMPLETER, Future
 from tandem._kinds import Kind
 from tandem._load import load_core
 from tandem.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
@@ -23,6 +25,9 @@ _core = load_core()
 Version = tuple[int, ...]
 
 _POOLING = {"sum": 1, "mean": 2}
+
+# How a program ends its use of a client: tandem::python::Ending.
+_FINISHED, _FAILED, _EXITS = range(3)
 _NO_OFFSETS = np.zeros(0, dtype=np.uint32)
 
 
@@ -48,6 +53,8 @@ def _number(value: Any) -> Any:
         return int(value)
     if isinstance(value, list):
         return [_number(v) for v in value]
+    if isinstance(value, dict):
+        return {k: _number(v) for k, v in value.items()}
     return value
 
 
@@ -55,6 +62,51 @@ def _check_kind(value: Any, group: str, what: str, module: str) -> dict[str, Any
     if isinstance(value, Kind) and value.group == group:
         return value.message
     raise InvalidArgumentError(f"{what} is {value!r}; it must be made by a function of tandem.{module}")
+
+
+class _PushStep:
+    """The step of one push. The client counts it when the push has been started; one that is refused before leaves the count."""
+
+    def __init__(self, client: Client, step: int | None) -> None:
+        self._client = client
+        self._counts = step is None
+        self._held = False
+        self.number = 0 if step is None else step
+
+    def __enter__(self) -> _PushStep:
+        if self._counts:
+            self._client._step_lock.acquire()
+            self._held = True
+            self.number = self._client.step
+        return self
+
+    def started(self) -> None:
+        """Counts the step. The next push may start."""
+        if self._held:
+            self._client.step = self.number + 1
+            self._release()
+
+    def __exit__(self, *_: object) -> None:
+        if self._held:
+            self._release()
+
+    def _release(self) -> None:
+        self._held = False
+        self._client._step_lock.release()
+
+
+def _close_unfinished(core: Any) -> None:
+    """Closes the client of a program that ends, or drops it, without having called close()."""
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    # An interactive interpreter remembers the last error although it goes on.
+    if error is not None and not hasattr(sys, "ps1") and not sys.flags.interactive:
+        core.close(_FAILED, _describe(error))
+    else:
+        core.close(_EXITS, "")
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 class Client:
@@ -71,18 +123,26 @@ class Client:
         self._wire = wire
         self._session: Any = None  # tandem.nn.session.Session, if modules use this client
         self._dims: dict[str, int] = {}
-        self._elements: dict[str, int] = {}
-        self._pulled: dict[str, Version] = {}  # the version of each table's latest pull
+        self._elements: dict[str, tuple[int, int]] = {}  # of dense tables: the number of elements, and dim
+        # The version of each table's latest pull, with the pull's number: results may be read in another order.
+        self._pulled: dict[str, tuple[int, Version]] = {}
+        self._pulls = itertools.count()
         self._lock = threading.Lock()
-        self._completer = Completer()
+        # Held while a push is started whose step is self.step. Reentrant, because a signal handler may push.
+        self._step_lock = threading.RLock()
+        self._completer = COMPLETER
         self.step = 0
-        weakref.finalize(self, core.close)
+        weakref.finalize(self, _close_unfinished, core)
 
     # Life
 
     def close(self) -> None:
-        """Waits for calls under way, leaves the job, and releases everything. Later calls raise CancelledError. Idempotent."""
-        self._core.close()
+        """Waits for calls under way, leaves the job, and releases everything. Later calls raise CancelledError. Idempotent.
+
+        It tells the job that this process has done its work. A process that ends without it, or that leaves a `with` block by
+        an exception, does not; docs/python.md says what follows. Ctrl-C cancels the calls.
+        """
+        self._core.close(_FINISHED, "")
 
     @property
     def closed(self) -> bool:
@@ -91,8 +151,11 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is None or (isinstance(error, SystemExit) and not error.code):
+            self.close()
+        else:
+            self._core.close(_FAILED, _describe(error))
 
     def __reduce__(self) -> Any:
         raise TypeError("a Client cannot be pickled: connect in the process that uses it")
@@ -186,7 +249,7 @@ class Client:
         message["initializer"] = {"kind": "zeros"} if init is None else _check_kind(init, "initializer", "init", "init")
         self._core.create_table(json.dumps(message))
         with self._lock:
-            self._elements[name] = elements
+            self._elements[name] = (elements, min(1024, elements))
 
     def _table_message(
         self, name: str, optimizer: Kind | None, mode: str, num_workers: int | None, seed: int
@@ -234,7 +297,7 @@ class Client:
             self._core.set_wire(table, _wire.FORMATS[self._wire], _wire.FORMATS["f32"])
         with self._lock:
             if info.dense:
-                self._elements[table] = info.elements
+                self._elements[table] = (info.elements, info.dim)
             else:
                 self._dims[table] = info.dim
         return info
@@ -326,12 +389,13 @@ class Client:
     def _pull_parts(
         self, table: str | Mapping[str, Any], ids: Any, out: Any, pooling: str | None, offsets: Any
     ) -> tuple[list[Any], Any, Callable[[list[Version]], Any]]:
+        number = next(self._pulls)
         if isinstance(table, str):
             part, arrays = self._pull_part(table, ids, out, pooling, offsets)
             rows = arrays[1] if out is None else out
 
             def convert_one(versions: list[Version]) -> tuple[Any, Version]:
-                self._pulled[table] = versions[0]
+                self._set_pulled(table, number, versions[0])
                 return rows, versions[0]
 
             return [part], arrays, convert_one
@@ -348,10 +412,16 @@ class Client:
 
         def convert(versions: list[Version]) -> tuple[dict[str, Any], dict[str, Version]]:
             named = dict(zip(results, versions))
-            self._pulled.update(named)
+            for name, version in named.items():
+                self._set_pulled(name, number, version)
             return results, named
 
         return parts, keep, convert
+
+    def _set_pulled(self, table: str, number: int, version: Version) -> None:
+        with self._lock:
+            if table not in self._pulled or self._pulled[table][0] < number:
+                self._pulled[table] = (number, version)
 
     def _pull_part(self, table: str, ids: Any, out: Any, pooling: str | None, offsets: Any) -> tuple[tuple[Any, ...], Any]:
         dim = self._dims.get(table) or self._dim(table)
@@ -383,7 +453,8 @@ class Client:
             that were never pulled, or were evicted, are dropped; stats(table)["missing_rows"] counts them.
         version: as the pull returned it; staleness is measured from it. The default is that of this client's latest pull of
             the table. Give it where pulls overlap, as with pull_async().
-        step: the default is self.step, which then grows by one. All tables in sync or bounded mode must be in the one push
+        step: the default is self.step, which grows by one when the push has been started. A push that is refused before, for
+            example because a gradient is NaN, is no step: push the corrected gradients. All tables in sync or bounded mode must be in the one push
             of a step.
         lr_factor: multiplies the tables' learning rates for this push, as schedules do.
         batch_share: the share of a global batch that these gradients carry: 1/N for each of N workers. Regularization (l2,
@@ -392,7 +463,8 @@ class Client:
         Blocks until the servers have acknowledged it. Gradients that are NaN or infinite raise InvalidArgumentError.
         """
         parts = self._push_parts(table, ids, gradients, version, pooling, offsets)
-        self._core.push(self._push_step(step), parts, lr_factor, batch_share)
+        with self._push_step(step) as push:
+            self._core.push(push.number, parts, lr_factor, batch_share, push.started)
 
     def push_async(
         self,
@@ -407,26 +479,31 @@ class Client:
         pooling: str | None = None,
         offsets: Any = None,
     ) -> Future[None]:
-        """Starts push() and returns a future. The arrays are copied and may be changed at once."""
+        """Starts push() and returns a future. The arrays are copied and may be changed at once.
+
+        Raises at once if the push cannot be started, for example because a gradient is NaN. It is then no step.
+        """
         parts = self._push_parts(table, ids, gradients, version, pooling, offsets)
-        call = self._core.start_push(self._push_step(step), parts, lr_factor, batch_share)
+        with self._push_step(step) as push:
+            call = self._core.start_push(push.number, parts, lr_factor, batch_share)
+            push.started()
         return Future(call, lambda _: None, self._completer)
 
-    def _push_step(self, step: int | None) -> int:
+    def _push_step(self, step: int | None) -> _PushStep:
         self._check_writable("push")
-        if step is not None:
-            return step
-        with self._lock:
-            self.step += 1
-            return self.step - 1
+        return _PushStep(self, step)
 
     def _push_parts(
         self, table: str | Mapping[str, Any], ids: Any, gradients: Any, version: Any, pooling: str | None, offsets: Any
     ) -> list[Any]:
         if isinstance(table, str):
             return [self._push_part(table, ids, gradients, version, pooling, offsets)]
-        if ids is not None or gradients is not None or offsets is not None:
-            raise InvalidArgumentError("with a dict of tables, give (ids, gradients) in the dict")
+        if ids is not None or gradients is not None or offsets is not None or pooling is not None:
+            raise InvalidArgumentError(
+                "with a dict of tables, give (ids, gradients) in the dict; pooling needs one push for each table"
+            )
+        if version is not None and not isinstance(version, Mapping):
+            raise InvalidArgumentError(f"version is {version!r}; with a dict of tables it must be the dict that pull() returned")
         versions: Mapping[str, Version] = version or {}
         return [self._push_part(n, i, g, versions.get(n), None, None) for n, (i, g) in table.items()]
 
@@ -437,11 +514,25 @@ class Client:
         ids = _arrays.as_ids(ids, f"ids of table '{table}'")
         code, offsets, rows = _bags(table, ids, pooling, offsets)
         gradients = _arrays.as_rows(gradients, f"gradients of table '{table}'", (rows, dim))
+        if version is None:
+            _, version = self._pulled.get(table, (0, ()))
+        else:
+            self._check_version(table, version)
         # The tuple keeps the arrays alive until the push has copied them.
         return (
             table, _core.check_ids(ids, table), len(ids), _core.address(gradients), code, _core.address(offsets), len(offsets),
-            self._pulled.get(table, ()) if version is None else version, 1.0, ids, gradients, offsets,
+            version, 1.0, ids, gradients, offsets,
         )
+
+    def _check_version(self, table: str, version: Any) -> None:
+        servers = self._core.num_servers
+        if not isinstance(version, (tuple, list)) or len(version) != servers or not all(
+            isinstance(v, (int, np.integer)) and 0 <= v < 1 << 64 for v in version
+        ):
+            raise InvalidArgumentError(
+                f"the version of table '{table}' is {version!r}; it must be that of a pull of this table: a tuple of "
+                f"{servers} integers, one for each server"
+            )
 
     def assign(self, table: str, ids: Any, rows: Any) -> None:
         """Creates or replaces rows, for example by pretrained vectors. Their optimizer state begins anew.
@@ -470,25 +561,39 @@ class Client:
 
     def pull_dense(self, table: str, *, out: Any = None, step: int | None = None) -> np.ndarray:
         """Returns all numbers of a dense table, float32 [elements]. Blocks like pull()."""
-        elements = self._dense(table)
+        elements, dim = self._dense(table)
         target = np.empty(elements, np.float32) if out is None else _arrays.as_output(out, "out", (elements,))
-        self._core.pull_dense(table, self.step if step is None else step, _core.address(target), elements)
+        ids = np.arange((elements + dim - 1) // dim, dtype=np.uint64)
+        # The last row may extend past the elements.
+        rows = target if len(ids) * dim == elements else np.empty(len(ids) * dim, np.float32)
+        part = (table, _core.address(ids), len(ids), _core.address(rows), 0, _core.address(_NO_OFFSETS), 0)
+        self._core.pull(self.step if step is None else step, False, [part], (ids, rows))
+        if rows is not target:
+            target[:] = rows[:elements]
         return target if out is None else out
 
     def push_dense(self, table: str, gradients: Any, *, step: int | None = None) -> None:
         """Applies gradients, float32 [elements], to a dense table. Blocks like push(), and is a step like it."""
-        elements = self._dense(table)
+        elements, dim = self._dense(table)
         gradients = _arrays.as_rows(gradients, f"gradients of table '{table}'", (elements,))
-        self._core.push_dense(table, self._push_step(step), _core.address(gradients), elements)
+        ids = np.arange((elements + dim - 1) // dim, dtype=np.uint64)
+        if len(ids) * dim != elements:
+            gradients = np.concatenate([gradients, np.zeros(len(ids) * dim - elements, np.float32)])
+        part = (
+            table, _core.address(ids), len(ids), _core.address(gradients), 0, _core.address(_NO_OFFSETS), 0, (), 1.0, ids,
+            gradients,
+        )
+        with self._push_step(step) as push:
+            self._core.push(push.number, [part], 1.0, 1.0, push.started)
 
-    def _dense(self, table: str) -> int:
-        elements = self._elements.get(table)
-        if elements is not None:
-            return elements
+    def _dense(self, table: str) -> tuple[int, int]:
+        found = self._elements.get(table)
+        if found is not None:
+            return found
         info = self._open(table)
         if not info.dense:
             raise InvalidArgumentError(f"table '{table}' is not dense; use pull() and push()")
-        return info.elements
+        return info.elements, info.dim
 
 
     # Checkpoints
@@ -572,7 +677,7 @@ def _mode_message(text: str) -> dict[str, Any]:
 def connect(
     servers: Sequence[str] | None = None,
     *,
-    rank: int = 0,
+    rank: int | None = None,
     world_size: int = 1,
     read_only: bool = False,
     wire: str = "f32",
@@ -582,8 +687,11 @@ def connect(
 ) -> Client:
     """Connects to the parameter servers of the job that `tandem run` has started this process in.
 
-    servers: addresses ("host:port") of servers, to connect to them without a job.
-    rank, world_size: this process's rank among the workers, and their number, if `servers` is given.
+    servers: addresses ("host:port") of servers, in order, to connect to them from outside of their job, as a notebook does.
+    rank, world_size: this process's rank among the workers, and their number, if `servers` is given. The first push fences off
+        an earlier process of the rank: the servers refuse that process's pushes from then on. The default is 0, or, if `tandem
+        run` has started the servers, a rank that none of its workers has. Only tables with more workers than the rank accept its
+        pushes.
     read_only: for serving and evaluation. The client creates no row and changes nothing, needs no rank of its own, and reads rows
         that do not exist as their initial values.
     wire: how rows travel to a read-only client: "f32", "f16", "bf16" or "int8" (a quarter of the bytes).
@@ -599,9 +707,9 @@ def connect(
         return Client(core, read_only=read_only, wire=wire)
     if isinstance(servers, str):
         raise InvalidArgumentError(f"servers is the text {servers!r}; it must be a list of addresses: servers=[{servers!r}]")
-    if not 0 <= rank < world_size and not read_only:
+    if rank is not None and not 0 <= rank < world_size and not read_only:
         raise InvalidArgumentError(f"rank is {rank} of world_size {world_size}; it must be at least 0 and less than world_size")
-    core = _core.connect_servers(list(servers), rank, read_only, timeout, checkpoint_timeout, max_bytes_in_flight)
+    core = _core.connect_servers(list(servers), rank, timeout, checkpoint_timeout, max_bytes_in_flight)
     return Client(core, world_size=world_size, read_only=read_only, wire=wire)
 
 

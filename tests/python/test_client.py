@@ -65,6 +65,42 @@ class TestRows:
         client.push("user", range(12), np.ones((12, 4)))
         assert client.stats("user")["staleness_max"] == 1
 
+    def test_reading_an_old_future_again_does_not_set_the_latest_pull_back(self, client):
+        make(client)
+        old = client.pull_async("user", range(12))
+        old.result()
+        client.push("user", range(12), np.ones((12, 4)))
+        client.pull("user", range(12))
+        old.result()
+        client.push("user", range(12), np.ones((12, 4)))
+        assert client.stats("user").get("staleness_max", 0) == 0
+
+    def test_arrays_that_cannot_be_written_are_read(self, client):
+        make(client)
+        ids = np.frombuffer(np.arange(3).tobytes(), np.int64)
+        gradients = np.frombuffer(np.ones((3, 4), np.float32).tobytes(), np.float32).reshape(3, 4)
+        assert not ids.flags.writeable and not gradients.flags.writeable
+        offsets = np.array([0, 1, 3], np.uint32)
+        offsets.flags.writeable = False
+        client.pull("user", ids)
+        client.push("user", ids, gradients)
+        assert np.all(client.pull("user", ids, pooling="sum", offsets=offsets)[0] == [[0.5] * 4, [1.0] * 4])
+        client.push("user", np.broadcast_to(np.int64(1), 3), np.broadcast_to(np.float32(0), (3, 4)))
+
+    def test_a_refused_push_is_no_step(self, client):
+        make(client, mode="sync")
+        wrong, right = np.full((1, 4), np.nan, np.float32), np.ones((1, 4), np.float32)
+        client.pull("user", [1])
+        for push in (client.push, client.push_async):
+            with pytest.raises(ValueError, match="(?i)nan|finite"):
+                push("user", [1], wrong)
+        assert client.step == 0
+        client.push("user", [1], right)
+        assert client.step == 1
+        client.push_async("user", [1], right).result(timeout=20)
+        assert client.step == 2
+        np.testing.assert_allclose(client.pull("user", [1])[0], 0.0)  # does not wait for a push of an earlier step
+
     def test_out_receives_the_rows(self, client):
         make(client)
         out = np.zeros((2, 4), np.float32)
@@ -105,6 +141,12 @@ class TestRows:
         assert np.all(client.pull_dense("bias") == 0)
         client.push_dense("bias", np.arange(3000.0))
         np.testing.assert_array_equal(client.pull_dense("bias"), -np.arange(3000, dtype=np.float32))
+        out = np.empty(3000, np.float32)
+        assert client.pull_dense("bias", out=out) is out and out[-1] == -2999
+        client.create_dense("aligned", 2048, tandem.optim.SGD(lr=1.0))
+        client.push_dense("aligned", np.arange(2048.0))
+        client._elements.clear()  # as if another client had created it
+        np.testing.assert_array_equal(client.pull_dense("aligned"), -np.arange(2048, dtype=np.float32))
 
     def test_a_table_that_another_client_made_is_found(self, client):
         make(client)
@@ -117,6 +159,22 @@ class TestRows:
         info = client.tables(hottest=1)["user"]
         assert info.dim == 4 and info.stats["rows"] == 10 and info.stats["pulled_rows"] == 10
         assert len(client.servers()) == client.num_servers
+
+    def test_statistics_are_numbers_at_every_depth(self, client):
+        make(client)
+        for _ in range(100):
+            client.pull("user", np.arange(10))
+        client.push("user", np.arange(10), np.ones((10, 4)))
+
+        def texts(value) -> list[str]:
+            if isinstance(value, dict):
+                return [t for v in value.values() for t in texts(v)]
+            if isinstance(value, list):
+                return [t for v in value for t in texts(v)]
+            return [value] if isinstance(value, str) else []
+
+        stats = client.tables(hottest=3)["user"].stats
+        assert stats["hottest"] and not texts(stats), stats
 
 
 class TestFutures:
@@ -239,6 +297,19 @@ class TestWrongInput:
         make(client)
         with pytest.raises(ValueError, match="(?i)nan|finite"):
             client.push("user", [1], np.full((1, 4), np.nan, np.float32))
+
+    def test_versions_of_the_wrong_kind(self, client):
+        make(client)
+        _, version = client.pull("user", [1])
+        gradients = np.ones((1, 4))
+        for wrong in ({"user": version}, (*version, 1), ("a",) * len(version), (-1,) * len(version), 7):
+            with pytest.raises(ValueError, match="version of table 'user'"):
+                client.push("user", [1], gradients, version=wrong)
+        with pytest.raises(ValueError, match="must be the dict"):
+            client.push({"user": ([1], gradients)}, version=version)
+        with pytest.raises(ValueError, match="pooling"):
+            client.push({"user": ([1], gradients)}, pooling="mean")
+        client.push("user", [1], gradients, version=version)
 
     def test_non_contiguous_arrays_are_copied_but_not_written(self, client):
         make(client)

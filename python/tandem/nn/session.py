@@ -199,8 +199,9 @@ class Session:
             for lookup in lookups:
                 lookup.drop_gradients()
             lookups, factor = [], 1.0
-        step = client._push_step(None)
-        call = client._core.start_gradients(step, lookups, tables, factor, 1.0 / client.world_size)
+        with client._push_step(None) as step:
+            call = client._core.start_gradients(step.number, lookups, tables, factor, 1.0 / client.world_size)
+            step.started()
         if call.done():
             call.result()
         else:

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connecting to the servers of a job, from inside and from outside."""
+
+import numpy as np
+import pytest
+from processes import start_job, wait_until
+
+import tandem
+from tandem import errors
+
+
+def addresses_of(logs, count):
+    """Returns the addresses of a job's servers, from their logs."""
+    found: list[str] = []
+
+    def all_there() -> bool:
+        found.clear()
+        for index in range(count):
+            log = logs / f"ps-{index}.log"
+            text = log.read_text() if log.exists() else ""
+            if "serving at " in text:
+                found.append(text.split("serving at ")[1].split(",")[0])
+        return len(found) == count
+
+    wait_until(all_there, f"the start of {count} servers")
+    return found
+
+
+class TestInAJob:
+    def test_workers_of_tandem_run_train_together(self, tmp_path):
+        train = """
+import numpy as np, tandem
+with tandem.connect(timeout=30) as client:
+    assert client.world_size == 2 and client.num_servers == 2
+    client.create_table("user", 4, tandem.optim.SGD(lr=1.0), tandem.init.Zeros(), mode="sync")
+    for step in range(5):
+        rows, version = client.pull("user", np.arange(10))
+        assert np.all(rows == -2 * step), rows  # the gradients of both workers add up
+        client.push("user", np.arange(10), np.ones((10, 4)), version=version)
+    print("rank", client.rank, "has trained")
+"""
+        with start_job(tmp_path, train, "--ps", "2", "--workers", "2") as job:
+            assert job.wait() == 0, job.output
+            assert "rank 0 has trained" in job.output and "rank 1 has trained" in job.output
+
+    def test_a_worker_that_forgets_to_close_its_client_does_not_fail_the_job(self, tmp_path):
+        train = "import tandem\nclient = tandem.connect(timeout=30)\nclient.tables()\n"
+        with start_job(tmp_path, train, "--ps", "1", "--workers", "2") as job:
+            assert job.wait() == 0, job.output
+
+    def test_an_exception_of_one_worker_is_the_reason_for_the_end_of_the_job(self, tmp_path):
+        train = """
+import tandem
+client = tandem.connect(timeout=30)
+client.create_table("t", 4, tandem.optim.SGD(lr=1.0), mode="sync")
+if client.rank == 1:
+    raise ValueError("boom")
+client.pull("t", [1], step=1)
+"""
+        with start_job(tmp_path, train, "--ps", "1", "--workers", "2") as job:
+            assert job.wait() != 0
+            assert "boom" in job.output
+
+
+class TestFromOutside:
+    def test_a_notebook_works_on_the_servers_of_a_running_job(self, tmp_path):
+        train = f"""
+import pathlib, time, tandem
+with tandem.connect(timeout=30) as client:
+    client.create_table("t", 4, tandem.optim.SGD(lr=1.0), tandem.init.Zeros(), num_workers=8)
+    client.pull("t", [1])
+    client.push("t", [1], [[1.0] * 4])
+    pathlib.Path({str(tmp_path / "pushed")!r}).touch()
+    deadline = time.monotonic() + 60
+    while not pathlib.Path({str(tmp_path / "stop")!r}).exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    client.push("t", [1], [[1.0] * 4])  # the notebook has not fenced it off
+"""
+        with start_job(tmp_path, train, "--ps", "2", "--workers", "1") as job:
+            addresses = addresses_of(tmp_path / "logs", 2)
+            wait_until((tmp_path / "pushed").exists, "the worker's push")
+            with tandem.connect(servers=addresses, timeout=20) as notebook:
+                assert notebook.rank >= 1  # the worker has 0
+                assert notebook.stats("t")["rows"] == 1
+                rows, version = notebook.pull("t", [1, 2])
+                np.testing.assert_array_equal(rows, [[-1.0] * 4, [0.0] * 4])
+                notebook.push("t", [2], np.ones((1, 4)), version=version)
+                notebook.create_table("own", 2, tandem.optim.SGD(lr=1.0))
+                np.testing.assert_array_equal(notebook.pull("t", [2])[0], [[-1.0] * 4])
+            (tmp_path / "stop").touch()
+            assert job.wait() == 0, job.output
+
+    def test_a_reader_does_not_fence_off_a_worker(self, servers):
+        with tandem.connect(servers=servers.addresses, rank=0, timeout=20) as worker:
+            worker.create_table("t", 2, tandem.optim.SGD(lr=1.0))
+            worker.pull("t", [1])
+            worker.push("t", [1], np.ones((1, 2)))
+            with tandem.connect(servers=servers.addresses, rank=0, timeout=20) as other:
+                other.stats("t")
+                other.pull("t", [1])
+                worker.push("t", [1], np.ones((1, 2)))
+                other.push("t", [1], np.ones((1, 2)))  # a newer process of worker 0
+                with pytest.raises(errors.FailedPreconditionError, match="epoch"):
+                    worker.push("t", [1], np.ones((1, 2)))
+
+    def test_wrong_servers_and_ranks(self):
+        with pytest.raises(ValueError, match="servers is empty"):
+            tandem.connect(servers=[])
+        with pytest.raises(ValueError, match="rank is -1"):
+            tandem.connect(servers=["127.0.0.1:1"], rank=-1)

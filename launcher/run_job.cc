@@ -109,15 +109,9 @@ bool HasTerminal(const LaunchPlan& plan) {
 absl::Status CheckScripts(const LaunchPlan& plan) {
   if (!Variable("PYTHON_EXEC").value_or("").empty()) return absl::OkStatus();
   for (const RolePlan& role : plan.roles) {
-    // "python3 -u SCRIPT ..." or "python3 -u -c CODE SCRIPT ..."
-    if (role.command.size() < 3 || role.command[1] != "-u") continue;
-    const size_t at = role.command[2] == "-c" ? 4 : 2;
     std::error_code ignored;
-    if (at >= role.command.size() || role.command[at] == "-m" ||
-        std::filesystem::exists(role.command[at], ignored)) {
-      continue;
-    }
-    return absl::NotFoundError(absl::StrCat("there is no program '", role.command[at], "'"));
+    if (role.script.empty() || std::filesystem::exists(role.script, ignored)) continue;
+    return absl::NotFoundError(absl::StrCat("there is no program '", role.script, "'"));
   }
   return absl::OkStatus();
 }

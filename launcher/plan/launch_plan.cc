@@ -248,10 +248,12 @@ absl::StatusOr<LaunchPlan> MakePlan(const RunFlags& flags, const std::vector<std
     if (flags.bind == "numa" && role.bind == Bind::kNone) role.bind = Bind::kNuma;
     if (!role.command.empty()) {
       // A script is run by Python, whichever way it is named.
-      TANDEM_ASSIGN_OR_RETURN(role.command,
-                              ProgramCommand(RunFlags{.no_python = flags.no_python}, role.command));
+      const std::vector<std::string> words = role.command;
+      TANDEM_ASSIGN_OR_RETURN(role.command, ProgramCommand(RunFlags{.no_python = flags.no_python}, words));
+      role.script = role.command == words ? "" : words[0];
     } else if (role.name != "ps") {
       role.command = command;
+      role.script = command == program || flags.module ? "" : program[0];
     }
     if (role.command.empty() && role.name != "ps") {
       return absl::InvalidArgumentError(absl::StrCat("PROGRAM is missing, which role '", role.name,

@@ -36,6 +36,8 @@ struct RolePlan {
   Bind bind = Bind::kNone;
   // Empty: `tandem ps` for the role "ps"; for other roles MakePlan fills in the job's program.
   std::vector<std::string> command;
+  // The file that `command` runs with the Python interpreter that MakePlan put in front of it; else empty.
+  std::string script;
   std::map<std::string, std::string> environment;
 };
 

@@ -3,6 +3,10 @@
 
 #include <stdlib.h>
 
+#include <string>
+#include <tuple>
+#include <vector>
+
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::launcher {
@@ -50,6 +54,24 @@ TEST(PlanTest, RolesNameTheWorkersOrAddOthers) {
   EXPECT_EQ(plan.main, "trainer");
   EXPECT_THAT(plan.Find("eval")->command, ElementsAre("./eval", "--every", "60 s"));
   EXPECT_THAT(plan.Find("copy")->command, ElementsAre("./train"));
+}
+
+TEST(PlanTest, TheScriptOfAnInterpreterThatThePlanInsertedIsNamed) {
+  for (const auto& [flags, program, script] :
+       std::vector<std::tuple<RunFlags, std::vector<std::string>, std::string>>{
+           {{}, {"train.py", "--lr", "1"}, "train.py"},
+           {{.run_path = true}, {"train", "x"}, "train"},
+           {{.module = true}, {"pkg.train"}, ""},
+           {{.no_python = true}, {"train.py"}, ""},
+           {{}, {"env", "-u", "FOO", "true"}, ""},
+           {{}, {"python3", "-u", "-c", "code"}, ""}}) {
+    TANDEM_ASSERT_OK_AND_ASSIGN(const LaunchPlan plan, MakePlan(flags, program));
+    EXPECT_EQ(plan.Find("worker")->script, script) << program[0];
+  }
+  TANDEM_ASSERT_OK_AND_ASSIGN(const LaunchPlan plan,
+                              MakePlan({.roles = {"eval=1:eval.py -u x", "judge=1:env -u A true"}}, {"true"}));
+  EXPECT_EQ(plan.Find("eval")->script, "eval.py");
+  EXPECT_EQ(plan.Find("judge")->script, "");
 }
 
 TEST(PlanTest, RestartsAreSetByRole) {

@@ -37,6 +37,7 @@ absl::Status BoundaryAgreement::Exchange(Notes* notes) {
       group_->AllReduce(absl::MakeSpan(values), {.op = collectives::ReduceOp::kMax}).status());
   *notes = {.stop = values[0], .save = values[1], .interval = values[2], .batches = values[3]};
   if (notes->stop > 0) must_stop_ = true;
+  if (notes->save > 0) save_due_ = true;
   return absl::OkStatus();
 }
 
@@ -71,8 +72,8 @@ absl::StatusOr<bool> BoundaryAgreement::MustStop() {
   return must_stop_;
 }
 
-void BoundaryAgreement::Restart() {
-  agreed_ = false;
+void BoundaryAgreement::NoteCheckpoint() {
+  save_due_ = false;
   last_checkpoint_ = clock_->Now();
 }
 

@@ -35,8 +35,14 @@ class BoundaryAgreement {
   // Returns whether a worker was asked to stop, the same on all ranks. Blocks for an all-reduce, unless
   // AfterStep has found it out already. To be called between segments.
   absl::StatusOr<bool> MustStop();
-  // Called when a checkpoint is saved, and before a new segment.
-  void Restart();
+  // Returns whether the workers have agreed that a checkpoint is due by time, and none was attempted since.
+  // The same on all ranks.
+  bool save_due() const { return save_due_; }
+  // Called before a new segment.
+  void BeginSegment() { agreed_ = false; }
+  // Called when a checkpoint was saved or could not be saved: the next one by time is due `every` from now. A
+  // save that failed is not repeated earlier, since it stops all workers.
+  void NoteCheckpoint();
 
  private:
   struct Notes;
@@ -48,6 +54,7 @@ class BoundaryAgreement {
   Clock* const clock_;
   bool agreed_ = false;     // the end of this segment is fixed
   bool must_stop_ = false;  // a worker was asked to stop
+  bool save_due_ = false;
   uint64_t interval_ = 1;   // steps from one exchange to the next
   uint64_t steps_ = 0;      // since the last exchange
   absl::Time last_exchange_;

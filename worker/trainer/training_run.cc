@@ -255,7 +255,7 @@ absl::StatusOr<PassStats> TrainingRun::TrainBatches(int epoch, PrefetchReader* r
       end = std::min(end, segment.batches() + every - trainer_->step() % every);
     }
     segment.SetEnd(end);
-    boundary_.Restart();
+    boundary_.BeginSegment();
     const uint64_t begin = segment.batches();
     absl::Status agreed;
     TANDEM_ASSIGN_OR_RETURN(const PassStats stats, trainer_->Train(&segment, [&](const StepReport& step) {
@@ -343,8 +343,12 @@ absl::Status TrainingRun::TrainEpoch(int epoch) {
 
   const bool last = epoch == job_.train.epochs;
   const int every = job_.checkpoint.every_epochs;
-  const bool planned = job_.checkpoint.periodic() && (last || (every > 0 && epoch % every == 0));
+  const uint64_t every_steps = job_.checkpoint.every_steps;
   TANDEM_ASSIGN_OR_RETURN(const bool stop, boundary_.MustStop());
+  const bool planned =
+      job_.checkpoint.periodic() &&
+      (last || (every > 0 && epoch % every == 0) ||
+       (every_steps > 0 && trainer_->step() % every_steps == 0) || boundary_.save_due());
   bool saved = trainer_->step() == saved_step_;
   if (!saved && (planned || stop)) {
     // It is completed after the evaluation. A run that resumes before that begins with the evaluation.
@@ -520,6 +524,7 @@ absl::StatusOr<bool> TrainingRun::SaveCheckpoint(const ModelState& state) {
   }
   double ok[] = {saved.ok() ? 1.0 : 0.0};
   TANDEM_RETURN_IF_ERROR(BroadcastFromLeader(absl::MakeSpan(ok), CheckpointTimeout()));
+  boundary_.NoteCheckpoint();
   if (ok[0] == 1.0) {
     saved_step_ = state.step;
     report_.save_error.clear();

@@ -158,9 +158,9 @@ double LearningRateSchedule::At(uint64_t step) const {
 }
 
 bool LearningRateSchedule::OnMetric(double metric) {
-  if (rule_ != LearningRateRule::kReduceOnPlateau) return false;
+  if (rule_ != LearningRateRule::kReduceOnPlateau || std::isnan(metric)) return false;
   const double gain = options_.higher_is_better ? metric - state_.best : state_.best - metric;
-  if (state_.has_best ? gain > options_.min_delta : !std::isnan(metric)) {
+  if (!state_.has_best || gain > options_.min_delta) {
     state_.best = metric;
     state_.has_best = true;
     state_.bad_metrics = 0;

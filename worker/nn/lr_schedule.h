@@ -53,7 +53,7 @@ class LearningRateSchedule {
   double FactorAt(uint64_t step) const { return At(step) / options_.base; }
 
   // Reports a validation metric, usually once an epoch. Returns whether it lowered the rate, which only
-  // reduce_on_plateau does. NaN counts as no improvement.
+  // reduce_on_plateau does. NaN, the metric of a split that has none, changes nothing.
   bool OnMetric(double metric);
 
   const LearningRateState& state() const { return state_; }

@@ -55,6 +55,7 @@ TEST(LearningRateScheduleTest, APlateauLowersTheRateAfterItsPatience) {
       {0.70, false, 1.0},  {0.71, false, 1.0},
       {0.71, false, 1.0},  {0.7105, true, 0.5},  // less than min_delta: the second lowers it
       {0.709, false, 0.5}, {0.72, false, 0.5},   // improved in time
+      {NAN, false, 0.5},   {0.70, false, 0.5},   // NaN is no metric
       {NAN, false, 0.5},   {0.70, true, 0.3},    // 0.25, but for min_lr
       {0.70, false, 0.3},  {0.70, false, 0.3},   // no lower
   };

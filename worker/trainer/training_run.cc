@@ -591,7 +591,8 @@ absl::Status TrainingRun::Begin() {
     if (begun.ok() && anew) begun = checkpoints_.StartAnew();
   }
   double agreed[] = {begun.ok() ? 1.0 : 0.0, anew ? 1.0 : 0.0};
-  TANDEM_RETURN_IF_ERROR(BroadcastFromLeader(absl::MakeSpan(agreed)));
+  // Removing the checkpoints of an earlier run may take long.
+  TANDEM_RETURN_IF_ERROR(BroadcastFromLeader(absl::MakeSpan(agreed), CheckpointTimeout()));
   TANDEM_RETURN_IF_ERROR(begun);
   if (agreed[0] != 1.0) return absl::AbortedError("rank 0 does not start; its log says why");
   if (agreed[1] != 1.0) TANDEM_RETURN_IF_ERROR(Annotate(Resume(), "resuming"));

@@ -151,7 +151,7 @@ std::string FormatReport(const RunReport& report) {
   };
   for (const BaselineReport& baseline : report.baselines) line(baseline.name, baseline.test);
   line(absl::StrCat("tandem ", report.model,
-                    report.best_epoch > 0 ? absl::StrCat(" (epoch ", report.best_epoch, ")") : ""),
+                    report.tested_epoch > 0 ? absl::StrCat(" (epoch ", report.tested_epoch, ")") : ""),
        report.test);
   absl::StrAppendFormat(&out, "  %-34s %10s samples/s over %d epochs, %.1f s in all%s\n", "training speed",
                         Thousands(static_cast<uint64_t>(report.samples_per_s)), report.epochs.size(),
@@ -231,6 +231,7 @@ std::string ReportToJson(const RunReport& report) {
                {"malformed_lines", report.malformed_lines},
                {"stopped_early", report.stopped_early},
                {"best_epoch", report.best_epoch},
+               {"tested_epoch", report.tested_epoch},
                {"test", ToJson(report.test)},
                {"samples_per_s", report.samples_per_s},
                {"seconds", report.seconds},

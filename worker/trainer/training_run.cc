@@ -635,6 +635,14 @@ absl::Status TrainingRun::Test() {
   const bool current_is_best = !report_.epochs.empty() && report_.epochs.back().best;
   double reload[] = {!current_is_best && !best_checkpoint_.empty() ? 1.0 : 0.0};
   TANDEM_RETURN_IF_ERROR(BroadcastFromLeader(absl::MakeSpan(reload)));
+  report_.tested_epoch = report_.best_epoch;
+  if (reload[0] == 0.0 && !current_is_best && report_.best_epoch > 0) {
+    report_.tested_epoch = report_.epochs.empty() ? first_epoch_ - 1 : report_.epochs.back().epoch;
+    if (is_leader()) {
+      LogWarning(absl::StrCat("there is no checkpoint of the best epoch, ", report_.best_epoch,
+                              ": the model of epoch ", report_.tested_epoch, " is tested"));
+    }
+  }
   if (reload[0] == 1.0) {
     ModelState state;
     TANDEM_RETURN_IF_ERROR(

@@ -37,7 +37,7 @@ RunReport MakeReport() {
   report.mode = "async";
   report.workers = 2;
   report.servers = 2;
-  report.best_epoch = 1;
+  report.best_epoch = report.tested_epoch = 1;
   report.test = {.auc = 0.75, .logloss = 0.5, .examples = 10};
   report.samples_per_s = 1234567;
   report.epochs.push_back(

@@ -227,6 +227,37 @@ TEST_F(CheckpointsTest, AFailedSaveIsReportedAndTrainingGoesOn) {
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("the disk is full")));
 }
 
+// A job that diverges after the first epochs, so that later ones are not saved as the best. With two workers an
+// epoch has 19 steps.
+const std::vector<std::string> kDiverging = {
+    "train.epochs=4", "train.early_stopping={metric: logloss, patience: 0}", "optimizer.lr=0.3",
+    "embedding.optimizer={kind: sgd, lr: 30}", "checkpoint.keep=10"};
+
+TEST_F(CheckpointsTest, TheLastStepOfAnEpochIsSavedIfItIsAMultipleOfEverySteps) {
+  std::vector<std::string> overrides = kDiverging;
+  overrides.insert(overrides.end(), {"checkpoint.every_epochs=0", "checkpoint.every_steps=19"});
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport report, Run(Job(overrides), 1, 2, kPlain));
+  ASSERT_LT(report.best_epoch, 3);
+  EXPECT_THAT(Steps("ckpt"), ElementsAre(19, 38, 57, 76));
+}
+
+TEST_F(CheckpointsTest, TheReportNamesTheTestedEpochIfTheBestOneCouldNotBeSaved) {
+  const rpc::FaultInjector never = [](absl::string_view method, int64_t) -> rpc::Fault {
+    if (!absl::EndsWith(method, "/SaveCheckpoint")) return {};
+    return {rpc::Fault::Kind::kFailBefore, absl::ResourceExhaustedError("the disk is full")};
+  };
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport report,
+                              Run(Job(kDiverging), 1, 2, kPlain, absl::Seconds(30), never));
+  ASSERT_LT(report.best_epoch, 4);
+  EXPECT_EQ(report.tested_epoch, 4);
+  EXPECT_THAT(FormatReport(report), HasSubstr("(epoch 4)"));
+  std::vector<std::string> saved = kDiverging;
+  saved.push_back(CheckpointDir("saved"));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport best, Run(Job(saved), 1, 2, kPlain));
+  EXPECT_EQ(best.tested_epoch, best.best_epoch);
+  EXPECT_NE(best.test.logloss, report.test.logloss);
+}
+
 TEST_F(CheckpointsTest, AnEpochThatCannotBeEvaluatedIsNotLost) {
   TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport whole, Run(Job({CheckpointDir("whole")}), 1, 1, kPlain));
   const std::string valid = absl::StrCat("data.valid=", dir_.File("valid.csv"));

@@ -16,14 +16,18 @@ class CuttableStore : public ForwardingStore {
   explicit CuttableStore(Store* base) : ForwardingStore(base) {}
   void Cut() { cut_ = true; }
   void Mend() { cut_ = false; }
+  // Returns the number of calls so far.
+  int calls() const { return calls_; }
 
  protected:
   absl::Status Forward(absl::FunctionRef<absl::Status()> call) override {
+    ++calls_;
     return cut_ ? absl::UnavailableError("the store cannot be reached (cut off by the test)") : call();
   }
 
  private:
   std::atomic<bool> cut_{false};
+  std::atomic<int> calls_{0};
 };
 
 }  // namespace tandem::collectives

@@ -142,6 +142,25 @@ TEST(RendezvousTest, ASilentNodeIsNamedAndTheOthersGoOn) {
   EXPECT_EQ(both.restarts, 1);
 }
 
+TEST(RendezvousTest, AFinishedNodeThatIsSilentCausesNoMoreCallsThanALivingOne) {
+  MemoryStore store;
+  Launcher a(&store, Between(2, 2), NodeOf("a")), b(&store, Between(2, 2), NodeOf("b"));
+  a.Join();
+  b.Join();
+  TANDEM_ASSERT_OK(a.Joined());
+  TANDEM_ASSERT_OK(b.Joined());
+  TANDEM_ASSERT_OK(b.rendezvous->Finish(1));
+  b.store.Cut();
+  // Until its lease is over.
+  EXPECT_THAT(a.rendezvous->WaitForEvent(1, absl::Now() + 1.5 * kLease),
+              StatusIs(absl::StatusCode::kDeadlineExceeded));
+  const int before = a.store.calls();
+  EXPECT_THAT(a.rendezvous->WaitForEvent(1, absl::Now() + kLease),
+              StatusIs(absl::StatusCode::kDeadlineExceeded));
+  // Five heartbeats in a lease, and a few calls for each.
+  EXPECT_LT(a.store.calls() - before, 50);
+}
+
 TEST(RendezvousTest, ANodeStoppedBeyondItsLeaseLearnsThatTheOthersContinued) {
   MemoryStore store;
   Launcher a(&store, Between(1, 2), NodeOf("a")), b(&store, Between(1, 2), NodeOf("b"));

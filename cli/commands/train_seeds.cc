@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cmath>
 #include <csignal>
@@ -38,6 +39,40 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxSeeds = 1000;
 
+// The exit code of a run that was asked to stop, as `tandem train` has it.
+constexpr int kAskedToStop = 75;
+
+// A signal handler reaches static objects only.
+std::atomic<bool> seeds_stop{false};
+std::atomic<pid_t> seeds_run{0};  // the process of the current run; 0: none
+
+// Passes SIGTERM on to the current run, which saves a checkpoint and ends. Further runs are not started.
+void StopSeedsOnSigterm() {
+  struct sigaction action = {};
+  action.sa_handler = [](int signal) {
+    seeds_stop = true;
+    if (const pid_t run = seeds_run; run > 0) ::kill(run, signal);
+  };
+  action.sa_flags = SA_RESTART;
+  ::sigaction(SIGTERM, &action, nullptr);
+}
+
+// Blocks SIGTERM while it exists.
+class SigtermBlocked {
+ public:
+  SigtermBlocked() {
+    sigset_t blocked;
+    ::sigemptyset(&blocked);
+    ::sigaddset(&blocked, SIGTERM);
+    ::sigprocmask(SIG_BLOCK, &blocked, &before_);
+  }
+  ~SigtermBlocked() { Restore(); }
+  void Restore() { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+
 // Runs `args` and returns the exit code: 128 + N after signal N.
 absl::StatusOr<int> RunToEnd(const std::string& program, const std::vector<std::string>& args) {
   std::vector<char*> pointers;
@@ -45,15 +80,29 @@ absl::StatusOr<int> RunToEnd(const std::string& program, const std::vector<std::
   pointers.push_back(nullptr);
   std::fflush(nullptr);
   const pid_t parent = ::getpid();
-  const pid_t pid = ::fork();
-  if (pid < 0) return absl::ErrnoToStatus(errno, "starting a run");
-  if (pid == 0) {
-    // The run ends with this process, however that ends.
-    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (::getppid() != parent) ::_exit(1);
-    ::execv(program.c_str(), pointers.data());
-    ::_exit(127);
+  pid_t pid;
+  {
+    SigtermBlocked blocked;
+    if (seeds_stop) return kAskedToStop;
+    pid = ::fork();
+    if (pid < 0) return absl::ErrnoToStatus(errno, "starting a run");
+    if (pid == 0) {
+      // The run ends with this process, however that ends.
+      ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+      if (::getppid() != parent) ::_exit(1);
+      ::signal(SIGTERM, SIG_DFL);
+      blocked.Restore();
+      ::execv(program.c_str(), pointers.data());
+      ::_exit(127);
+    }
+    seeds_run = pid;
   }
+  siginfo_t ended = {};
+  while (::waitid(P_PID, static_cast<id_t>(pid), &ended, WEXITED | WNOWAIT) < 0 && errno == EINTR) {
+  }
+  // Once waitpid has returned, the kernel may give the number to another process.
+  SigtermBlocked blocked;
+  seeds_run = 0;
   int status = 0;
   while (::waitpid(pid, &status, 0) < 0) {
     if (errno != EINTR) return absl::ErrnoToStatus(errno, "waiting for a run");
@@ -119,6 +168,7 @@ absl::StatusOr<int> Train(const SeedRuns& runs) {
   if (error) return absl::InternalError(absl::StrCat("this program cannot be found: ", error.message()));
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<TemporaryDirectory> directory,
                           TemporaryDirectory::Make("tandem-seeds"));
+  StopSeedsOnSigterm();
   std::vector<Json> reports;
   int exit_code = 0;
   for (const uint64_t seed : runs.seeds) {
@@ -126,6 +176,11 @@ absl::StatusOr<int> Train(const SeedRuns& runs) {
     const std::string file = absl::StrCat(directory->path(), "/", seed, ".json");
     TANDEM_ASSIGN_OR_RETURN(exit_code,
                             RunToEnd(program, CommandOf(runs, seed, reports.empty(), program, file)));
+    if (exit_code != 0 && seeds_stop) {
+      LogInfo(absl::StrCat("stopped on request at seed ", seed, ", with exit code ", exit_code,
+                           "; continue with --resume auto"));
+      break;
+    }
     if (exit_code != 0) {
       LogError(absl::StrCat("the run with seed ", seed, " failed with exit code ", exit_code,
                             "; its output above says why. Further seeds are not trained"));

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/commands/train_seeds.h"
 
+#include <signal.h>
+
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <utility>
@@ -13,6 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "ps/checkpoint/checkpoint_dir.h"
 #include "tests/testing/processes/tandem_process.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
@@ -105,6 +109,35 @@ TEST_F(TrainSeedsTest, RunsMayHaveServersAndWorkers) {
   ASSERT_EQ(report.at("runs").size(), 2u);
   EXPECT_EQ(report.at("runs")[1].at("workers"), 2);
   EXPECT_EQ(report.at("runs")[1].at("seed"), 5);
+}
+
+TEST_F(TrainSeedsTest, SigtermIsPassedOnToTheRunWhichSavesItsState) {
+  for (const bool launched : {false, true}) {
+    const std::string name = launched ? "launched" : "alone", tmp = dir_.File(absl::StrCat(name, "-tmp"));
+    std::filesystem::create_directory(tmp);
+    std::vector<std::string> args = {"train",
+                                     "job.yaml",
+                                     "--seeds",
+                                     "1-3",
+                                     "--no-baselines",
+                                     "--set",
+                                     "train.epochs=100000",
+                                     "--set",
+                                     "checkpoint.every_epochs=100000",
+                                     "--set",
+                                     absl::StrCat("checkpoint.dir=", name)};
+    if (launched) args.insert(args.end(), {"--ps", "1", "--workers", "2"});
+    testing::TandemProcess seeds(args, {{"TMPDIR", tmp}, {"TANDEM_TEST_MARK", tmp}}, dir_.path());
+    ASSERT_TRUE(seeds.WaitForOutput("epoch 1/100000")) << seeds.err();
+    seeds.Signal(SIGTERM);
+    EXPECT_EQ(seeds.Wait(), 75) << seeds.err();
+    EXPECT_THAT(seeds.err(), HasSubstr("stopped on request at seed 1"));
+    const absl::StatusOr<std::string> saved =
+        ps::LatestCheckpoint(dir_.File(absl::StrCat(name, "/seed-1")));
+    EXPECT_TRUE(saved.ok()) << saved.status();
+    EXPECT_TRUE(std::filesystem::is_empty(tmp));
+    EXPECT_TRUE(testing::WaitUntilNoneMarked(absl::StrCat("TANDEM_TEST_MARK=", tmp)));
+  }
 }
 
 TEST_F(TrainSeedsTest, ARunThatFailsIsNamed) {

@@ -95,7 +95,7 @@ Variables VariablesOf(const Variables& own, const ProcessSlot& place) {
   if (place.terminal) set("TANDEM_TERMINAL", "1");
   // As torchrun does: many processes share the machine, and a program that wants threads sets the variable.
   variables.try_emplace("OMP_NUM_THREADS", "1");
-  // As torchrun does. PyTorch before 2.2 knows the second name only, later versions warn of it.
+  // As torchrun does. PyTorch before 2.2 knows only NCCL_ASYNC_ERROR_HANDLING, of which later versions warn.
   if (!variables.contains("NCCL_ASYNC_ERROR_HANDLING")) {
     variables.try_emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   }

@@ -75,8 +75,7 @@ void DecodeRows(benchmark::State& state) {
 }
 BENCHMARK(DecodeRows)->ArgsProduct({{v1::VALUES_F16, v1::VALUES_BF16, v1::VALUES_INT8}, {16, 64, 128}});
 
-// Encodes int8 with error feedback; the same 16384 ids are pushed each time.
-// The check of a push's gradients, by the client before it sends them and by the server.
+// Measures the check of a push's gradients, by the client before it sends them and by the server.
 void CheckGradients(benchmark::State& state) {
   const size_t dim = static_cast<size_t>(state.range(0));
   const std::vector<float> rows(kRows * dim, 0.25f);
@@ -85,6 +84,7 @@ void CheckGradients(benchmark::State& state) {
 }
 BENCHMARK(CheckGradients)->Arg(16)->Arg(64)->Arg(128);
 
+// Encodes int8 with error feedback; the same 16384 ids are pushed each time.
 void EncodeRowsWithFeedback(benchmark::State& state) {
   const size_t dim = state.range(0);
   const std::vector<float> values = Floats(kRows * dim);

@@ -34,8 +34,8 @@ class HttpServer {
     std::string path;                   // of the page, for example "/metrics"
     std::string content_type;           // of the page
     std::function<std::string()> page;  // returns the page; runs on the server's thread
-    // The connections that are open at once. If another client waits, the oldest connection without a
-    // complete request is closed once it is `min_age` old.
+    // The connections that are open at once. While this limit is reached, the oldest connection without a
+    // complete request is closed once it is `min_age` old, so that a new client can connect.
     size_t max_connections = 64;
     absl::Duration min_age = absl::Milliseconds(500);
     size_t max_request_bytes = 8192;

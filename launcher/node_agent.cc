@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
@@ -32,6 +33,8 @@ namespace {
 constexpr absl::Duration kSettle = absl::Milliseconds(100);
 // How long to wait for the rendezvous to end a round. The rendezvous has shorter deadlines of its own.
 constexpr absl::Duration kRoundEndTimeout = absl::Seconds(30);
+// How the workers of a node have ended, for the launchers of the other nodes.
+constexpr char kSaved[] = "saved", kUnsaved[] = "unsaved";
 constexpr int kTimedOut = 124;  // the exit code, as timeout(1) has it
 
 std::string FreshNodeId(const std::string& host) {
@@ -39,15 +42,35 @@ std::string FreshNodeId(const std::string& host) {
   return absl::StrCat(host, "-", ::getpid(), "-", absl::Hex(random(), absl::kZeroPad8));
 }
 
-// Returns whether some node of the round has processes that end by themselves.
-bool HasWork(const Round& round, const LaunchPlan& plan) {
-  for (const Node& node : round.nodes) {
-    for (const auto& [name, count] : node.processes) {
-      const RolePlan* mine = plan.Find(name);
-      if (count > 0 && !(mine != nullptr ? mine->serves : DefaultRole(name).serves)) return true;
-    }
+// A SIGTERM that follows another within this time is the same request: systemd and Slurm signal each process of
+// a job, and a parent may pass its own signal on as well.
+constexpr absl::Duration kSameRequest = absl::Seconds(1);
+// How long one call waits for the workers of other nodes. It delays the calls of RoundMonitor::Tell after it.
+constexpr absl::Duration kWorkersEndedWait = absl::Milliseconds(500);
+
+// Returns whether the node has processes that end by themselves.
+bool HasWork(const Node& node, const LaunchPlan& plan) {
+  for (const auto& [name, count] : node.processes) {
+    const RolePlan* mine = plan.Find(name);
+    if (count > 0 && !(mine != nullptr ? mine->serves : DefaultRole(name).serves)) return true;
   }
   return false;
+}
+
+// Returns whether some node of the round has processes that end by themselves.
+bool HasWork(const Round& round, const LaunchPlan& plan) {
+  return absl::c_any_of(round.nodes, [&](const Node& node) { return HasWork(node, plan); });
+}
+
+// Returns the ids of the other nodes of the round that have processes that end by themselves.
+std::vector<std::string> OtherNodesWithWork(const Round& round, const LaunchPlan& plan) {
+  std::vector<std::string> ids;
+  for (size_t i = 0; i < round.nodes.size(); ++i) {
+    if (i != static_cast<size_t>(round.group_rank) && HasWork(round.nodes[i], plan)) {
+      ids.push_back(round.nodes[i].id);
+    }
+  }
+  return ids;
 }
 
 // Returns this node's processes for a message: "2 parameter servers, 4 workers".
@@ -90,6 +113,7 @@ NodeAgent::NodeAgent(const NodeAgentOptions& options, std::unique_ptr<RoundProce
                      Processes* processes, RendezvousHandler* rendezvous)
     : grace_(options.grace),
       timeout_(options.timeout),
+      signals_(options.signals),
       processes_(processes),
       rendezvous_(rendezvous),
       local_(std::move(local)),
@@ -118,14 +142,15 @@ int NodeAgent::Run() {
     if (seen.woken) {
       for (const AgentEvent& event : monitor_->Take()) OnEvent(event);
     }
-    if (phase_ == Phase::kStopping && local_->TerminateServing()) deadline_ = MonotonicNow() + stop_grace_;
+    if (phase_ == Phase::kStopping) StopServers();
     OnTime();
     if (stopping() && local_->AllEnded()) OnAllStopped();
   }
   processes_->ForgetEnded();
   control_.reset();  // its callback posts to monitor_
-  if (round_.has_value() && closed_) rendezvous_->SendShutdownNotice(*round_);
+  // Before the notice, after which the store may be gone: calls of Tell may still use it.
   monitor_.reset();
+  if (round_.has_value() && closed_) rendezvous_->SendShutdownNotice(*round_);
   return exit_code_;
 }
 
@@ -225,7 +250,14 @@ absl::Status NodeAgent::StartRound() {
 
 void NodeAgent::OnSignal(int signal) {
   if (stopping() && next_ == Next::kEnd) {
-    if (exit_code_ != 0) deadline_ = MonotonicNow();  // the second signal ends the grace period
+    if (signal == SIGTERM && MonotonicNow() - signalled_at_ < kSameRequest) return;
+    // The launcher of another node has got the first one.
+    const bool first = asked_to_stop_ && signalled_at_ == absl::InfinitePast();
+    signalled_at_ = MonotonicNow();
+    if (exit_code_ != 0 && !first) {  // the second signal ends the grace period
+      await_others_ = false;
+      deadline_ = MonotonicNow();
+    }
     return;
   }
   processes_->console().Say(absl::StrCat("stopping on ", SignalName(signal)));
@@ -237,11 +269,13 @@ void NodeAgent::OnSignal(int signal) {
              128 + signal);
   }
   asked_to_stop_ = true;
+  signalled_at_ = MonotonicNow();
   Stop(Next::kEnd, 128 + signal, grace_, signal);
 }
 
 void NodeAgent::NoteStopped(const RoundProcesses::Slot& slot, const Process& process) {
-  if (asked_to_stop_ && !slot.planned.role->serves && !process.succeeded()) {
+  // Only the main role has state to save.
+  if (asked_to_stop_ && slot.planned.role->name == plan().main && !process.succeeded()) {
     (process.exit_code() == kRunAgain ? saved_ : unsaved_) = true;
   }
   if (next_ == Next::kEnd && exit_code_ == 0 && !process.succeeded()) {
@@ -303,6 +337,13 @@ void NodeAgent::OnEvent(const AgentEvent& event) {
       if (phase_ != Phase::kRunning && phase_ != Phase::kSettling) return;
       job_failure_ = event.state.reason;
       return NoteFailure(kSettle);
+    case AgentEvent::Kind::kWorkersEnded:
+      if (!await_others_ || phase_ != Phase::kStopping) return;
+      if (absl::IsDeadlineExceeded(event.status)) return AwaitOtherWorkers();
+      await_others_ = false;  // without the store it cannot be known
+      saved_ = saved_ || absl::c_linear_search(event.outcomes, kSaved);
+      unsaved_ = unsaved_ || absl::c_linear_search(event.outcomes, kUnsaved);
+      return;
     case AgentEvent::Kind::kPeerFailure: {
       // A report about an earlier round, or about a failure that is being handled already.
       if (event.epoch != assignment_ || phase_ != Phase::kRunning) return;
@@ -351,8 +392,9 @@ void NodeAgent::OnRoundOver(const AgentEvent& over) {
     } else {
       console.Say(absl::StrCat("the job is over: ", event.reason));
     }
-    // The launcher of another node was stopped by a signal. Death by signal 9 is a failure.
-    asked_to_stop_ = event.exit_code > 128 && event.exit_code != 128 + SIGKILL;
+    // If so, the launcher of another node was stopped by a signal.
+    asked_to_stop_ = absl::c_linear_search(signals_, event.exit_code - 128);
+    if (!asked_to_stop_) EndForMembers(event.exit_code, event.reason);
     return Stop(Next::kEnd, event.exit_code, grace_);
   }
   switch (phase_) {
@@ -363,6 +405,7 @@ void NodeAgent::OnRoundOver(const AgentEvent& over) {
         console.Say(absl::StrCat(plan().reform ? "the job forms again: " : "starting again: ", event.reason));
       }
       if (plan().reform) return FormAgain(event.reason);
+      if (event.failed) EndForMembers(event.exit_code, event.reason);
       if (local_->AllEnded()) return BeginJoin();
       return Stop(Next::kJoin, 1, grace_);
     default:
@@ -390,6 +433,10 @@ void NodeAgent::OnTime() {
     case Phase::kSettling:
       return AnnounceFailure();
     case Phase::kStopping:
+      if (std::exchange(await_others_, false) && local_->TerminateServing()) {
+        deadline_ = now + stop_grace_;
+        return;
+      }
       phase_ = Phase::kKilling;
       deadline_ = absl::InfiniteFuture();
       return local_->Kill();
@@ -448,6 +495,7 @@ void NodeAgent::AnnounceFailure() {
   }
   const int exit_code = cause.exit_code;
   job_failure_.clear();
+  if (!plan().reform) EndForMembers(exit_code, reason);
   if (!again) {
     failed_here_ = true;
     CloseJob(reason, exit_code);
@@ -478,7 +526,40 @@ void NodeAgent::Stop(Next next, int exit_code, absl::Duration grace, int signal)
   stop_grace_ = grace;
   deadline_ = MonotonicNow() + grace;
   if (control_ != nullptr && next == Next::kEnd) control_->Close("the job is over").IgnoreError();
+  // A node that only leaves is not waited for, since the others form another round.
+  await_others_ = next == Next::kEnd && asked_to_stop_ && closed_ && round_.has_value() &&
+                  !OtherNodesWithWork(*round_, plan()).empty();
   local_->Terminate(signal);
+  StopServers();
+}
+
+void NodeAgent::StopServers() {
+  if (!processes_->OnlyServing()) return;
+  if (next_ == Next::kEnd && round_.has_value() && !ended_told_) {
+    ended_told_ = true;
+    const char* const outcome = unsaved_ ? kUnsaved : saved_ ? kSaved : "";
+    monitor_->Tell([this, round = *round_, outcome](Rendezvous&) {
+      rendezvous_->SendWorkersEnded(round, outcome);
+      return absl::OkStatus();
+    });
+    if (await_others_ && !local_->AllEnded()) AwaitOtherWorkers();
+  }
+  if (!await_others_ && local_->TerminateServing()) deadline_ = MonotonicNow() + stop_grace_;
+}
+
+void NodeAgent::AwaitOtherWorkers() {
+  monitor_->Tell([this, epoch = round_->epoch, nodes = OtherNodesWithWork(*round_, plan())](Rendezvous&) {
+    auto outcomes = rendezvous_->AwaitWorkersEnded(epoch, nodes, kWorkersEndedWait);
+    AgentEvent event{.kind = AgentEvent::Kind::kWorkersEnded, .status = outcomes.status()};
+    if (outcomes.ok()) event.outcomes = *std::move(outcomes);
+    monitor_->Post(std::move(event));
+    return absl::OkStatus();
+  });
+}
+
+void NodeAgent::EndForMembers(int exit_code, const std::string& reason) {
+  // A process that wishes to be run again has saved its state, and the others are doing the same.
+  if (exit_code != kRunAgain) monitor_->Unwatch(/*failed=*/true, reason);
 }
 
 void NodeAgent::CloseJob(const std::string& reason, int exit_code) {

@@ -22,6 +22,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -46,6 +47,9 @@ struct NodeAgentOptions {
   int master_port = 0;                                // 0: a free port in every round
   absl::Duration grace = absl::Seconds(30);           // between the first signal and SIGKILL
   absl::Duration timeout = absl::InfiniteDuration();  // of the whole job
+  // The signals that end the job. Another node's exit code of 128 + one of them means that its launcher was
+  // asked to stop; other such codes mean that a process was killed.
+  std::vector<int> signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
 };
 
 // One per launcher. For use by the launcher's main thread.
@@ -101,8 +105,16 @@ class NodeAgent {
   // Stops this node's processes: those that do not serve get `signal`, the others SIGTERM when those have
   // ended. Each step lasts at most `grace`.
   void Stop(Next next, int exit_code, absl::Duration grace, int signal = SIGTERM);
+  // Stops this node's serving processes once no worker needs them: those of this node have ended, and after
+  // Stop because of a signal, also those of the other nodes, which may be saving a checkpoint.
+  void StopServers();
+  // Starts to wait for the workers of other nodes. A kWorkersEnded event follows soon, and may be an error.
+  void AwaitOtherWorkers();
   void NoteStopped(const RoundProcesses::Slot& slot, const Process& process);
   void CloseJob(const std::string& reason, int exit_code);
+  // Ends a failed job for the members of the round, if this node serves its store. A worker that waits for a
+  // peer that has died cannot act on SIGTERM; it learns of the end within a quarter of its lease and exits.
+  void EndForMembers(int exit_code, const std::string& reason);
 
   absl::Status StartControl();
   absl::Time NextDeadline() const;
@@ -110,6 +122,7 @@ class NodeAgent {
   const LaunchPlan& plan() const { return local_->options().plan; }
 
   const absl::Duration grace_, timeout_;
+  const std::vector<int> signals_;
   Processes* const processes_;
   RendezvousHandler* const rendezvous_;
   const std::unique_ptr<RoundProcesses> local_;
@@ -138,8 +151,12 @@ class NodeAgent {
   int exit_code_ = 0;
   absl::Duration stop_grace_;   // of Stop
   bool asked_to_stop_ = false;  // a signal ends the job, here or on another node
-  bool saved_ = false;          // since then a worker has ended with kRunAgain
-  bool unsaved_ = false;        // since then a worker has ended otherwise, and not with success
+  absl::Time signalled_at_ = absl::InfinitePast();  // when this launcher got the last signal
+  bool ended_told_ = false;     // the other launchers know that this node's workers have ended
+  bool await_others_ = false;   // the servers must not end before the workers of the other nodes
+  // Since then a process of the main role has ended with kRunAgain; one has ended otherwise, and not with
+  // success. Includes other nodes if this one has waited for them.
+  bool saved_ = false, unsaved_ = false;
 };
 
 }  // namespace tandem::launcher

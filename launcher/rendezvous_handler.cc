@@ -41,6 +41,10 @@ std::string GoneKey(const std::string& run_id, const std::string& node) {
   return absl::StrCat("launchers/", run_id, "/gone/", node);
 }
 
+std::string WorkersEndedKey(const std::string& run_id, int64_t epoch, const std::string& node) {
+  return absl::StrCat("launchers/", run_id, "/workers-ended/", epoch, "/", node);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RendezvousHandler>> RendezvousHandler::Open(
@@ -51,8 +55,8 @@ absl::StatusOr<std::unique_ptr<RendezvousHandler>> RendezvousHandler::Open(
     return handler;
   }
   TANDEM_RETURN_IF_ERROR(handler->OpenStore());
-  collectives::Store* store = handler->server_ != nullptr ? handler->server_->store() : handler->store_.get();
-  TANDEM_ASSIGN_OR_RETURN(handler->rendezvous_, collectives::MakeRendezvous(store, options.rendezvous));
+  TANDEM_ASSIGN_OR_RETURN(handler->rendezvous_,
+                          collectives::MakeRendezvous(handler->store(), options.rendezvous));
   return handler;
 }
 
@@ -187,6 +191,23 @@ std::string RendezvousHandler::ToString() const {
   if (alone()) return "this launcher's memory";
   return absl::StrCat(options_.backend == "etcd" ? "etcd at " : "the store of the nodes at ",
                       options_.endpoint);
+}
+
+void RendezvousHandler::SendWorkersEnded(const collectives::Round& round, absl::string_view outcome) {
+  if (alone()) return;
+  const collectives::Node& self = round.nodes[static_cast<size_t>(round.group_rank)];
+  // After an error the others wait for their grace period only.
+  store()->Set(WorkersEndedKey(options_.rendezvous.run_id, round.epoch, self.id), outcome).IgnoreError();
+}
+
+absl::StatusOr<std::vector<std::string>> RendezvousHandler::AwaitWorkersEnded(
+    int64_t epoch, const std::vector<std::string>& nodes, absl::Duration timeout) {
+  if (alone() || nodes.empty()) return std::vector<std::string>();
+  std::vector<std::string> keys;
+  for (const std::string& node : nodes) {
+    keys.push_back(WorkersEndedKey(options_.rendezvous.run_id, epoch, node));
+  }
+  return store()->MultiGet(keys, timeout);
 }
 
 void RendezvousHandler::SendShutdownNotice(const collectives::Round& round) {

@@ -4,13 +4,16 @@
 
 // Opens the rendezvous at which the launchers of a job meet.
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "collectives/rendezvous/rendezvous.h"
 #include "collectives/store/store.h"
 #include "collectives/store/store_server.h"
@@ -19,7 +22,7 @@
 namespace tandem::launcher {
 
 // Owns the rendezvous and, where this launcher serves it, the store under it. For use by one thread, except
-// that Reach and the rendezvous itself may be used by another thread.
+// that Reach, SendWorkersEnded, AwaitWorkersEnded and the rendezvous itself may be used by other threads.
 class RendezvousHandler {
  public:
   // Starts the store's server if this launcher has to serve it. Sends no request to another node or to etcd.
@@ -49,6 +52,15 @@ class RendezvousHandler {
   std::string NodesText() const;
   // Returns the rendezvous for messages: "etcd at 10.0.0.1:2379".
   std::string ToString() const;
+  // Tells the other launchers of `round` that this node's processes have ended, except those that serve, and
+  // how (`outcome`). No effect if alone().
+  void SendWorkersEnded(const collectives::Round& round, absl::string_view outcome);
+  // Blocks until each node of `nodes` has called SendWorkersEnded for the round `epoch`, and returns the
+  // outcomes. DeadlineExceeded, naming the keys of the missing nodes, after `timeout`; Unavailable if the
+  // store is gone.
+  absl::StatusOr<std::vector<std::string>> AwaitWorkersEnded(int64_t epoch,
+                                                             const std::vector<std::string>& nodes,
+                                                             absl::Duration timeout);
   // Call after the end of the job. A launcher that does not serve the store tells the one that does that it
   // knows of the end. The launcher that serves the store blocks until all others of `round` have done so, for
   // at most 5 s: its store must be there until they have read why the job ended. No effect with etcd or
@@ -57,6 +69,7 @@ class RendezvousHandler {
 
  private:
   explicit RendezvousHandler(const RendezvousHandlerOptions& options) : options_(options) {}
+  collectives::Store* store() { return server_ != nullptr ? server_->store() : store_.get(); }
   absl::Status OpenStore();
   absl::Status OpenServed();
   absl::Status OpenEtcd();

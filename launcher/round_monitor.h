@@ -29,6 +29,7 @@ struct AgentEvent {
     kTold,         // a call given to Tell has failed with `status`
     kJobState,     // the round's job has ended: `state` is what its members reported
     kPeerFailure,  // `process` reported that its peers do not respond: `status`
+    kWorkersEnded,  // the workers of the other nodes have ended so: `outcomes`; or `status` is an error
   };
   Kind kind = Kind::kTold;
   absl::Status status;
@@ -36,6 +37,7 @@ struct AgentEvent {
   collectives::RendezvousEvent event;
   collectives::JobState state;
   std::string process;
+  std::vector<std::string> outcomes;
   // The round that the event is about: its epoch for kRoundOver and kJobState, the number of the launcher's
   // assignment for kPeerFailure.
   int64_t epoch = 0;

@@ -28,6 +28,8 @@
 #include "collectives/environment.h"
 #include "collectives/membership/job_monitor.h"
 #include "launcher/plan/variable_options.h"
+#include "launcher/process/descendants.h"
+#include "launcher/process/processes.h"
 #include "launcher/process/signal_pipe.h"
 #include "ps/server/parameter_server.h"
 #include "ps/storage/spill/spill_store.h"
@@ -64,10 +66,16 @@ struct ServeFlags {
 
 // Waits for the event that ends the server: SIGTERM, SIGINT, or the end of the job. JobEnded may be called
 // from any thread, Wait from one.
+//
+// A server that `tandem run` has started ends by the launcher's signals only. systemd and Slurm stop a job by
+// signalling each of its processes, but the workers need the servers to save a checkpoint; the launcher
+// signals the servers once the workers have ended.
 class EndEvent {
  public:
   explicit EndEvent(std::unique_ptr<launcher::SignalPipe> signals)
-      : signals_(std::move(signals)), event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+      : signals_(std::move(signals)),
+        launcher_(launcher::OwnLauncher()),
+        event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
   void JobEnded(const collectives::JobState& state) {
     absl::MutexLock lock(&mutex_);
@@ -78,7 +86,20 @@ class EndEvent {
   // Blocks until the first event. Returns how the job ended, or nullopt for a signal.
   std::optional<collectives::JobState> Wait() {
     pollfd fds[] = {{event_.get(), POLLIN, 0}, {signals_->fd(), POLLIN, 0}};
-    while (::poll(fds, 2, -1) < 0 && errno == EINTR) {
+    bool stop = false;
+    while (!stop) {
+      fds[0].revents = fds[1].revents = 0;
+      if (::poll(fds, 2, -1) < 0 && errno == EINTR) continue;
+      stop = fds[0].revents != 0;
+      while (const std::optional<launcher::ReceivedSignal> signal = signals_->Next()) {
+        const bool obeyed = launcher_ == 0 || signal->sender == launcher_;
+        stop = stop || obeyed;
+        if (obeyed) continue;
+        LogWarning(absl::StrCat(launcher::SignalName(signal->number), " of process ", signal->sender,
+                                " is ignored: the workers may still need this server; to stop the job, signal "
+                                "its launcher, process ",
+                                launcher_));
+      }
     }
     absl::MutexLock lock(&mutex_);
     return state_;
@@ -86,6 +107,7 @@ class EndEvent {
 
  private:
   const std::unique_ptr<launcher::SignalPipe> signals_;
+  const pid_t launcher_;  // 0: none has started this process
   const ipc::Descriptor event_;
   absl::Mutex mutex_;
   std::optional<collectives::JobState> state_ ABSL_GUARDED_BY(mutex_);
@@ -249,7 +271,7 @@ void AddPs(CLI::App& app, CommandContext* context) {
       app.add_subcommand("ps", "Serve a shard of a job's tables; `tandem run --ps N` starts these by itself");
   ps->footer(
       "The job's store is at TANDEM_STORE, else at MASTER_ADDR:MASTER_PORT. Ends with 0 when the job has "
-      "ended well or on SIGTERM, and with an\n"
+      "ended well or on SIGTERM (of `tandem run`, if that has started it), and with an\n"
       "error when the job has failed or its store is gone.");
   ps->add_option("--index", flags->index, "Which server this is, from 0 [TANDEM_PS_INDEX]")
       ->check(CLI::NonNegativeNumber);

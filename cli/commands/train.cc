@@ -8,8 +8,10 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -25,6 +27,7 @@
 #include "base/status.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/train_seeds.h"
+#include "launcher/process/descendants.h"
 #include "launcher/process/spawn.h"
 #include "worker/job/job_parser.h"
 #include "worker/trainer/training_run.h"
@@ -166,14 +169,33 @@ absl::StatusOr<SeedRuns> RunsOf(const Options& options, const worker::JobSpec& j
   return runs;
 }
 
-// Returns the flag that becomes true on SIGTERM. A second SIGTERM ends the process at once.
-const std::atomic<bool>* StopOnSigterm() {
-  static std::atomic<bool> stop{false};  // a signal handler reaches static objects only
+// A signal handler reaches static objects only.
+std::atomic<bool> stop_requested{false};
+std::atomic<int64_t> stop_requested_at_ns{0};  // of CLOCK_MONOTONIC
+std::atomic<bool> second_sigterm_ends{true};
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free);
+
+void OnSigterm(int signal) {
+  timespec now = {};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  const int64_t now_ns = int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+  if (!stop_requested.exchange(true)) {
+    stop_requested_at_ns = now_ns;
+  } else if (second_sigterm_ends && now_ns - stop_requested_at_ns > 1'000'000'000) {
+    ::signal(signal, SIG_DFL);
+    ::raise(signal);  // takes effect when the handler returns
+  }
+}
+
+// Lets SIGTERM set `stop_requested`. A second SIGTERM ends the process, unless it comes within a second: systemd
+// and Slurm signal each process of a job, and a parent may pass its own signal on as well. Under a launcher no
+// SIGTERM ends the process, since the launcher decides how long it waits.
+void StopOnSigterm() {
+  second_sigterm_ends = std::getenv(launcher::kProcessVariable) == nullptr;
   struct sigaction action = {};
-  action.sa_handler = [](int) { stop.store(true, std::memory_order_relaxed); };
-  action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
+  action.sa_handler = OnSigterm;
+  action.sa_flags = SA_RESTART;
   ::sigaction(SIGTERM, &action, nullptr);
-  return &stop;
 }
 
 int Train(Options options) {
@@ -200,7 +222,8 @@ int Train(Options options) {
       {.timeout = job->train.timeout,
        .checkpoint_timeout = job->checkpoint.timeout,
        .spill_dir =
-           options.spill_dir.empty() ? absl::StrCat(job->checkpoint.dir, "/spill") : options.spill_dir});
+           options.spill_dir.empty() ? absl::StrCat(job->checkpoint.dir, "/spill") : options.spill_dir,
+       .stop = &stop_requested});
   if (!session.ok()) {
     LogError(session.status().message());
     return 1;
@@ -209,11 +232,12 @@ int Train(Options options) {
     if (const absl::Status writable = CheckOutputs(options, *job); !writable.ok())
       return (*session)->Finish(writable);
   }
+  StopOnSigterm();
   const absl::StatusOr<worker::RunReport> report = worker::RunTraining(*job, options.run,
                                                                        {.client = (*session)->client(),
                                                                         .group = (*session)->group(),
                                                                         .status = (*session)->status(),
-                                                                        .stop = StopOnSigterm()});
+                                                                        .stop = &stop_requested});
   absl::Status result = report.status();
   if (report.ok() && report->interrupted) {
     if ((*session)->rank() == 0) {

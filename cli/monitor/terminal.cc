@@ -126,12 +126,12 @@ Key Terminal::WaitForKey(absl::Time until) {
     }
     if (fds[0].revents != 0) {
       Key key = Key::kOther;
-      while (const std::optional<int> signal = signals_->Next()) {
-        if (*signal == SIGTSTP) {
+      while (const std::optional<launcher::ReceivedSignal> signal = signals_->Next()) {
+        if (signal->number == SIGTSTP) {
           Leave();
           ::raise(SIGSTOP);
           Enter();  // SIGCONT has come
-        } else if (*signal != SIGWINCH) {
+        } else if (signal->number != SIGWINCH) {
           key = Key::kQuit;
         }
       }

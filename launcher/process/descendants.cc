@@ -8,8 +8,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -64,16 +66,32 @@ bool IsMarked(pid_t pid, absl::string_view mark) {
 
 }  // namespace
 
+pid_t OwnLauncher() {
+  // The value begins with the launcher's pid. A process that inherits it from a child has another parent.
+  const char* const value = std::getenv(kProcessVariable);
+  if (value == nullptr) return 0;
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(absl::string_view(value), absl::MaxSplits('-', 1));
+  pid_t launcher = 0;
+  return absl::SimpleAtoi(parts.first, &launcher) && launcher == ::getppid() ? launcher : 0;
+}
+
 void KillMarked(absl::string_view value) {
   const std::string mark = absl::StrCat(kProcessVariable, "=", value);
   // A process that starts others while it is being looked for may be faster than one pass.
   const absl::Time deadline = MonotonicNow() + kLongest;
+  std::set<pid_t> others = {::getpid()};  // a process without the mark does not get it later
   for (bool killed = true; killed && MonotonicNow() < deadline;) {
     killed = false;
     for (const pid_t pid : AllProcesses()) {
-      if (pid == ::getpid() || !IsMarked(pid, mark) || IsReaper(pid)) continue;
+      if (others.contains(pid)) continue;
+      if (!IsMarked(pid, mark) || IsReaper(pid)) {
+        others.insert(pid);
+        continue;
+      }
       killed = ::kill(pid, SIGKILL) == 0 || killed;
     }
+    if (killed) absl::SleepFor(absl::Milliseconds(1));  // for them to end
   }
 }
 

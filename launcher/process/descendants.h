@@ -24,6 +24,9 @@ namespace tandem::launcher {
 
 inline constexpr char kProcessVariable[] = "TANDEM_PROCESS";
 
+// Returns the pid of the launcher that has started this process as its child, or 0 if none has.
+pid_t OwnLauncher();
+
 // Kills (SIGKILL) the processes of this user whose environment has kProcessVariable with a value that begins
 // with `value`, except the caller and process reapers, which end by themselves. Blocks at most a second.
 void KillMarked(absl::string_view value);

@@ -147,8 +147,8 @@ ProcessEvents Processes::Wait(absl::Time deadline, int wake, bool patient) {
     if (fds[i].revents != 0) console_.sink(i == 2 ? Console::kOut : Console::kErr).Flush();
   }
   if (fds[0].revents != 0) {
-    while (const std::optional<int> signal = signals_->Next()) {
-      if (*signal != SIGCHLD) seen.signals.push_back(*signal);
+    while (const std::optional<ReceivedSignal> signal = signals_->Next()) {
+      if (signal->number != SIGCHLD) seen.signals.push_back(signal->number);
     }
   }
   // Output before ends, so that the last lines of a process are known when its end is reported.

@@ -15,11 +15,13 @@ namespace {
 std::atomic<int> handler_fd{-1};
 static_assert(std::atomic<int>::is_always_lock_free);
 
-void OnSignal(int signal) {
+void OnSignal(int signal, siginfo_t* info, void*) {
   const int saved = errno;
-  const char byte = static_cast<char>(signal);
-  // If the pipe is full, it already holds more signals than the reader needs.
-  [[maybe_unused]] const ssize_t ignored = ::write(handler_fd.load(), &byte, 1);
+  // A positive code is the kernel's; si_pid then means something else.
+  const ReceivedSignal received{.number = signal, .sender = info->si_code <= 0 ? info->si_pid : 0};
+  // The pipe takes it as a whole, because it is smaller than PIPE_BUF. If the pipe is full, it already holds
+  // more signals than the reader needs.
+  [[maybe_unused]] const ssize_t ignored = ::write(handler_fd.load(), &received, sizeof(received));
   errno = saved;
 }
 
@@ -39,8 +41,8 @@ absl::StatusOr<std::unique_ptr<SignalPipe>> SignalPipe::Install(const std::vecto
 SignalPipe::SignalPipe(ipc::Descriptor read, ipc::Descriptor write, const std::vector<int>& signals)
     : read_(std::move(read)), write_(std::move(write)) {
   struct sigaction action = {};
-  action.sa_handler = OnSignal;
-  action.sa_flags = SA_RESTART;
+  action.sa_sigaction = OnSignal;
+  action.sa_flags = SA_RESTART | SA_SIGINFO;
   for (int signal : signals) {
     struct sigaction before = {};
     if (::sigaction(signal, nullptr, &before) == 0 && before.sa_handler == SIG_IGN) continue;
@@ -56,14 +58,14 @@ SignalPipe::~SignalPipe() {
   handler_fd.store(-1);
 }
 
-std::optional<int> SignalPipe::Next() {
-  char byte;
+std::optional<ReceivedSignal> SignalPipe::Next() {
+  ReceivedSignal received;
   ssize_t size;
   do {
-    size = ::read(read_.get(), &byte, 1);
+    size = ::read(read_.get(), &received, sizeof(received));
   } while (size < 0 && errno == EINTR);
-  if (size != 1) return std::nullopt;
-  return byte;
+  if (size != sizeof(received)) return std::nullopt;
+  return received;
 }
 
 }  // namespace tandem::launcher

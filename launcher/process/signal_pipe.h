@@ -7,6 +7,8 @@
 // It is a pipe that a signal handler writes to. A signalfd would require the signals to be blocked in every
 // thread, but libraries (OpenBLAS) start threads before main().
 
+#include <sys/types.h>
+
 #include <memory>
 #include <optional>
 #include <vector>
@@ -15,6 +17,12 @@
 #include "base/ipc/descriptor.h"
 
 namespace tandem::launcher {
+
+// A signal that the process has got. A plain value.
+struct ReceivedSignal {
+  int number = 0;
+  pid_t sender = 0;  // the process that has sent it; 0: the kernel, or a process of another pid namespace
+};
 
 // Handles some signals of the process and queues their numbers in a pipe. At most one exists at a time,
 // because a process has one handler for each signal. Interrupted system calls are restarted (SA_RESTART),
@@ -31,10 +39,10 @@ class SignalPipe {
 
   // A descriptor that is readable while there is a signal for Next. The object owns it.
   int fd() const { return read_.get(); }
-  // Returns the number of the next signal, in the order in which they were handled, or nullopt if there is
-  // none. Never blocks. A signal that arrives several times may be returned as often. Signals are dropped
-  // only if 64 KiB of them (the pipe's size) are waiting.
-  std::optional<int> Next();
+  // Returns the next signal, in the order in which they were handled, or nullopt if there is none. Never
+  // blocks. A signal that arrives several times may be returned as often. Signals are dropped only if 8192 of
+  // them (the pipe's size) are waiting.
+  std::optional<ReceivedSignal> Next();
 
  private:
   SignalPipe(ipc::Descriptor read, ipc::Descriptor write, const std::vector<int>& signals);

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ps/checkpoint/checkpoint_dir.h"
@@ -44,6 +45,20 @@ TEST(CheckpointTest, SigtermSavesACheckpointAndExitsWith75) {
   endless.Signal(SIGTERM);
   EXPECT_EQ(endless.Wait(), 75) << endless.err();
   EXPECT_THAT(endless.err(), HasSubstr("--resume latest"));
+  const absl::StatusOr<std::string> latest = ps::LatestCheckpoint(job.File("ckpt"));
+  ASSERT_TRUE(latest.ok()) << latest.status();
+}
+
+TEST(CheckpointTest, SigtermToEveryProcessSavesACheckpoint) {
+  const JobDir job;
+  Args args = job.LaunchArgs(
+      2, 2, {"--no-baselines", "--set", "train.epochs=100000", "--set", "checkpoint.every_epochs=100000"});
+  TandemProcess launched(args, job.Mark(), job.File("."));
+  ASSERT_TRUE(launched.WaitForOutput("epoch 1/100000")) << launched.err();
+  const std::string mark = absl::StrCat("TANDEM_TEST_MARK=", job.Mark().at("TANDEM_TEST_MARK"));
+  for (const pid_t pid : testing::ProcessesMarked(mark)) ::kill(pid, SIGTERM);
+  EXPECT_EQ(launched.Wait(), 75) << launched.err();
+  EXPECT_TRUE(job.NoLeaks());
   const absl::StatusOr<std::string> latest = ps::LatestCheckpoint(job.File("ckpt"));
   ASSERT_TRUE(latest.ok()) << latest.status();
 }

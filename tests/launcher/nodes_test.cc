@@ -3,6 +3,7 @@
 
 #include <signal.h>
 
+#include <fstream>
 #include <memory>
 #include <string>
 
@@ -26,6 +27,7 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
 using testing::Lines;
+using testing::ProcessesMarked;
 using testing::ReadFile;
 using testing::TandemProcess;
 using testing::WaitUntilNoneMarked;
@@ -92,6 +94,52 @@ TEST_F(NodesTest, AFailureIsNamedOnEveryNode) {
       a->err(),
       ContainsRegex("the job failed: worker/[01] \\(pid [0-9]+\\) exited with code 9, on 127.0.0.1: out "
                     "of memory; stopping it here"));
+  EXPECT_TRUE(NoLeaks());
+}
+
+// Stops a job with workers on one node and a server on another. The workers look for the server while they
+// save.
+class ServerNodeTest : public NodesTest {
+ protected:
+  void StopAndExpectThatTheServerLives(bool signal_server_node) {
+    const std::string save =
+        absl::StrCat("trap 'i=0; while [ $i -lt 20 ]; do sleep 0.02; i=$((i+1)); done; kill -0 $(cat ",
+                     dir_.File("server"),
+                     ") && echo the server lives; exit 75' TERM; echo up $RANK; while :; do sleep 0.05; done");
+    auto workers = Node("workers", "2", {"--workers", "2", "--ps", "0"}, save);
+    auto servers = Node("servers", "2", {"--workers", "0", "--ps", "1"}, save);
+    for (const char* up : {"up 0", "up 1"}) ASSERT_TRUE(workers->WaitForOutput(up)) << workers->err();
+    ASSERT_TRUE(servers->WaitForOutput("serving at")) << servers->err();
+    for (const pid_t pid : ProcessesMarked(absl::StrCat("TANDEM_TEST_MARK=", dir_.path()))) {
+      if (absl::StrContains(ReadFile(absl::StrCat("/proc/", pid, "/environ")), "TANDEM_PS_INDEX=0")) {
+        std::ofstream(dir_.File("server")) << pid;
+      }
+    }
+    if (signal_server_node) servers->Signal(SIGTERM);
+    workers->Signal(SIGTERM);
+    EXPECT_EQ(workers->Wait(), 75) << workers->err();
+    EXPECT_EQ(servers->Wait(), 75) << servers->err();
+    EXPECT_THAT(workers->out(), AllOf(HasSubstr("[worker/0] the server lives"),
+                                      HasSubstr("[worker/1] the server lives")));
+    EXPECT_TRUE(NoLeaks());
+  }
+};
+
+TEST_F(ServerNodeTest, ServersOutliveTheWorkersOfAnotherNode) { StopAndExpectThatTheServerLives(false); }
+
+TEST_F(ServerNodeTest, ServersOutliveTheWorkersOfAnotherNodeIfBothLaunchersAreSignalled) {
+  StopAndExpectThatTheServerLives(true);
+}
+
+TEST_F(NodesTest, ACrashOnAnotherNodeIsNoRequestToStop) {
+  auto a = Node("a", "2", {"--node-rank", "0"},
+                "trap 'exit 75' TERM; echo up; while :; do sleep 0.05; done");
+  auto b = Node("b", "2", {"--node-rank", "1"},
+                absl::StrCat("until [ -e ", dir_.File("go"), " ]; do sleep 0.05; done; kill -SEGV $$"));
+  ASSERT_TRUE(a->WaitForOutput("up")) << a->err();
+  std::ofstream(dir_.File("go")) << "go";
+  EXPECT_EQ(b->Wait(), 139) << b->err();
+  EXPECT_EQ(a->Wait(), 139) << a->err();
   EXPECT_TRUE(NoLeaks());
 }
 

@@ -24,6 +24,8 @@ using ::testing::AllOf;
 using testing::Finished;
 using ::testing::HasSubstr;
 using testing::IsAlive;
+using testing::ProcessesMarked;
+using testing::ReadFile;
 using testing::RunTandem;
 using testing::TandemProcess;
 using testing::WaitUntilNoneMarked;
@@ -139,6 +141,36 @@ TEST_F(StopTest, WorkersThatHaveSavedTheirStateMakeTheLauncherSaySo) {
   EXPECT_THAT(tandem.out(), AllOf(HasSubstr("saved 0"), HasSubstr("saved 1")));
   EXPECT_THAT(tandem.err(), HasSubstr("the job can be run again"));
   EXPECT_TRUE(NoLeaks());
+}
+
+TEST_F(StopTest, ServersOutliveTheWorkersAlsoIfEveryProcessIsSignalled) {
+  // As systemd and Slurm do. The shell's own children are signalled, too, so it waits in a loop.
+  const std::string save = absl::StrCat(
+      "trap 'i=0; while [ $i -lt 20 ]; do sleep 0.02; i=$((i+1)); done; kill -0 $(cat ", dir_.File("server"),
+      ") && echo the server lives; exit 75' TERM; echo up $RANK; while :; do sleep 0.05; done");
+  TandemProcess tandem(Args({"--ps", "1", "--workers", "2"}, save), Mark());
+  for (const char* up : {"up 0", "up 1", "serving at"}) ASSERT_TRUE(tandem.WaitForOutput(up)) << tandem.err();
+  const std::vector<pid_t> all = ProcessesMarked(absl::StrCat("TANDEM_TEST_MARK=", dir_.path()));
+  for (const pid_t pid : all) {
+    if (absl::StrContains(ReadFile(absl::StrCat("/proc/", pid, "/environ")), "TANDEM_PS_INDEX=0")) {
+      std::ofstream(dir_.File("server")) << pid;
+    }
+  }
+  for (const pid_t pid : all) ::kill(pid, SIGTERM);
+  EXPECT_EQ(tandem.Wait(), 75) << tandem.err();
+  EXPECT_EQ(Count(tandem.out(), "the server lives"), 2) << tandem.out() << tandem.err();
+  EXPECT_TRUE(NoLeaks());
+}
+
+TEST_F(StopTest, OnlyTheMainRoleHasStateToSave) {
+  const std::string save = "trap 'exit 75' TERM; echo up $RANK; while :; do sleep 0.05; done";
+  TandemProcess tandem(Args({"--workers", "1", "--role", absl::StrCat("judge=1:/bin/sh -c 'echo sits; exec ",
+                                                                      kForever, "'")},
+                            save),
+                       Mark());
+  for (const char* up : {"up 0", "sits"}) ASSERT_TRUE(tandem.WaitForOutput(up)) << tandem.err();
+  tandem.Signal(SIGTERM);
+  EXPECT_EQ(tandem.Wait(), 75) << tandem.err();
 }
 
 TEST_F(StopTest, AWorkerThatDidNotSaveCountsMoreThanOnesThatDid) {

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/logging.h"
 #include "base/status.h"
 #include "collectives/store/memory_store.h"
@@ -24,6 +25,9 @@ constexpr absl::Duration kLease = absl::Seconds(10);
 // the job.
 const absl::Duration kJobStateDelay = kLease / 4 + absl::Seconds(1);
 
+// How often a waiting worker looks whether it was asked to stop. A signal handler cannot wake it.
+constexpr absl::Duration kStopPollInterval = absl::Milliseconds(20);
+
 bool MayBeCausedByPeer(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsCancelled(status) ||
          absl::IsAborted(status);
@@ -34,6 +38,7 @@ bool MayBeCausedByPeer(const absl::Status& status) {
 absl::StatusOr<std::unique_ptr<WorkerSession>> WorkerSession::Open(const Options& options) {
   std::unique_ptr<WorkerSession> session(new WorkerSession);
   session->alone_ = !collectives::Environment::IsLaunched();
+  session->stop_ = options.stop;
   const absl::Status opened = session->alone_ ? session->OpenAlone(options) : session->OpenInJob(options);
   if (opened.ok()) return session;
   if (session->monitor_ != nullptr) {
@@ -141,7 +146,9 @@ int WorkerSession::Finish(const absl::Status& result) {
   if (MayBeCausedByPeer(result)) {
     // If a member has died, the store notices its silence within a lease. on_end then ends this process with
     // an error that names the dead member.
-    absl::SleepFor(kLease * 1.5);
+    const absl::Time deadline = MonotonicNow() + kLease * 1.5;
+    const auto stop = [this] { return stop_ != nullptr && stop_->load(std::memory_order_relaxed); };
+    while (!stop() && MonotonicNow() < deadline) absl::SleepFor(kStopPollInterval);
   }
   leaving_ = true;
   const absl::Status reported = monitor_->ReportFailure(result.message());

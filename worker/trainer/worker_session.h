@@ -32,6 +32,8 @@ class WorkerSession {
     // A worker that is started alone stores rows that do not fit its memory here. The directory is created
     // when needed. Empty: tables that could need it are refused.
     std::string spill_dir;
+    // Becomes true when this process is asked to stop; nullptr: it never is. Outlives the session.
+    const std::atomic<bool>* stop = nullptr;
   };
   // Connects to the job. Blocks until all processes that it needs are there, but not longer than the timeout;
   // errors name the missing ones. From then on the job monitor ends this process (exit code 1, reason on
@@ -48,7 +50,8 @@ class WorkerSession {
 
   // Reports the result of this worker's part to the job and returns the exit code of the process. If another
   // process may have caused the error, it first waits 15 s for the job to name a dead member. The job then
-  // reports the process that died, not those that noticed.
+  // reports the process that died, not those that noticed. The wait ends when this process is asked to stop,
+  // because then its launcher knows already.
   int Finish(const absl::Status& result);
 
  private:
@@ -58,6 +61,7 @@ class WorkerSession {
 
   collectives::Environment env_;
   bool alone_ = false;
+  const std::atomic<bool>* stop_ = nullptr;
   std::atomic<bool> leaving_{false};
   // Destroyed from the last to the first: the client's calls end before the objects that serve them, and all
   // threads that can record before the recorder (in diagnostics_).

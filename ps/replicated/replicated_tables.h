@@ -77,7 +77,7 @@ struct ReplicationOptions {
   // null if there is one worker.
   std::function<absl::StatusOr<std::vector<std::string>>(absl::string_view bytes)> all_gather;
   // Steps until the first change; the interval doubles after each change, up to `max_interval`.
-  uint64_t first_interval = 40;
+  uint64_t first_interval = 20;
   uint64_t max_interval = 384;
 };
 

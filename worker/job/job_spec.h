@@ -69,7 +69,7 @@ struct EarlyStoppingSpec {
 struct HotRowsSpec {
   size_t budget = size_t{64} << 20;  // bytes of each worker, over all tables
   double min_row_staleness = 1.0;    // rows above this are replicated
-  uint64_t first_steps = 40;         // steps until the first choice; the interval doubles after each ...
+  uint64_t first_steps = 20;         // steps until the first choice; the interval doubles after each ...
   uint64_t every_steps = 384;        // ... up to this one
 };
 

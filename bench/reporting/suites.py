@@ -142,4 +142,26 @@ def rpc(options):
     return measured
 
 
-SUITES = {suite.__name__: suite for suite in (training, step, collectives, ps, latency, fairness, rows, rpc)}
+def quality(options):
+    measured = Measured()
+    flags = ["--rows", "200000", "--epochs", "1", "--seeds", "1", "--data", "small"] if options.quick else ["--seeds", "1-3"]
+    measured.commands.append(" ".join(["bench/quality"] + flags))
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "figures.json")
+        run = [sys.executable, os.path.join(BENCH, "quality"), "--tandem", os.path.abspath(options.tandem), "--json", path]
+        subprocess.run(run + flags, stdout=sys.stderr, check=True, timeout=TIMEOUT_SECONDS, cwd=folder)
+        with open(path, encoding="utf-8") as file:
+            figures = json.load(file)
+    for data, modes in figures.items():
+        for mode, runs in modes.items():
+            case = {"data": data, "mode": mode, "row_staleness": max(r["row_staleness"] for r in runs),
+                    "replicated_rows": max(r["replicated_rows"] for r in runs),
+                    "warned_features": max(r["warned_features"] for r in runs)}
+            found = {"auc": [r["auc"] for r in runs], "samples_per_s": [r["samples_per_s"] for r in runs],
+                     "auc_lost": [abs(s["auc"] - r["auc"]) for s, r in zip(modes["sync"], runs)],
+                     "speed_ratio": [r["samples_per_s"] / s["samples_per_s"] for s, r in zip(modes["sync"], runs)]}
+            measured.cases.append(dict(case, **{what: spread(values) for what, values in found.items()}))
+    return measured
+
+
+SUITES = {suite.__name__: suite for suite in (training, step, collectives, ps, latency, fairness, rows, rpc, quality)}

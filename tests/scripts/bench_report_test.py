@@ -13,6 +13,7 @@ import xml.etree.ElementTree
 
 sys.dont_write_bytecode = True
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PAGES = ("performance.md", "performance_ps.md", "hybrid_quality.md")
 sys.path.insert(0, os.path.join(ROOT, "bench"))
 
 from reporting import pages, plot, suites, summary  # noqa: E402
@@ -168,7 +169,7 @@ class StoredResultsTest(unittest.TestCase):
 
     def test_pages_and_plots_are_those_of_the_stored_results(self):
         blocks, plots = pages.markdown_blocks(self.results), pages.svg_plots(self.results)
-        for name in ("performance.md", "performance_ps.md"):
+        for name in PAGES:
             with open(os.path.join(ROOT, "docs", name), encoding="utf-8") as file:
                 page = file.read()
             self.assertEqual(pages.replace_blocks(page, blocks), page, f"docs/{name}: run bench/report --draw")
@@ -178,7 +179,7 @@ class StoredResultsTest(unittest.TestCase):
 
     def test_every_block_is_on_a_page(self):
         text = ""
-        for name in ("performance.md", "performance_ps.md"):
+        for name in PAGES:
             with open(os.path.join(ROOT, "docs", name), encoding="utf-8") as file:
                 text += file.read()
         for block in pages.BLOCKS:

@@ -59,6 +59,8 @@ class ReplicatedRows {
     const auto found = slots_.find(id);
     return found == slots_.end() ? kAbsent : found->second;
   }
+  // Begins to load what Find(id) reads into the cache.
+  void Prefetch(uint64_t id) const { slots_.prefetch(id); }
   // Returns the ids by slot.
   absl::Span<const uint64_t> ids() const { return ids_; }
   // Returns the row's current values, [dim].

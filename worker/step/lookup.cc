@@ -21,8 +21,8 @@ struct Places {
   T* pulled;
   T* replicated;  // nullptr if the batch has no replicated rows
   T* Row(uint32_t index, size_t dim) const {
-    T* const base = (index & kReplicated) != 0 ? replicated : pulled;
-    return base + (index & ~kReplicated) * dim;
+    T* const bases[] = {pulled, replicated};  // no branch: hot and cold rows alternate at random
+    return bases[index / kReplicated] + (index % kReplicated) * dim;
   }
 };
 
@@ -184,6 +184,7 @@ void Lookup::SplitRows(size_t t) {
   rows.pulled.clear();
   rows.pulled_ends.clear();
   places_.resize(group.unique.size());
+  constexpr size_t kAhead = 16;  // ids whose entries are fetched from memory beforehand
   bool automatic = false;
   for (const ps::Placement placement : rows.placements) automatic |= placement == ps::Placement::kAuto;
   size_t u = 0;
@@ -192,6 +193,7 @@ void Lookup::SplitRows(size_t t) {
     const size_t replicated_before = rows.slots.size();
     remembered_.clear();
     for (; u < group.segment_ends[s]; ++u) {
+      if (u + kAhead < group.unique.size()) replicas->Prefetch(group.unique[u + kAhead]);
       const uint64_t id = group.unique[u];
       const uint32_t slot =
           placement == ps::Placement::kSharded ? ps::ReplicatedRows::kAbsent : replicas->Find(id);

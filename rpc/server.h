@@ -43,6 +43,11 @@ struct ServerOptions {
   // Limits the total size of the unfinished requests of one gRPC connection. Further requests fail with
   // ResourceExhausted, except if there is no other.
   size_t max_held_request_bytes = size_t{1} << 30;
+  // Limits the connections over gRPC that are open at once; further clients are disconnected, and a warning
+  // is logged. 0: 4,096. In any case at most 3/4 of the descriptors that this process may open.
+  size_t max_connections = 0;
+  // Limits the connections through shared memory. Further clients use gRPC.
+  size_t max_shared_memory_connections = 512;
   // Decides which callers are served. nullptr: all are. Health checking and reflection are always served.
   std::shared_ptr<EpochGate> gate = nullptr;
   // Serves gRPC's reflection, which describes every method and message to any client that asks.

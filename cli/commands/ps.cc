@@ -62,6 +62,7 @@ struct ServeFlags {
   uint64_t max_parked = ps::ParameterServerOptions().max_parked_bytes;
   uint64_t max_held = rpc::ServerOptions().max_held_request_bytes;
   uint64_t max_unsent = rpc::ServerOptions().max_unsent_response_bytes;
+  size_t max_connections = 0;  // as rpc::ServerOptions::max_connections
 };
 
 // Waits for the event that ends the server: SIGTERM, SIGINT, or the end of the job. JobEnded may be called
@@ -222,6 +223,7 @@ absl::Status Serve(const ServeFlags& flags) {
                                               .threads = flags.threads,
                                               .max_unsent_response_bytes = flags.max_unsent,
                                               .max_held_request_bytes = flags.max_held,
+                                              .max_connections = flags.max_connections,
                                               .gate = gate,
                                               .reflection = flags.reflection},
                                              {server.service()}));
@@ -338,6 +340,12 @@ void AddPs(CLI::App& app, CommandContext* context) {
       "--max-unsent", &flags->max_unsent, "TANDEM_PS_MAX_UNSENT",
       "Memory of answers that a connection's client does not read; none of its requests are taken meanwhile",
       "64MiB");
+  variables->Add(
+      ps->add_option("--max-connections", flags->max_connections,
+                     "Connections over gRPC at once; more are refused. In any case 3/4 of `ulimit -n`")
+          ->check(CLI::Range(1, 1 << 20))
+          ->default_str("4096"),
+      "TANDEM_PS_MAX_CONNECTIONS");
   ps->add_option(
         "--metrics-port", flags->metrics_port,
         "Serve /metrics for Prometheus at this port of --listen's host; 0: the kernel picks [not served]")

@@ -54,7 +54,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   absl::StatusOr<std::unique_ptr<shm::ShmServer>> shm =
       shm::ShmServer::Start({.max_message_bytes = options.max_message_bytes,
                              .payload_bytes = options.shared_memory_bytes,
-                             .threads = options.threads},
+                             .threads = options.threads,
+                             .max_connections = options.max_shared_memory_connections},
                             services);
   if (absl::IsInvalidArgument(shm.status())) return shm.status();
   if (!shm.ok()) {

@@ -3,40 +3,25 @@
 
 #include <sys/socket.h>
 
-#include "grpc/support/sync.h"
-#include "grpcpp/version_info.h"
-
-// gRPC's channel arguments accept a grpc_socket_mutator, but its public headers do not define it. This is the
-// definition in gRPC 1.51.
-#if GRPC_CPP_VERSION_MAJOR == 1 && GRPC_CPP_VERSION_MINOR == 51
-
-struct grpc_mutate_socket_info {
-  int fd;
-  int usage;
-};
-struct grpc_socket_mutator_vtable {
-  bool (*mutate_fd)(int fd, grpc_socket_mutator* mutator);
-  int (*compare)(grpc_socket_mutator* a, grpc_socket_mutator* b);
-  void (*destroy)(grpc_socket_mutator* mutator);
-  bool (*mutate_fd_2)(const grpc_mutate_socket_info* info, grpc_socket_mutator* mutator);
-};
-struct grpc_socket_mutator {
-  const grpc_socket_mutator_vtable* vtable;
-  gpr_refcount refcount;
-};
-void grpc_socket_mutator_init(grpc_socket_mutator* mutator, const grpc_socket_mutator_vtable* vtable);
+#include "rpc/grpc/socket_mutator.h"
 
 namespace tandem::rpc {
-namespace {
 
-constexpr int kBytes = 2 << 20;
-
-bool Widen(int fd, grpc_socket_mutator*) {
+void WidenUnixSocket(int fd) {
+  constexpr int kBytes = 2 << 20;
   int domain = 0;
   socklen_t size = sizeof(domain);
   if (::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX) {
     ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kBytes, sizeof(kBytes));
   }
+}
+
+#if TANDEM_GRPC_SOCKET_MUTATOR
+
+namespace {
+
+bool Widen(int fd, grpc_socket_mutator*) {
+  WidenUnixSocket(fd);
   return true;  // smaller buffers are only slower
 }
 bool WidenAny(const grpc_mutate_socket_info* info, grpc_socket_mutator* mutator) {
@@ -55,12 +40,10 @@ void WidenUnixSockets(grpc::ChannelArguments* arguments) {
   arguments->SetSocketMutator(mutator);  // takes ownership
 }
 
-}  // namespace tandem::rpc
-
 #else
 
-namespace tandem::rpc {
 void WidenUnixSockets(grpc::ChannelArguments*) {}
-}  // namespace tandem::rpc
 
 #endif
+
+}  // namespace tandem::rpc

@@ -93,16 +93,18 @@ absl::StatusOr<std::shared_ptr<Link>> Dial(const std::string& socket, const std:
                                 std::move(peer), max_message_bytes);
 }
 
-Acceptor::Acceptor(const Geometry& geometry, size_t max_message_bytes)
+Acceptor::Acceptor(const Geometry& geometry, size_t max_message_bytes, std::function<bool()> full)
     : geometry_(geometry),
       max_message_bytes_(max_message_bytes),
+      full_(std::move(full)),
       socket_name_(absl::StrCat("tandem-rpc-", ipc::RandomToken())),
       secret_(ipc::RandomToken()) {}
 
-absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Open(const Geometry& geometry, size_t max_message_bytes) {
+absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Open(const Geometry& geometry, size_t max_message_bytes,
+                                                         std::function<bool()> full) {
   // If the kernel refuses the memory now, it would refuse it for every client.
   TANDEM_RETURN_IF_ERROR(ipc::MemoryFile::Create("tandem-rpc", geometry.total_bytes).status());
-  std::unique_ptr<Acceptor> acceptor(new Acceptor(geometry, max_message_bytes));
+  std::unique_ptr<Acceptor> acceptor(new Acceptor(geometry, max_message_bytes, std::move(full)));
   TANDEM_ASSIGN_OR_RETURN(acceptor->listener_,
                           ipc::ListenAbstract(acceptor->socket_name_, kMaxPendingClients));
   return acceptor;
@@ -154,6 +156,7 @@ std::shared_ptr<Link> Acceptor::CompleteHandshake(ipc::Descriptor socket, Caller
       !SameSecret(hello.secret, secret_, sizeof(hello.secret))) {
     return nullptr;
   }
+  if (full_ && full_()) return nullptr;  // several clients may have got an offer at the same time
   *caller = hello.caller_bytes > sizeof(hello.caller) ? Caller{.epoch = -1}
                                                       : Caller::FromBytes({hello.caller, hello.caller_bytes});
   absl::StatusOr<std::unique_ptr<ipc::MemoryFile>> memory =

@@ -7,6 +7,7 @@
 // connects to the socket, sends the secret and receives the descriptor of memory created for it. The socket
 // stays open: each side wakes the other through it, and its end reports that the peer has ended.
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -39,8 +40,10 @@ using TakeLink = absl::AnyInvocable<void(std::shared_ptr<Link>, Caller)>;
 class Acceptor {
  public:
   // Starts listening. Every connection gets the layout `geometry`. FailedPrecondition if the kernel refuses
-  // the socket or the memory.
-  static absl::StatusOr<std::unique_ptr<Acceptor>> Open(const Geometry& geometry, size_t max_message_bytes);
+  // the socket or the memory. While `full` returns true, clients are disconnected instead of getting memory;
+  // it is called in Wait. nullptr: never.
+  static absl::StatusOr<std::unique_ptr<Acceptor>> Open(const Geometry& geometry, size_t max_message_bytes,
+                                                        std::function<bool()> full = nullptr);
 
   const std::string& socket_name() const { return socket_name_; }
   const std::string& secret() const { return secret_; }
@@ -57,11 +60,12 @@ class Acceptor {
     ipc::Descriptor socket;
     absl::Time deadline;  // the client is disconnected if it has not sent the secret by then
   };
-  Acceptor(const Geometry& geometry, size_t max_message_bytes);
+  Acceptor(const Geometry& geometry, size_t max_message_bytes, std::function<bool()> full);
   std::shared_ptr<Link> CompleteHandshake(ipc::Descriptor socket, Caller* caller);
 
   const Geometry geometry_;
   const size_t max_message_bytes_;
+  const std::function<bool()> full_;
   const std::string socket_name_;
   const std::string secret_;
   ipc::Descriptor listener_;

@@ -3,9 +3,11 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -145,9 +147,19 @@ void ServingThread::Poll(bool wait, std::vector<std::shared_ptr<ServerConnection
 
 // ---- ShmServer
 
+namespace {
+// A connection keeps one descriptor open.
+size_t MostConnections() {
+  rlimit descriptors = {};
+  if (::getrlimit(RLIMIT_NOFILE, &descriptors) != 0 || descriptors.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
+  return std::max<size_t>(1, descriptors.rlim_cur / 8);
+}
+}  // namespace
+
 ShmServer::ShmServer(const ShmServerOptions& options, std::vector<Service> services)
     : limits_{.max_message_bytes = options.max_message_bytes, .max_unsent_bytes = options.payload_bytes},
       max_threads_(options.threads > 0 ? options.threads : ipc::UsableProcessors()),
+      max_connections_(std::min(options.max_connections, MostConnections())),
       methods_(std::make_shared<const MethodTable>(std::move(services))),
       stop_event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
@@ -156,7 +168,10 @@ absl::StatusOr<std::unique_ptr<ShmServer>> ShmServer::Start(const ShmServerOptio
   TANDEM_ASSIGN_OR_RETURN(const Geometry geometry, Geometry::Make(kRecordsBytes, options.payload_bytes));
   std::unique_ptr<ShmServer> server(new ShmServer(options, std::move(services)));
   if (server->stop_event_.get() < 0) return absl::FailedPreconditionError("no descriptor is left");
-  TANDEM_ASSIGN_OR_RETURN(server->acceptor_, Acceptor::Open(geometry, options.max_message_bytes));
+  TANDEM_ASSIGN_OR_RETURN(server->acceptor_,
+                          Acceptor::Open(geometry, options.max_message_bytes, [s = server.get()] {
+                            return s->connections() >= s->max_connections();
+                          }));
   server->accept_thread_ = std::thread([s = server.get()] { s->AcceptLoop(); });
   return server;
 }
@@ -229,6 +244,10 @@ Service OfferService(const ShmServer* server, std::string refusal) {
       response.set_refusal(refusal);
     } else if (request.host() != host) {
       response.set_refusal("the server is on another host, or in another network namespace");
+    } else if (server->connections() >= server->max_connections()) {
+      response.set_refusal(absl::StrCat("the server has ", server->max_connections(),
+                                        " connections through shared memory, which is its limit "
+                                        "(ServerOptions::max_shared_memory_connections)"));
     } else if (request.layout() != kMagic) {
       response.set_refusal("the server runs another version, whose layout of shared memory differs");
     } else {

@@ -30,6 +30,9 @@ struct ShmServerOptions {
   size_t payload_bytes = size_t{32} << 20;
   // Largest number of serving threads. 0: the number of processors that this process may use.
   int threads = 0;
+  // Largest number of connections. Each commits up to twice payload_bytes. At most 1/8 of the descriptors
+  // that this process may open.
+  size_t max_connections = 512;
 };
 
 // Serves some of the connections on one thread. Owned by the server.
@@ -78,6 +81,7 @@ class ShmServer {
   const std::string& secret() const { return acceptor_->secret(); }
   // Returns the number of connections.
   size_t connections() const;
+  size_t max_connections() const { return max_connections_; }
 
   // Implements Server::Shutdown.
   void Shutdown(absl::Duration grace);
@@ -93,6 +97,7 @@ class ShmServer {
 
   const ServerLimits limits_;
   const size_t max_threads_;
+  const size_t max_connections_;
   const std::shared_ptr<const MethodTable> methods_;
   const ipc::Descriptor stop_event_;
   std::unique_ptr<Acceptor> acceptor_;

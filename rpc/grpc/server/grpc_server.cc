@@ -19,10 +19,10 @@
 #include "rpc/address.h"
 #include "rpc/grpc/grpc_library.h"
 #include "rpc/grpc/grpc_time.h"
+#include "rpc/grpc/server/connection_limit.h"
 #include "rpc/grpc/server/health_service.h"
 #include "rpc/grpc/server/stream_service.h"
 #include "rpc/grpc/server/unary_service.h"
-#include "rpc/grpc/unix_buffers.h"
 #include "rpc/server.h"
 #include "rpc/wire/frame.h"
 
@@ -81,10 +81,14 @@ class GrpcServer : public Server {
   bool shut_down_ ABSL_GUARDED_BY(shutdown_mutex_) = false;
 };
 
-class UnixBuffers : public grpc::ServerBuilderOption {
+class LimitConnections : public grpc::ServerBuilderOption {
  public:
-  void UpdateArguments(grpc::ChannelArguments* arguments) override { WidenUnixSockets(arguments); }
+  explicit LimitConnections(std::shared_ptr<ConnectionLimit> limit) : limit_(std::move(limit)) {}
+  void UpdateArguments(grpc::ChannelArguments* arguments) override { limit_->AddTo(arguments); }
   void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>*) override {}
+
+ private:
+  const std::shared_ptr<ConnectionLimit> limit_;
 };
 
 // Removes the plugin that gRPC's reflection library adds to every server of a program that links it.
@@ -115,7 +119,12 @@ void Configure(const ServerOptions& options, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 64 << 20);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 1 << 20);
   builder->AddChannelArgument(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kFramePayload);
-  builder->SetOption(std::make_unique<UnixBuffers>());
+  // A connection that has not sent HTTP/2's preface by then is closed.
+  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 20000);
+  // Tandem's own channels need a few streams each. Stock clients wait for a free one.
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 1024);
+  builder->SetOption(std::make_unique<LimitConnections>(
+      std::make_shared<ConnectionLimit>(options.listen, EffectiveConnections(options.max_connections))));
   if (!options.reflection) builder->SetOption(std::make_unique<NoReflection>());
   // Reflection is the only synchronous service, so one thread suffices. (In addition to the server's queues,
   // gRPC gives it a queue that does not wait for connections.)

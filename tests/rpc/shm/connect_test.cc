@@ -62,6 +62,17 @@ Service BorrowingService(std::atomic<int>* borrowed) {
   });
 }
 
+TEST(ConnectTest, AClientBeyondTheLimitOfSharedMemoryUsesGrpc) {
+  auto server = StartServer(PlainEchoService(), {.max_shared_memory_connections = 1});
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto first, Connect(TargetOf(*server), {.transport = "shm"}));
+  EXPECT_THAT(Connect(TargetOf(*server), {.transport = "shm"}).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("1 connections through shared memory, which is its limit")));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto second, Connect(TargetOf(*server)));
+  TANDEM_EXPECT_OK(second->Call(kEcho, Bytes(), {.timeout = kTestTimeout}));
+  TANDEM_EXPECT_OK(first->Call(kEcho, Bytes(), {.timeout = kTestTimeout}));
+}
+
 TEST(ConnectTest, AServerOfThisHostSharesMemoryByItself) {
   auto server = StartServer(PlainEchoService());
   TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, Connect(TargetOf(*server)));

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rpc/grpc/server/connection_limit.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/logging.h"
+#include "rpc/grpc/socket_mutator.h"
+#include "rpc/grpc/unix_buffers.h"
+
+namespace tandem::rpc {
+namespace {
+
+// The clients that are refused at once when the limit is reached. More wait for the next event.
+constexpr int kRefusedAtOnce = 1024;
+constexpr absl::Duration kBetweenWarnings = absl::Minutes(1);
+
+// Returns the frames with which an HTTP/2 server refuses a connection: empty SETTINGS, then GOAWAY with the
+// code ENHANCE_YOUR_CALM and a text (RFC 9113, 6.5 and 6.8).
+std::string RefusalFrames(const std::string& text) {
+  const auto header = [](size_t size, char type) {
+    return std::string({static_cast<char>(size >> 16), static_cast<char>(size >> 8), static_cast<char>(size),
+                        type, 0, 0, 0, 0, 0});
+  };
+  const std::string goaway = absl::StrCat(std::string({0, 0, 0, 0, 0, 0, 0, 11}), text);
+  return absl::StrCat(header(0, 4), header(goaway.size(), 7), goaway);
+}
+
+// Returns " (port N)", or "" if `fd` is no TCP socket.
+std::string PortOf(int fd) {
+  sockaddr_storage address = {};
+  socklen_t size = sizeof(address);
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return "";
+  if (address.ss_family == AF_INET)
+    return absl::StrCat(" (port ", ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port), ")");
+  if (address.ss_family == AF_INET6)
+    return absl::StrCat(" (port ", ntohs(reinterpret_cast<const sockaddr_in6&>(address).sin6_port), ")");
+  return "";
+}
+
+ino_t InodeOf(int fd) {
+  struct stat about = {};
+  return ::fstat(fd, &about) == 0 ? about.st_ino : 0;
+}
+
+}  // namespace
+
+size_t EffectiveConnections(size_t wanted) {
+  rlimit descriptors = {};
+  if (wanted == 0) wanted = kDefaultConnections;
+  if (::getrlimit(RLIMIT_NOFILE, &descriptors) != 0 || descriptors.rlim_cur == RLIM_INFINITY) return wanted;
+  return std::clamp<size_t>(descriptors.rlim_cur / 4 * 3, 1, wanted);
+}
+
+ConnectionLimit::ConnectionLimit(std::string server, size_t limit)
+    : server_(std::move(server)),
+      limit_(limit),
+      reason_(RefusalFrames(absl::StrCat(
+          "the server has ", limit_, " connections, which is its limit (ServerOptions::max_connections)"))) {}
+
+void ConnectionLimit::AddListener(int fd) {
+  absl::MutexLock lock(&mutex_);
+  listeners_.push_back(fd);
+}
+
+void ConnectionLimit::AddConnection(int fd) {
+  WidenUnixSocket(fd);
+  absl::MutexLock lock(&mutex_);
+  if (connections_.size() >= limit_) RemoveClosed();
+  if (connections_.size() < limit_) {
+    connections_.push_back({fd, InodeOf(fd)});
+    return;
+  }
+  Refuse(fd);  // gRPC reads the end of the connection and closes it
+  RefuseWaiting();
+  const absl::Time now = MonotonicNow();
+  if (now < next_warning_) return;
+  next_warning_ = now + kBetweenWarnings;
+  LogWarning(
+      absl::StrCat("the server at ", server_, PortOf(fd), " has ", limit_,
+                   " connections, which is its limit (ServerOptions::max_connections, --max-connections): "
+                   "further clients are refused"));
+}
+
+size_t ConnectionLimit::size() {
+  absl::MutexLock lock(&mutex_);
+  RemoveClosed();
+  return connections_.size();
+}
+
+void ConnectionLimit::RemoveClosed() {
+  std::erase_if(connections_, [](const Connection& one) { return InodeOf(one.fd) != one.inode; });
+}
+
+void ConnectionLimit::Refuse(int fd) const {
+  // A new connection has space for so few bytes.
+  [[maybe_unused]] const ssize_t ignored =
+      ::send(fd, reason_.data(), reason_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  ::shutdown(fd, SHUT_RDWR);
+}
+
+void ConnectionLimit::RefuseWaiting() {
+  // gRPC closes its listeners only after it has stopped accepting, so these descriptors are its own.
+  for (const int listener : listeners_) {
+    const int flags = ::fcntl(listener, F_GETFL);
+    if (flags < 0 || (flags & O_NONBLOCK) == 0) continue;
+    for (int i = 0; i < kRefusedAtOnce; ++i) {
+      const int fd = ::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+      if (fd < 0) break;
+      Refuse(fd);
+      ::close(fd);
+    }
+  }
+}
+
+#if TANDEM_GRPC_SOCKET_MUTATOR
+
+namespace {
+
+struct LimitingMutator : grpc_socket_mutator {
+  std::shared_ptr<ConnectionLimit> limit;
+};
+
+bool IgnoreSocket(int, grpc_socket_mutator*) { return true; }
+bool CountSocket(const grpc_mutate_socket_info* info, grpc_socket_mutator* mutator) {
+  ConnectionLimit& limit = *static_cast<LimitingMutator*>(mutator)->limit;
+  if (info->usage == kServerListener) limit.AddListener(info->fd);
+  if (info->usage == kServerConnection) limit.AddConnection(info->fd);
+  return true;  // after false gRPC would never accept again
+}
+int CompareLimits(grpc_socket_mutator* a, grpc_socket_mutator* b) { return a < b ? -1 : a > b ? 1 : 0; }
+void DeleteLimit(grpc_socket_mutator* mutator) { delete static_cast<LimitingMutator*>(mutator); }
+
+constexpr grpc_socket_mutator_vtable kLimiting = {&IgnoreSocket, &CompareLimits, &DeleteLimit, &CountSocket};
+
+}  // namespace
+
+void ConnectionLimit::AddTo(grpc::ChannelArguments* arguments) {
+  auto* const mutator = new LimitingMutator;
+  grpc_socket_mutator_init(mutator, &kLimiting);
+  mutator->limit = shared_from_this();
+  arguments->SetSocketMutator(mutator);  // takes ownership
+}
+
+#else
+
+void ConnectionLimit::AddTo(grpc::ChannelArguments*) {}
+
+#endif
+
+}  // namespace tandem::rpc

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TANDEM_RPC_GRPC_SERVER_CONNECTION_LIMIT_H_
+#define TANDEM_RPC_GRPC_SERVER_CONNECTION_LIMIT_H_
+
+// Bounds the connections of a gRPC server. gRPC 1.51 has no such option, and a server of it that runs out of
+// descriptors stops accepting for good. Only used in rpc/grpc.
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "grpcpp/support/channel_arguments.h"
+
+namespace tandem::rpc {
+
+inline constexpr size_t kDefaultConnections = 4096;
+// Returns the number of connections that a server with ServerOptions::max_connections = `wanted` accepts: at
+// most 3/4 of the descriptors that this process may open, and kDefaultConnections if `wanted` is 0.
+size_t EffectiveConnections(size_t wanted);
+
+// Counts the open connections of one server by their sockets. A connection beyond the limit is closed as soon
+// as it is accepted, with an HTTP/2 GOAWAY that names the limit. gRPC's clients get Unavailable, "GOAWAY
+// received". The server logs the limit, at most once a minute. Thread-safe.
+class ConnectionLimit : public std::enable_shared_from_this<ConnectionLimit> {
+ public:
+  // `server` names the server in messages.
+  ConnectionLimit(std::string server, size_t limit);
+
+  // Makes servers with these arguments obey this limit and widens their unix sockets (unix_buffers.h). No
+  // effect with a gRPC release whose sockets are not known here.
+  void AddTo(grpc::ChannelArguments* arguments);
+
+  // Called by gRPC with a socket that is about to listen, and with a new connection.
+  void AddListener(int fd);
+  void AddConnection(int fd);
+  // Returns the number of open connections.
+  size_t size();
+
+ private:
+  struct Connection {
+    int fd;
+    ino_t inode;  // a descriptor with another inode belongs to something else: this connection is closed
+  };
+  void RemoveClosed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Sends the reason and ends the connection. The descriptor stays open.
+  void Refuse(int fd) const;
+  // Refuses the clients that wait to be accepted, so that gRPC does not collect their descriptors.
+  void RefuseWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const std::string server_;
+  const size_t limit_;
+  const std::string reason_;  // as HTTP/2 frames
+  absl::Mutex mutex_;
+  std::vector<int> listeners_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Connection> connections_ ABSL_GUARDED_BY(mutex_);  // may contain closed ones
+  absl::Time next_warning_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+};
+
+}  // namespace tandem::rpc
+
+#endif  // TANDEM_RPC_GRPC_SERVER_CONNECTION_LIMIT_H_

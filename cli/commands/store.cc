@@ -12,8 +12,10 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
+#include "collectives/store/limits.h"
 #include "collectives/store/store_server.h"
 #include "launcher/process/signal_pipe.h"
 #include "rpc/address.h"
@@ -21,12 +23,19 @@
 namespace tandem::cli {
 namespace {
 
-absl::Status Serve(const std::string& listen) {
+struct StoreFlags {
+  std::string listen = "127.0.0.1:0";
+  collectives::StoreLimits limits;
+  size_t max_connections = 0;  // as rpc::ServerOptions::max_connections
+};
+
+absl::Status Serve(const StoreFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<launcher::SignalPipe> signals,
                           launcher::SignalPipe::Install({SIGTERM, SIGINT}));
-  TANDEM_ASSIGN_OR_RETURN(const rpc::Address address, rpc::ParseAddress(listen));
+  TANDEM_ASSIGN_OR_RETURN(const rpc::Address address, rpc::ParseAddress(flags.listen));
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<collectives::StoreServer> store,
-                          collectives::StoreServer::Start(listen));
+                          collectives::StoreServer::Start(flags.listen, Clock::Real(), nullptr, flags.limits,
+                                                          flags.max_connections));
   std::printf("%s:%d\n", address.host.c_str(), store->port());
   std::fflush(stdout);
   pollfd stop = {signals->fd(), POLLIN, 0};
@@ -39,16 +48,33 @@ absl::Status Serve(const std::string& listen) {
 }  // namespace
 
 void AddStore(CLI::App& app, CommandContext* context) {
-  auto listen = std::make_shared<std::string>("127.0.0.1:0");
+  auto flags = std::make_shared<StoreFlags>();
   CLI::App* store =
       app.add_subcommand("store", "Serve a key-value store at which the launchers of a job can meet");
   store->footer(
       "Prints its address, and serves until SIGTERM or SIGINT. Any node may die while it lives:\n"
       "tandem run --nnodes 2:4 --rdzv-backend c10d --rdzv-conf is_host=false --rdzv-endpoint HOST:PORT -- "
       "PROGRAM");
-  store->add_option("--listen", *listen, "host:port to bind; port 0: the kernel picks")
+  store->add_option("--listen", flags->listen, "host:port to bind; port 0: the kernel picks")
       ->capture_default_str();
-  store->callback([listen, context] { context->exit_code = Report("store", Serve(*listen)); });
+  store->add_option("--max-keys", flags->limits.keys, "Keys and queued items; more are refused")
+      ->check(CLI::Range(1, 1 << 30))
+      ->capture_default_str();
+  store
+      ->add_option("--max-bytes", flags->limits.bytes,
+                   "Memory of keys, values and queued items, in bytes or as 64MiB; more are refused")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->check(CLI::Range(uint64_t{1} << 10, uint64_t{1} << 40))
+      ->default_str("1GiB");
+  store->add_option("--max-waits", flags->limits.waits, "Calls that wait at once; more are refused")
+      ->check(CLI::Range(1, 1 << 24))
+      ->capture_default_str();
+  store
+      ->add_option("--max-connections", flags->max_connections,
+                   "Connections at once; more are refused. In any case 3/4 of `ulimit -n`")
+      ->check(CLI::Range(1, 1 << 20))
+      ->default_str("4096");
+  store->callback([flags, context] { context->exit_code = Report("store", Serve(*flags)); });
 }
 
 }  // namespace tandem::cli

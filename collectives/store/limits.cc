@@ -71,6 +71,34 @@ absl::Status ValidateStoreEntries(absl::Span<const std::string> keys, absl::Span
   return ValidateStoreBatch(keys.size(), bytes);
 }
 
+absl::Status ValidateStoreTotal(absl::string_view key, size_t keys, size_t bytes, const StoreLimits& limits) {
+  if (keys > limits.keys) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "no space for ", QuoteKey(key), ": the store may hold ", limits.keys,
+        " keys and queued items (--max-keys of tandem store); delete what is not needed any more"));
+  }
+  if (bytes > limits.bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no space for ", QuoteKey(key), ": the store would hold ", bytes, " bytes and may hold ",
+                     limits.bytes, " (--max-bytes of tandem store); delete what is not needed any more"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateStoreWaits(size_t waits, size_t bytes, const StoreLimits& limits) {
+  if (waits > limits.waits) {
+    return absl::ResourceExhaustedError(absl::StrCat(limits.waits,
+                                                     " calls wait in the store already, which is its limit "
+                                                     "(--max-waits of tandem store); try again later"));
+  }
+  if (bytes > limits.wait_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat("the keys for which calls wait in the store would have ",
+                                                     bytes, " bytes; the limit is ", limits.wait_bytes,
+                                                     "; wait for fewer keys at once"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<int64_t> StoreSum(absl::string_view key, const absl::optional<absl::string_view>& held,
                                  int64_t delta) {
   int64_t sum = 0;

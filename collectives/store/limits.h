@@ -22,6 +22,17 @@ inline constexpr size_t kMaxStoreValueBytes = 64 << 20;
 inline constexpr size_t kMaxStoreBatchBytes = 256 << 20;
 inline constexpr size_t kMaxStoreWaitKeys = 64 << 10;
 
+// The limits of a whole store. They bound the memory that its clients can make the serving process use. A
+// call beyond one of them returns ResourceExhausted, which names the limit, and changes nothing.
+struct StoreLimits {
+  size_t keys = size_t{1} << 20;   // keys and queued items
+  size_t bytes = size_t{1} << 30;  // of keys, values and queued items
+  // The limits of a StoreService's deferred calls: Get, Wait, MultiGet and Pop, while what they wait for is
+  // absent. Calls that need not wait are always served.
+  size_t waits = size_t{1} << 16;
+  size_t wait_bytes = size_t{1} << 30;  // of the keys that they name
+};
+
 // Returns InvalidArgument for an empty key or one longer than kMaxStoreKeyBytes.
 absl::Status ValidateStoreKey(absl::string_view key);
 // Returns InvalidArgument for a value longer than kMaxStoreValueBytes.
@@ -34,6 +45,12 @@ absl::Status ValidateStoreKeys(absl::Span<const std::string> keys);
 absl::Status ValidateStoreEntries(absl::Span<const std::string> keys, absl::Span<const std::string> values);
 // Checks the size of a MultiGet or MultiSet: `bytes` is the size of all values, at most kMaxStoreBatchBytes.
 absl::Status ValidateStoreBatch(size_t keys, size_t bytes);
+
+// Returns ResourceExhausted if a store that would hold `keys` keys and items of `bytes` bytes after a write
+// to `key` exceeds `limits`.
+absl::Status ValidateStoreTotal(absl::string_view key, size_t keys, size_t bytes, const StoreLimits& limits);
+// Returns ResourceExhausted if `waits` deferred calls that name `bytes` bytes of keys exceed `limits`.
+absl::Status ValidateStoreWaits(size_t waits, size_t bytes, const StoreLimits& limits);
 
 // Returns the result of Add for a key that holds `held`. InvalidArgument if that is no number, or if the sum
 // does not fit 64 bits.

@@ -32,12 +32,41 @@ std::vector<std::string> MemoryStore::Values(absl::Span<const std::string> keys,
   return values;
 }
 
+absl::Status MemoryStore::Admit(absl::string_view key, size_t bytes) const {
+  const auto it = values_.find(key);
+  if (it == values_.end()) {
+    return ValidateStoreTotal(key, values_.size() + items_ + 1, bytes_ + key.size() + bytes, limits_);
+  }
+  if (bytes <= it->second.size()) return absl::OkStatus();
+  return ValidateStoreTotal(key, values_.size() + items_, bytes_ - it->second.size() + bytes, limits_);
+}
+
+absl::Status MemoryStore::AdmitAll(absl::Span<const std::string> keys,
+                                   absl::Span<const std::string> values) const {
+  absl::flat_hash_map<absl::string_view, size_t> last;  // the size that stays, of each distinct key
+  for (size_t i = 0; i < keys.size(); ++i) last[keys[i]] = values[i].size();
+  size_t count = values_.size() + items_, bytes = bytes_;
+  for (const auto& [key, size] : last) {
+    const auto it = values_.find(key);
+    if (it == values_.end()) {
+      ++count;
+      bytes += key.size() + size;
+    } else {
+      bytes = bytes - it->second.size() + size;
+    }
+  }
+  if (bytes <= bytes_ && count == values_.size() + items_) return absl::OkStatus();
+  return ValidateStoreTotal(keys[0], count, bytes, limits_);
+}
+
 void MemoryStore::Put(absl::string_view key, std::string value, std::vector<Fired>* fired) {
   auto it = values_.find(key);
   if (it != values_.end()) {
+    bytes_ = bytes_ - it->second.size() + value.size();
     it->second = std::move(value);
     return;  // the key existed: no thread waits for it
   }
+  bytes_ += key.size() + value.size();
   values_.emplace(std::string(key), std::move(value));
   auto waiting = by_key_.find(key);
   if (waiting == by_key_.end()) return;
@@ -66,6 +95,7 @@ absl::Status MemoryStore::Set(absl::string_view key, absl::string_view value) {
   std::vector<Fired> fired;
   {
     absl::MutexLock lock(&mutex_);
+    TANDEM_RETURN_IF_ERROR(Admit(key, value.size()));
     Put(key, std::string(value), &fired);
   }
   Run(std::move(fired));
@@ -77,6 +107,7 @@ absl::Status MemoryStore::MultiSet(absl::Span<const std::string> keys, absl::Spa
   std::vector<Fired> fired;
   {
     absl::MutexLock lock(&mutex_);
+    TANDEM_RETURN_IF_ERROR(AdmitAll(keys, values));
     for (size_t i = 0; i < keys.size(); ++i) Put(keys[i], values[i], &fired);
   }
   Run(std::move(fired));
@@ -93,7 +124,9 @@ absl::StatusOr<int64_t> MemoryStore::Add(absl::string_view key, int64_t delta) {
     absl::optional<absl::string_view> held;
     if (it != values_.end()) held = it->second;
     TANDEM_ASSIGN_OR_RETURN(sum, StoreSum(key, held, delta));
-    Put(key, absl::StrCat(sum), &fired);
+    std::string value = absl::StrCat(sum);
+    TANDEM_RETURN_IF_ERROR(Admit(key, value.size()));
+    Put(key, std::move(value), &fired);
   }
   Run(std::move(fired));
   return sum;
@@ -109,10 +142,13 @@ absl::StatusOr<int64_t> MemoryStore::Append(absl::string_view key, absl::string_
     auto it = values_.find(key);
     if (it == values_.end()) {
       length = static_cast<int64_t>(value.size());
+      TANDEM_RETURN_IF_ERROR(Admit(key, value.size()));
       Put(key, std::string(value), &fired);
     } else {
       TANDEM_RETURN_IF_ERROR(ValidateStoreSize(key, it->second.size() + value.size()));
+      TANDEM_RETURN_IF_ERROR(Admit(key, it->second.size() + value.size()));
       it->second.append(value.data(), value.size());
+      bytes_ += value.size();
       length = static_cast<int64_t>(it->second.size());
     }
   }
@@ -131,6 +167,7 @@ absl::StatusOr<std::string> MemoryStore::CompareSet(absl::string_view key, absl:
     if (it == values_.end() ? !expected.empty() : it->second != expected) {
       return it == values_.end() ? std::string() : it->second;
     }
+    TANDEM_RETURN_IF_ERROR(Admit(key, desired.size()));
     Put(key, std::string(desired), &fired);
   }
   Run(std::move(fired));
@@ -142,6 +179,7 @@ absl::StatusOr<bool> MemoryStore::Delete(absl::string_view key) {
   absl::MutexLock lock(&mutex_);
   auto it = values_.find(key);
   if (it == values_.end()) return false;
+  bytes_ -= it->first.size() + it->second.size();
   values_.erase(it);
   return true;
 }
@@ -270,6 +308,7 @@ absl::StatusOr<std::vector<std::string>> MemoryStore::MultiGet(absl::Span<const 
 void MemoryStore::Clear() {
   absl::MutexLock lock(&mutex_);
   values_.clear();
+  items_ = bytes_ = 0;
   for (auto it = queues_.begin(); it != queues_.end();) {
     it->second.items.clear();
     if (it->second.waiting.empty()) {
@@ -286,15 +325,22 @@ absl::Status MemoryStore::Push(absl::string_view queue, absl::string_view value)
   std::function<void(std::string)> ready;
   {
     absl::MutexLock lock(&mutex_);
-    Queue& into = queues_[queue];
-    for (uint64_t id : into.waiting) {
-      auto it = poppers_.find(id);
-      if (it->second.popper.present && !it->second.popper.present()) continue;
-      ready = std::move(it->second.popper.ready);
-      DropPopper(it);
-      break;
+    if (const auto into = queues_.find(queue); into != queues_.end()) {
+      for (uint64_t id : into->second.waiting) {
+        auto it = poppers_.find(id);
+        if (it->second.popper.present && !it->second.popper.present()) continue;
+        ready = std::move(it->second.popper.ready);
+        DropPopper(it);
+        break;
+      }
     }
-    if (ready == nullptr) into.items.emplace_back(value);
+    if (ready == nullptr) {
+      const size_t bytes = queue.size() + value.size();
+      TANDEM_RETURN_IF_ERROR(ValidateStoreTotal(queue, values_.size() + items_ + 1, bytes_ + bytes, limits_));
+      queues_[queue].items.emplace_back(value);
+      ++items_;
+      bytes_ += bytes;
+    }
   }
   if (ready != nullptr) ready(std::string(value));
   return absl::OkStatus();
@@ -312,6 +358,8 @@ absl::optional<std::string> MemoryStore::TakeItem(absl::string_view queue) {
   if (it == queues_.end() || it->second.items.empty()) return absl::nullopt;
   std::string item = std::move(it->second.items.front());
   it->second.items.pop_front();
+  --items_;
+  bytes_ -= queue.size() + item.size();
   if (it->second.items.empty() && it->second.waiting.empty()) queues_.erase(it);
   return item;
 }

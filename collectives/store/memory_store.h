@@ -17,13 +17,18 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/optional.h"
+#include "collectives/store/limits.h"
 #include "collectives/store/store.h"
 
 namespace tandem::collectives {
 
-// Thread-safe. No thread may be waiting in it when it is destroyed.
+// Thread-safe. No thread may be waiting in it when it is destroyed. A write that would exceed `limits`
+// returns ResourceExhausted.
 class MemoryStore final : public Store {
  public:
+  explicit MemoryStore(const StoreLimits& limits = {}) : limits_(limits) {}
+  const StoreLimits& limits() const { return limits_; }
+
   absl::Status Set(absl::string_view key, absl::string_view value) override;
   absl::StatusOr<std::string> Get(absl::string_view key, absl::Duration timeout) override;
   absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta) override;
@@ -98,6 +103,11 @@ class MemoryStore final : public Store {
     Popper popper;
   };
 
+  // Returns ResourceExhausted if the store has no space for a value of `bytes` bytes under `key`.
+  absl::Status Admit(absl::string_view key, size_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns the same for a MultiSet, whose keys may repeat.
+  absl::Status AdmitAll(absl::Span<const std::string> keys, absl::Span<const std::string> values) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Writes the key. Adds the waits that this fulfils to `fired`, which the caller runs after it released the
   // lock.
   void Put(absl::string_view key, std::string value, std::vector<Fired>* fired)
@@ -114,7 +124,10 @@ class MemoryStore final : public Store {
   absl::StatusOr<std::vector<std::string>> BlockingWait(absl::Span<const std::string> keys, size_t wanted,
                                                         absl::Duration timeout);
 
+  const StoreLimits limits_;
   mutable absl::Mutex mutex_;
+  size_t items_ ABSL_GUARDED_BY(mutex_) = 0;  // of all queues
+  size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // keys and values; items with the names of their queues
   std::map<std::string, std::string, std::less<>> values_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint64_t, Waiter> waiters_ ABSL_GUARDED_BY(mutex_);
   // Waiters by the missing key under which they are registered. A waiter is registered under one key at a

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "collectives/membership/membership.h"
+#include "collectives/store/limits.h"
 #include "collectives/store/memory_store.h"
 #include "collectives/store/store_service.h"
 #include "rpc/epoch_gate.h"
@@ -22,10 +23,13 @@ namespace tandem::collectives {
 class StoreServer {
  public:
   // Starts to serve at `listen`, "host:port"; port 0 lets the kernel pick. `gate` decides which callers are
-  // served; nullptr: all. Errors are those of rpc::Server::Start.
+  // served; nullptr: all. `limits` bound what clients store and how many wait; `max_connections` is that of
+  // rpc::ServerOptions. Errors are those of rpc::Server::Start.
   static absl::StatusOr<std::unique_ptr<StoreServer>> Start(const std::string& listen,
                                                             Clock* clock = Clock::Real(),
-                                                            std::shared_ptr<rpc::EpochGate> gate = nullptr);
+                                                            std::shared_ptr<rpc::EpochGate> gate = nullptr,
+                                                            const StoreLimits& limits = {},
+                                                            size_t max_connections = 0);
   ~StoreServer();
 
   int port() const { return server_->port(); }
@@ -36,7 +40,8 @@ class StoreServer {
   void Shutdown(absl::Duration grace);
 
  private:
-  explicit StoreServer(Clock* clock) : membership_(clock), service_(&store_, &membership_) {}
+  StoreServer(Clock* clock, const StoreLimits& limits)
+      : store_(limits), membership_(clock), service_(&store_, &membership_) {}
 
   MemoryStore store_;
   Membership membership_;

@@ -22,6 +22,9 @@ absl::Status ValidateRequestId(const std::string& request_id) {
       absl::StrCat("a request_id has at most ", kMaxRequestIdBytes, " bytes, not ", request_id.size()));
 }
 
+// The calls that may wait for the item of one pop: the first one and its repeats, whose connections broke.
+constexpr size_t kMaxRepeats = 64;
+
 // Returns when a call that may wait `timeout_ms` must end.
 absl::Time EndOf(const rpc::ServerCall& call, int64_t timeout_ms) {
   constexpr absl::Duration kYear = absl::Hours(24 * 365);
@@ -50,6 +53,7 @@ void StoreService::StopWaits() {
     stopped_ = true;
     for (auto& [token, deferred] : deferred_) orphans.push_back(std::move(deferred));
     deferred_.clear();
+    deferred_bytes_ = 0;
     deadlines_.clear();
   }
   for (DeferredCall& deferred : orphans) {
@@ -64,6 +68,7 @@ bool StoreService::Take(uint64_t token, DeferredCall* deferred) {
   if (it == deferred_.end()) return false;
   *deferred = std::move(it->second);
   deferred_.erase(it);
+  deferred_bytes_ -= deferred->bytes;
   auto [begin, end] = deadlines_.equal_range(deferred->deadline);
   for (auto entry = begin; entry != end; ++entry) {
     if (entry->second == token) {
@@ -74,13 +79,16 @@ bool StoreService::Take(uint64_t token, DeferredCall* deferred) {
   return true;
 }
 
-uint64_t StoreService::DeferUntil(absl::Time deadline, std::function<void(bool stopped)> expire) {
+absl::StatusOr<uint64_t> StoreService::DeferUntil(absl::Time deadline, size_t bytes,
+                                                  std::function<void(bool stopped)> expire) {
   absl::MutexLock lock(&mutex_);
-  if (stopped_) return 0;
+  if (stopped_) return Stopping();
+  TANDEM_RETURN_IF_ERROR(ValidateStoreWaits(deferred_.size() + 1, deferred_bytes_ + bytes, store_->limits()));
   const uint64_t token = next_token_++;
   timer_changed_ = timer_changed_ || deadlines_.empty() || deadline < deadlines_.begin()->first;
   deadlines_.emplace(deadline, token);
-  deferred_.emplace(token, DeferredCall{deadline, 0, std::move(expire)});
+  deferred_.emplace(token, DeferredCall{deadline, bytes, 0, std::move(expire)});
+  deferred_bytes_ += bytes;
   return token;
 }
 
@@ -88,8 +96,10 @@ void StoreService::Defer(const rpc::ServerCall& call, std::vector<std::string> k
                          int64_t timeout_ms, std::function<void(std::vector<std::string>)> ready,
                          std::function<void(std::vector<std::string>)> expire,
                          std::function<void(absl::Status)> refuse) {
-  const uint64_t token =
-      DeferUntil(EndOf(call, timeout_ms), [this, keys, wanted, ready, expire, refuse](bool stopped) {
+  size_t bytes = 0;
+  for (const std::string& key : keys) bytes += key.size();
+  const absl::StatusOr<uint64_t> token =
+      DeferUntil(EndOf(call, timeout_ms), bytes, [this, keys, wanted, ready, expire, refuse](bool stopped) {
         std::vector<std::string> missing;
         auto values = store_->TryValues(keys, wanted, &missing);
         if (values) {
@@ -100,19 +110,26 @@ void StoreService::Defer(const rpc::ServerCall& call, std::vector<std::string> k
           expire(std::move(missing));
         }
       });
-  if (token == 0) {
-    refuse(Stopping());
+  if (!token.ok()) {
+    std::vector<std::string> missing;
+    auto values =
+        absl::IsResourceExhausted(token.status()) ? store_->TryValues(keys, wanted, &missing) : absl::nullopt;
+    if (values) {
+      ready(*std::move(values));  // it need not wait
+    } else {
+      refuse(token.status());
+    }
     return;
   }
-  const uint64_t wait =
-      store_->StartWait(std::move(keys), wanted, [this, token, ready](std::vector<std::string> values) {
-        DeferredCall deferred;
-        if (Take(token, &deferred)) ready(std::move(values));
-      });
+  const uint64_t wait = store_->StartWait(std::move(keys), wanted,
+                                          [this, token = *token, ready](std::vector<std::string> values) {
+                                            DeferredCall deferred;
+                                            if (Take(token, &deferred)) ready(std::move(values));
+                                          });
   if (wait == 0) return;
   {
     absl::MutexLock lock(&mutex_);
-    auto it = deferred_.find(token);
+    auto it = deferred_.find(*token);
     if (it != deferred_.end()) {
       it->second.wait = wait;
       return;
@@ -127,7 +144,8 @@ void StoreService::Pop(std::shared_ptr<rpc::ServerCall> call, tandem::v1::StoreP
   if (absl::Status valid = ValidateRequestId(request.request_id()); !valid.ok()) return reply(valid);
   const std::string& request_id = request.request_id();
   uint64_t id = 0;
-  bool refused = false;
+  absl::Status refused;
+  DeferredPop dropped;  // destroyed without the lock
   absl::optional<std::string> item;
   {
     absl::MutexLock lock(&pop_mutex_);
@@ -138,21 +156,35 @@ void StoreService::Pop(std::shared_ptr<rpc::ServerCall> call, tandem::v1::StoreP
                !request_id.empty() && same != pop_by_request_.end()) {
       id = same->second;
       DeferredPop& pop = pops_.find(id)->second;
-      pop.calls.push_back(std::move(call));
-      pop.replies.push_back(std::move(reply));
-      // Items were not chosen for this pop while its first call was known to be gone, so it asks again. If an
-      // item has been chosen for it meanwhile, that item goes to all its replies.
-      if (store_->CancelPop(pop.wait)) item = AskForItem(id);
+      if (pop.calls.size() >= kMaxRepeats) DropCancelled(&pop, &dropped);
+      if (pop.calls.size() >= kMaxRepeats) {
+        refused = absl::ResourceExhaustedError(
+            absl::StrCat("a pop of queue ", QuoteKey(pop.queue), " has ", kMaxRepeats,
+                         " calls that wait for its item, which is the limit"));
+      } else {
+        pop.calls.push_back(std::move(call));
+        pop.replies.push_back(reply);
+        // Items were not chosen for this pop while its first call was known to be gone, so it asks again. If
+        // an item has been chosen for it meanwhile, that item goes to all its replies.
+        if (store_->CancelPop(pop.wait)) item = AskForItem(id);
+      }
     } else {
       id = next_pop_++;
-      const uint64_t token = DeferUntil(EndOf(*call, request.timeout_ms()),
-                                        [this, id](bool stopped) { ExpirePop(id, stopped); });
-      refused = token == 0;
-      if (!refused) {
+      const absl::StatusOr<uint64_t> token =
+          DeferUntil(EndOf(*call, request.timeout_ms()), request.queue().size(),
+                     [this, id](bool stopped) { ExpirePop(id, stopped); });
+      refused = token.status();
+      if (absl::IsResourceExhausted(refused)) item = store_->TryPop(request.queue());
+      if (item) {  // it need not wait
+        refused = absl::OkStatus();
+        DeferredPop& pop = pops_[id];
+        pop.request_id = request_id;
+        pop.replies.push_back(reply);
+      } else if (refused.ok()) {
         DeferredPop& pop = pops_[id];
         pop.queue = request.queue();
         pop.request_id = request_id;
-        pop.token = token;
+        pop.token = *token;
         pop.calls.push_back(std::move(call));
         pop.replies.push_back(reply);
         if (!request_id.empty()) pop_by_request_[request_id] = id;
@@ -160,10 +192,20 @@ void StoreService::Pop(std::shared_ptr<rpc::ServerCall> call, tandem::v1::StoreP
       }
     }
   }
-  if (refused) {
-    reply(Stopping());
+  if (!refused.ok()) {
+    reply(refused);
   } else if (item) {
     FinishPop(id, *std::move(item));
+  }
+}
+
+void StoreService::DropCancelled(DeferredPop* pop, DeferredPop* dropped) {
+  for (size_t i = pop->calls.size(); i-- > 0;) {
+    if (!pop->calls[i]->IsCancelled()) continue;
+    dropped->calls.push_back(std::move(pop->calls[i]));
+    dropped->replies.push_back(std::move(pop->replies[i]));
+    pop->calls.erase(pop->calls.begin() + static_cast<ptrdiff_t>(i));
+    pop->replies.erase(pop->replies.begin() + static_cast<ptrdiff_t>(i));
   }
 }
 

@@ -27,7 +27,8 @@
 namespace tandem::collectives {
 
 // Thread-safe. `store` and `membership` are borrowed. The Service that MakeService returns refers to this
-// object, which must outlive the server. Owns one thread, which ends waits whose time is up.
+// object, which must outlive the server. Owns one thread, which ends waits whose time is up. The limits of
+// `store` bound its deferred calls, too.
 class StoreService {
  public:
   StoreService(MemoryStore* store, Membership* membership);
@@ -71,6 +72,7 @@ class StoreService {
 
   struct DeferredCall {
     absl::Time deadline;
+    size_t bytes = 0;   // of the keys that it names
     uint64_t wait = 0;  // the store's number, 0 until it is known
     std::function<void(bool stopped)> expire;
   };
@@ -79,8 +81,10 @@ class StoreService {
   void Defer(const rpc::ServerCall& call, std::vector<std::string> keys, size_t wanted, int64_t timeout_ms,
              std::function<void(std::vector<std::string>)> ready,
              std::function<void(std::vector<std::string>)> expire, std::function<void(absl::Status)> refuse);
-  // Registers `expire`, to be run at `deadline`. Returns a token for Take, or 0 if the service has stopped.
-  uint64_t DeferUntil(absl::Time deadline, std::function<void(bool stopped)> expire);
+  // Registers `expire`, to be run at `deadline`, of a call that names `bytes` bytes of keys. Returns a token
+  // for Take. Aborted if the service has stopped, ResourceExhausted beyond the store's limits.
+  absl::StatusOr<uint64_t> DeferUntil(absl::Time deadline, size_t bytes,
+                                      std::function<void(bool stopped)> expire);
   // Removes the deferred call of this token; returns false if it is already removed.
   bool Take(uint64_t token, DeferredCall* deferred);
   void RunTimer();
@@ -97,6 +101,8 @@ class StoreService {
     uint64_t token = 0;  // of the deadline
   };
   void Pop(std::shared_ptr<rpc::ServerCall> call, tandem::v1::StorePopRequest request, PopReply reply);
+  // Moves the calls that nobody waits for any more, with their replies, to `dropped`.
+  static void DropCancelled(DeferredPop* pop, DeferredPop* dropped);
   // Takes an item for pops_[id] or, if there is none, starts to wait for one. Returns the item if there was
   // one.
   absl::optional<std::string> AskForItem(uint64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(pop_mutex_);
@@ -140,6 +146,7 @@ class StoreService {
   bool timer_changed_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t next_token_ ABSL_GUARDED_BY(mutex_) = 1;
   absl::flat_hash_map<uint64_t, DeferredCall> deferred_ ABSL_GUARDED_BY(mutex_);
+  size_t deferred_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // the sum of their `bytes`
   std::multimap<absl::Time, uint64_t> deadlines_ ABSL_GUARDED_BY(mutex_);
 
   std::thread timer_;

@@ -145,6 +145,94 @@ TEST_F(LossyStoreTest, AStoppedServiceEndsItsWaitsAtOnce) {
   EXPECT_LT(absl::Now() - start, absl::Seconds(30));
 }
 
+// A store with small limits, and a client that exceeds them.
+class LimitedStoreTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<RemoteStore> Connect() {
+    auto services = std::make_shared<std::vector<rpc::Service>>();
+    services->push_back(service_.MakeService());
+    return std::make_unique<RemoteStore>(rpc::ConnectLoopback(services, nullptr), absl::Seconds(30));
+  }
+  static auto Refused(const std::string& what) {
+    return StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr(what));
+  }
+
+  MemoryStore memory_{{.keys = 3, .bytes = 100, .waits = 2, .wait_bytes = 50}};
+  Membership membership_{Clock::Real()};
+  StoreService service_{&memory_, &membership_};
+  const std::unique_ptr<RemoteStore> store_ = Connect();
+};
+
+TEST_F(LimitedStoreTest, RefusesAKeyBeyondTheNumberOfKeysWhateverCallMakesIt) {
+  for (const char* key : {"a", "b", "c"}) TANDEM_ASSERT_OK(store_->Set(key, "1"));
+  EXPECT_THAT(store_->Set("d", ""), Refused("--max-keys"));
+  EXPECT_THAT(store_->Add("d", 1), Refused("'d': the store may hold 3 keys"));
+  EXPECT_THAT(store_->Append("d", "x"), Refused("--max-keys"));
+  EXPECT_THAT(store_->CompareSet("d", "", "x"), Refused("--max-keys"));
+  EXPECT_THAT(store_->MultiSet({"a", "d"}, {"2", "2"}), Refused("--max-keys"));
+  EXPECT_THAT(store_->Push("queue", "x"), Refused("--max-keys"));
+  EXPECT_EQ(memory_.TryGet("a"), "1") << "a refused call changes nothing";
+  TANDEM_EXPECT_OK(store_->MultiSet({"a", "a"}, {"2", "3"}));
+  EXPECT_TRUE(store_->Delete("c").value());
+  TANDEM_EXPECT_OK(store_->Push("queue", "x"));
+}
+
+TEST_F(LimitedStoreTest, RefusesBytesBeyondItsMemoryUntilSomeAreDeleted) {
+  TANDEM_ASSERT_OK(store_->Set("a", std::string(60, 'x')));
+  EXPECT_THAT(store_->Set("b", std::string(39, 'x')), Refused("would hold 101 bytes and may hold 100"));
+  EXPECT_THAT(store_->Append("a", std::string(40, 'x')), Refused("--max-bytes"));
+  EXPECT_THAT(store_->Push("q", std::string(39, 'x')), Refused("--max-bytes"));
+  EXPECT_THAT(store_->MultiSet({"b", "c"}, {std::string(20, 'x'), std::string(20, 'x')}),
+              Refused("--max-bytes"));
+  TANDEM_EXPECT_OK(store_->Set("a", std::string(99, 'x')));
+  TANDEM_EXPECT_OK(store_->Set("a", ""));
+  // The memory of items is given back, too.
+  for (int i = 0; i < 5; ++i) {
+    TANDEM_EXPECT_OK(store_->Push("q", std::string(98, 'x')));
+    EXPECT_EQ(store_->Pop("q", absl::ZeroDuration()).value().size(), 98u);
+  }
+  memory_.Clear();
+  TANDEM_EXPECT_OK(store_->Set("a", std::string(99, 'x')));
+}
+
+TEST_F(LimitedStoreTest, RefusesWaitsBeyondItsNumberAndServesCallsThatNeedNotWait) {
+  std::vector<std::thread> waiting;
+  // A call that finds the calls below at the limit asks again.
+  const auto insist = [](auto call) {
+    absl::StatusOr<std::string> result;
+    do {
+      result = call();
+    } while (absl::IsResourceExhausted(result.status()));
+    EXPECT_EQ(result.value(), "v");
+  };
+  waiting.emplace_back([&] { insist([&] { return Connect()->Get("late", absl::Seconds(30)); }); });
+  waiting.emplace_back([&] { insist([&] { return Connect()->Pop("empty", absl::Seconds(30)); }); });
+  // Until both of them wait, the third one does not exceed the limit and returns after its own time.
+  absl::Status third;
+  do {
+    third = store_->Wait({"never"}, absl::Milliseconds(1));
+  } while (absl::IsDeadlineExceeded(third));
+  EXPECT_THAT(third, Refused("2 calls wait in the store already"));
+  EXPECT_THAT(store_->Pop("nothing", absl::Milliseconds(1)), Refused("--max-waits"));
+  TANDEM_ASSERT_OK(store_->Set("a", "1"));
+  TANDEM_ASSERT_OK(store_->Push("q", "2"));
+  EXPECT_EQ(store_->Get("a", absl::Milliseconds(1)).value(), "1");
+  EXPECT_EQ(store_->Pop("q", absl::Milliseconds(1)).value(), "2");
+  TANDEM_EXPECT_OK(store_->Set("late", "v"));
+  TANDEM_EXPECT_OK(store_->Push("empty", "v"));
+  for (std::thread& one : waiting) one.join();
+  EXPECT_THAT(store_->Wait({"never"}, absl::Milliseconds(1)), StatusIs(absl::StatusCode::kDeadlineExceeded));
+}
+
+TEST_F(LimitedStoreTest, RefusesAWaitWhoseKeysAreTooLong) {
+  EXPECT_THAT(store_->Wait({std::string(30, 'a'), std::string(30, 'b')}, absl::Milliseconds(1)),
+              Refused("would have 60 bytes; the limit is 50"));
+  for (int i = 0; i < 5; ++i) {  // the bytes of a wait that is over are given back
+    EXPECT_THAT(store_->Wait({std::string(30, 'a')}, absl::Milliseconds(1)),
+                StatusIs(absl::StatusCode::kDeadlineExceeded));
+  }
+}
+
 TEST(StoreServerTest, ServesItsOwnDataOverTheNetwork) {
   TANDEM_ASSERT_OK_AND_ASSIGN(auto server, StoreServer::Start("127.0.0.1:0"));
   ASSERT_GT(server->port(), 0);

@@ -22,6 +22,10 @@
 namespace tandem::collectives::tcp {
 namespace {
 
+// The connections of processes which are no ranks, and send nothing, that may be open beside those of the
+// ranks.
+constexpr size_t kSilentPeers = 64;
+
 absl::Duration Left(absl::Time deadline) { return std::max(deadline - MonotonicNow(), absl::ZeroDuration()); }
 
 uint64_t HashName(absl::string_view name) {
@@ -79,7 +83,7 @@ class MeshConnector {
     sockaddr_storage bound{};
     socklen_t size = sizeof(bound);
     if (listener_.get() < 0 || bind(listener_.get(), at.get(), at.size) != 0 ||
-        listen(listener_.get(), static_cast<int>(sockets_.size())) != 0 ||
+        listen(listener_.get(), static_cast<int>(sockets_.size() + kSilentPeers)) != 0 ||
         getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&bound), &size) != 0) {
       return absl::UnavailableError(absl::StrCat("cannot listen on ", address, ": ", std::strerror(errno)));
     }
@@ -141,7 +145,10 @@ class MeshConnector {
       }
       if (polled[0].revents != 0) {
         ipc::Descriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-        if (socket.get() >= 0) waiting_.push_back({std::move(socket), -1, {}, 0});
+        if (socket.get() >= 0) {
+          DropOldestSilent();
+          waiting_.push_back({std::move(socket), -1, {}, 0});
+        }
       }
     }
   }
@@ -161,6 +168,15 @@ class MeshConnector {
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     // A new connection always has space for so few bytes.
     return send(fd, &hello_, sizeof(hello_), MSG_NOSIGNAL) == sizeof(hello_);
+  }
+
+  // Closes the oldest connection whose other side has sent nothing if there are too many of them. Ranks send
+  // their greeting as soon as they have connected, so this is not a rank's.
+  void DropOldestSilent() {
+    const auto silent = [](const Greeting& one) { return one.peer < 0; };
+    const auto count = std::count_if(waiting_.begin(), waiting_.end(), silent);
+    if (static_cast<size_t>(count) < sockets_.size() + kSilentPeers) return;
+    waiting_.erase(std::find_if(waiting_.begin(), waiting_.end(), silent));
   }
 
   std::vector<int> Absent() const {

@@ -2,15 +2,22 @@
 // Failures of a group over TCP: every one ends on every rank, by its deadline, with an error that names the
 // rank.
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
 #include <array>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "base/ipc/descriptor.h"
 #include "collectives/backends/tcp/tcp_backend.h"
 #include "tests/collectives/backends/backend_fixture.h"
 
@@ -64,6 +71,28 @@ TEST(TcpConnectTest, AnUnknownConnectionIsNotTakenForARank) {
   EXPECT_THAT(TcpBackendFactory().make(options).status(),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 1 of 2")));
   other.join();
+}
+
+TEST(TcpConnectTest, ManySilentConnectionsDoNotKeepARankOut) {
+  MemoryStore store;
+  TANDEM_ASSERT_OK(store.Set("address/1", "to come"));  // so that rank 0 begins to accept
+  std::thread first([&] { TANDEM_EXPECT_OK(TcpBackendFactory().make(OptionsOf(&store, 0, {"a", "a"}))); });
+  const std::string where = store.Get("address/0", absl::Seconds(30)).value_or("");
+  sockaddr_in address = {.sin_family = AF_INET};
+  int port = 0;
+  EXPECT_TRUE(absl::SimpleAtoi(where.substr(where.find(' ') + 1), &port)) << where;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  EXPECT_EQ(inet_pton(AF_INET, where.substr(0, where.find(' ')).c_str(), &address.sin_addr), 1) << where;
+  std::vector<ipc::Descriptor> silent;
+  for (int i = 0; i < 100; ++i) {
+    silent.emplace_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(connect(silent.back().get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  }
+  // The oldest of them are closed: at most a few stay open beside the ranks' own.
+  pollfd oldest = {silent[0].get(), POLLIN, 0};
+  EXPECT_EQ(poll(&oldest, 1, 30'000), 1) << "still open";
+  TANDEM_EXPECT_OK(TcpBackendFactory().make(OptionsOf(&store, 1, {"a", "a"})));
+  first.join();
 }
 
 TEST(TcpFailureTest, TheRankThatIsMissingInAnOperationIsNamedToAll) {

@@ -45,6 +45,7 @@ absl::StatusOr<ProcessSpec> ProcessSpecFactory::Make(const PlannedProcess& proce
                     .round = &round.round,
                     .local_rank = process.local_rank,
                     .run_id = options_.run_id,
+                    .checkpoint_root = options_.checkpoint_root,
                     .agent = round.agent,
                     .assignment = round.assignment,
                     .restarts_alone = restarts_alone};

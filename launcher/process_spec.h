@@ -30,6 +30,7 @@ struct NodeOptions {
   std::string log_dir;       // exists
   std::string attempts_dir;  // holds attempt_<n>/<local rank>/
   std::string spill_dir;
+  std::string checkpoint_root;  // absolute; "": servers inherit TANDEM_CHECKPOINT_ROOT, if it is set
   StreamChoice redirects, tee;
   std::optional<std::set<int>> shown;  // local ranks of the main role whose output is shown; nullopt: all
   int metrics_port = -1;        // of the node's first parameter server; 0: the kernel picks; -1: no metrics

@@ -82,6 +82,16 @@ absl::StatusOr<NodeAgentOptions> MakeAgentOptions(const RunFlags& flags, bool al
   node.log_dir = flags.log_dir.empty() ? absl::StrCat("runs/", folder, "/logs") : flags.log_dir;
   node.attempts_dir = flags.log_dir.empty() ? node.log_dir : absl::StrCat(flags.log_dir, "/", folder);
   node.spill_dir = flags.spill_dir.empty() ? absl::StrCat(node.log_dir, "/spill") : flags.spill_dir;
+  if (!flags.checkpoint_root.empty()) {
+    // The own command of the role "ps" may change the directory.
+    node.checkpoint_root = std::filesystem::absolute(flags.checkpoint_root, error);
+    if (!error) std::filesystem::create_directories(node.checkpoint_root, error);
+    if (error) {
+      return absl::UnavailableError(absl::StrCat("cannot make the directory '", flags.checkpoint_root,
+                                                 "' for checkpoints: ", error.message(),
+                                                 "; choose another --checkpoint-root"));
+    }
+  }
   node.metrics_port = flags.metrics_port;
   // With several nodes, --master-port is the port of the static rendezvous unless --rdzv-endpoint is given.
   const bool is_rendezvous_port = !alone && flags.rdzv_endpoint.empty();

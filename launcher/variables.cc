@@ -68,6 +68,7 @@ Variables VariablesOf(const Variables& own, const ProcessSlot& place) {
   if (role.name == "ps") {
     set("TANDEM_PS_INDEX", place.role_rank());
     if (!place.spill_dir.empty()) set("TANDEM_SPILL_DIR", place.spill_dir);
+    if (!place.checkpoint_root.empty()) set("TANDEM_CHECKPOINT_ROOT", place.checkpoint_root);
   } else {
     set("LOCAL_RANK", place.local_rank);
   }

@@ -142,6 +142,10 @@ void AddLogs(const Command& command, RunFlags* flags) {
       "Where servers put rows of tables with `spill` that do not fit their memory; removed at the "
       "end [LOG_DIR/spill]");
   run->add_option(
+      "--checkpoint-root", flags->checkpoint_root,
+      "Directory below which servers write and read checkpoints, whatever a client asks for; made if "
+      "it is missing [any, or TANDEM_CHECKPOINT_ROOT]");
+  run->add_option(
          "--metrics-port", flags->metrics_port,
          "Parameter server i of this node, from 0, serves /metrics for Prometheus at this port + i; 0: the "
          "kernel picks [none do]")

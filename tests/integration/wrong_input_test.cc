@@ -69,6 +69,21 @@ TEST_F(WrongInputTest, AnUnknownFieldIsShownWithLineAndSuggestion) {
   EXPECT_EQ(Lines(missing.err).size(), 1u);
 }
 
+TEST_F(WrongInputTest, CheckpointsOutsideTheLaunchersRootAreRefused) {
+  const auto train = [this](const std::string& directory) {
+    Args args = job_.LaunchArgs(1, 1, {"--set", absl::StrCat("checkpoint.dir=", job_.File(directory))});
+    args.insert(args.begin() + 1,
+                {"--checkpoint-root", "root"});  // below the current directory, not there yet
+    return job_.Run(args);
+  };
+  const Finished outside = train("elsewhere");
+  EXPECT_NE(outside.exit_code, 0);
+  EXPECT_THAT(outside.err, AllOf(HasSubstr("(--checkpoint-root)"), HasSubstr("is not below")));
+  const Finished inside = train("root/run");
+  EXPECT_EQ(inside.exit_code, 0) << inside.err;
+  EXPECT_THAT(job_.Checkpoints("root/run"), Not(::testing::IsEmpty()));
+}
+
 TEST_F(WrongInputTest, DataThatIsNotThereOrNotAsTheJobSaysIsNamed) {
   const Finished missing =
       ExpectError({"--set", "data.train=/no/such/log.tsv"},

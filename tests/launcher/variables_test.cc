@@ -76,6 +76,18 @@ TEST_F(VariablesTest, OtherRolesHaveAPlaceInTheirRoleButNoRank) {
                                     Pair("WORLD_SIZE", "5"), Pair("LOCAL_WORLD_SIZE", "2")}));
 }
 
+TEST_F(VariablesTest, OnlyServersAreToldTheRootOfCheckpoints) {
+  round_.group_rank = 0;
+  for (const char* role : {"ps", "worker"}) {
+    ProcessSlot place = At(role, 0);
+    EXPECT_EQ(VariablesOf({}, place).count("TANDEM_CHECKPOINT_ROOT"), 0u);
+    EXPECT_EQ(VariablesOf({{"TANDEM_CHECKPOINT_ROOT", "/inherited"}}, place).at("TANDEM_CHECKPOINT_ROOT"),
+              "/inherited");
+    place.checkpoint_root = "/flag";
+    EXPECT_EQ(VariablesOf({}, place).count("TANDEM_CHECKPOINT_ROOT"), place.role->name == "ps" ? 1u : 0u);
+  }
+}
+
 TEST_F(VariablesTest, AnOuterLaunchersWordsAreNotPassedOn) {
   const Variables variables = VariablesOf(
       {{"TANDEM_PS_INDEX", "3"}, {"TANDEM_TERMINAL", "1"}, {"TANDEM_AGENT", "x"}, {"HOME", "/root"}},

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/cleanup/cleanup.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -619,18 +620,24 @@ absl::StatusOr<RowStates> ClientImpl::ReadRowStates(const std::string& name, abs
       }
     }
   }
+  // While the caller keeps the rows, the servers' ones and copies of them fall behind.
+  if (table.cache != nullptr) table.cache->Forget(ids);
   return states;
 }
 
 absl::Status ClientImpl::WriteRowStates(const std::string& name, absl::Span<const uint64_t> ids,
                                         const RowStates& states) {
-  TANDEM_RETURN_IF_ERROR(FindTable(name).status());
+  TANDEM_ASSIGN_OR_RETURN(const KnownTable table, FindTable(name));
   const size_t floats = states.row_floats();
   if (states.values.size() != ids.size() * floats) {
     return absl::InvalidArgumentError(absl::StrCat("table '", name, "': ", states.values.size(),
                                                    " values for ", ids.size(), " rows of ", floats,
                                                    " floats"));
   }
+  // After an error, too: some rows may have been written.
+  const absl::Cleanup forget = [&] {
+    if (table.cache != nullptr) table.cache->Forget(ids);
+  };
   std::vector<ServerIds> split;
   SplitByServer(map_, ids, {}, &split);
   const size_t some = RowsAMessage(floats);

@@ -170,12 +170,15 @@ class Client {
                                                                          size_t limit) = 0;
 
   // Reads whole rows with their optimizer state. Creates none: an absent row reads as it would be created.
-  // While a worker holds replicas, the servers keep their copies, which other readers see.
+  // While a worker holds replicas, the servers keep their copies, which other readers see. Drops this
+  // client's cached copies of the rows; every client that holds replicas reads the rows itself. Deferred
+  // gradients of these rows must have been pushed (PushDeferred).
   virtual absl::StatusOr<RowStates> ReadRowStates(const std::string& table,
                                                   absl::Span<const uint64_t> ids) = 0;
   // Creates or replaces the rows of `ids`, which must be distinct, with `states`, whose `exists` is ignored.
   // A row that was evicted meanwhile is created again; admission is not asked. Embeddings of f16 and bf16
-  // tables are rounded to nearest. Copies of the rows in caches count as older. The rows are sent in messages
+  // tables are rounded to nearest. Drops this client's cached copies of the rows, also after an error; in
+  // caches of other clients they count as older. The rows are sent in messages
   // of a few MiB; each is repeated until it is acknowledged or ClientOptions::timeout has passed, and is
   // applied once, so that it never overwrites a later push. After an error some rows may have been written;
   // the caller may call again.

@@ -121,7 +121,8 @@ class ReplicatedTables {
 
   // Returns the step at whose beginning Change is due: `step` or a later one.
   uint64_t NextChange(uint64_t step);
-  // Changes the set. No pull and no push of this worker may be under way. Blocks for other workers and
+  // Changes the set. No pull and no push of this worker may be under way, and its caches may hold no deferred
+  // gradients (Client::PushDeferred). Blocks for other workers and
   // servers, each wait with its own deadline. After an error the replicas must not be used any more.
   absl::StatusOr<SetChange> Change(uint64_t step);
 

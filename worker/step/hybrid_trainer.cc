@@ -98,6 +98,8 @@ absl::StatusOr<PassStats> HybridTrainer::Train(BatchReader* reader,
     TANDEM_RETURN_IF_ERROR(TrainSegment(&segment, observe, &stats));
     if (segment.at_end()) break;
     LapTimer lap;
+    // A gradient that reaches the servers after its row has become a replica is lost.
+    TANDEM_RETURN_IF_ERROR(client_->PushDeferred());
     TANDEM_ASSIGN_OR_RETURN(const ps::SetChange change, replicas->Change(step_));
     // After a large change, earlier measurements no longer describe the training.
     if (change.joined > change.rows / 8) {

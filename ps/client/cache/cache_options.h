@@ -80,7 +80,8 @@ struct CacheStatistics {
   uint64_t admitted = 0;        // rows added to the cache
   uint64_t refused = 0;         // rows used no more often than the copy they would have replaced
   uint64_t evicted = 0;
-  // Copies dropped because their server restarted or loaded a checkpoint.
+  // Copies dropped because their server restarted or loaded a checkpoint, or because their rows moved to or
+  // from workers (Client::ReadRowStates, WriteRowStates).
   uint64_t forgotten = 0;
   uint64_t rows = 0;      // now
   uint64_t bytes = 0;     // now, of CacheOptions::bytes

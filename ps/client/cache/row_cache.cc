@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "absl/container/flat_hash_set.h"
 #include "base/random.h"
 
 namespace tandem::ps {
@@ -297,6 +298,19 @@ void RowCache::Clear() {
     shard.to_send.Clear();
   }
   held_rows_ -= gone.ids.size();
+}
+
+void RowCache::Forget(absl::Span<const uint64_t> ids) {
+  absl::flat_hash_set<uint64_t> gone[kCacheShards];
+  for (const uint64_t id : ids) gone[CacheShardOf(Mix64(id))].insert(id);
+  absl::MutexLock lock(&generations_mutex_);
+  for (uint32_t s = 0; s < kCacheShards; ++s) {
+    if (gone[s].empty()) continue;
+    Shard& shard = shards_[s];
+    absl::MutexLock shard_lock(&shard.mutex);
+    forgotten_ += shard.rows.EraseIf([&](const CacheHeader& record) { return gone[s].contains(record.id); },
+                                     &shard.to_send);
+  }
 }
 
 void RowCache::CountPull(uint64_t locally_served, uint64_t unchanged, uint64_t refreshed, uint64_t missed,

@@ -77,6 +77,8 @@ class RowCache {
   std::vector<uint64_t> Oldest(const DeferredGradients& gradients, absl::Span<const uint64_t> near) const;
   // Drops copies and deferred gradients.
   void Clear();
+  // Drops the copies of `ids`. Their deferred gradients are sent with the next push.
+  void Forget(absl::Span<const uint64_t> ids);
 
   // Returns the server of an id with this hash.
   uint32_t ServerOf(uint64_t hash) const {

@@ -220,6 +220,33 @@ TEST_F(MovedRowsTest, ACacheSeesThatARowWasWritten) {
   }
 }
 
+TEST_F(MovedRowsTest, ACacheServesNoCopyOfARowThatHasMovedHoweverYoungTheCopy) {
+  Create(StateTable("t", Sgd(0.1f)));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto other, cluster_.Connect());
+  TANDEM_ASSERT_OK(other->CreateTable(StateTable("t", Sgd(0.1f))));
+  const std::vector<uint64_t> ids = SomeIds(4);
+  std::vector<float> rows(ids.size() * kStateDim);
+  const auto pull = [&](Client& client) {
+    TANDEM_ASSERT_OK(client.Pull(0, false, {{.table = "t", .ids = ids, .rows = rows.data()}}));
+  };
+  TrainOnServers(*client_, ids, 0, 4);  // rows of a table without updates are not cached
+  for (Client* client : {client_.get(), other.get()}) {
+    TANDEM_ASSERT_OK(client->SetCache("t", {.bytes = 1 << 20, .max_uses = 1000, .max_age = 10000}));
+    for (int i = 0; i < 16; ++i) pull(*client);  // the uses that a copy gains grow as it arrives
+    TANDEM_ASSERT_OK_AND_ASSIGN(const CacheStatistics before, client->CacheStatisticsOf("t"));
+    ASSERT_GT(before.locally_served, 0u);
+  }
+  // Both workers take the rows, and one of them returns them.
+  RowStates states = Read(ids);
+  TANDEM_ASSERT_OK(other->ReadRowStates("t", ids));
+  for (float& value : states.values) value = 3.0f;
+  TANDEM_ASSERT_OK(client_->WriteRowStates("t", ids, states));
+  for (Client* client : {client_.get(), other.get()}) {
+    pull(*client);
+    EXPECT_THAT(rows, Each(3.0f));
+  }
+}
+
 TEST_F(MovedRowsTest, ManyRowsMoveInSeveralMessages) {
   Create(StateTable("t", AmsGrad(0.1f)));  // 20 floats a row
   const std::vector<uint64_t> ids = SomeIds(150000);

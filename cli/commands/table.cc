@@ -169,6 +169,15 @@ absl::Status Change(const TableFlags& flags) {
     std::printf("table '%s': %s, was %s\n", flags.table.c_str(),
                 ps::FormatUpdateMode(request.update_mode()).c_str(),
                 ps::FormatUpdateMode(before->config().update_mode()).c_str());
+    if (before->config().update_mode().kind() == tandem::v1::UpdateMode::SYNC &&
+        request.update_mode().kind() != tandem::v1::UpdateMode::SYNC) {
+      std::printf(
+          "note: a run that began with 'train.mode: sync' replicates none of its rows in the workers until "
+          "it is "
+          "started again\n      in this mode (--resume latest --set train.mode=...); rows that are updated "
+          "often "
+          "may lose quality until then\n");
+    }
   }
   return absl::OkStatus();
 }

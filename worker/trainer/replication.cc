@@ -8,6 +8,7 @@
 #include "base/logging.h"
 #include "base/status.h"
 #include "ps/replicated/client_row_home.h"
+#include "ps/table.h"
 
 namespace tandem::worker {
 namespace {
@@ -82,7 +83,10 @@ absl::Status Replication::Restore(const std::map<std::string, std::vector<uint64
 absl::Status Replication::AddEpoch(int epoch, const PassStats& stats, const ServedCounts& served,
                                    const std::vector<std::string>& names, RunReport* report) {
   report->replica_bytes += stats.replica_bytes;
-  if (job_.train.mode.kind() == v1::UpdateMode::SYNC) return absl::OkStatus();
+  if (job_.train.mode.kind() == v1::UpdateMode::SYNC) {
+    if (group_->rank() == 0) WarnOfChangedModes(report);
+    return absl::OkStatus();
+  }
   std::vector<SegmentOfWorker> mine;
   for (size_t t = 0; t < plan_.tables.size(); ++t) {
     TANDEM_ASSIGN_OR_RETURN(const std::vector<ps::RowStalenessCounts> measured,
@@ -115,6 +119,27 @@ absl::Status Replication::AddEpoch(int epoch, const PassStats& stats, const Serv
   report->features = ReportFeatures(plan_.lookup, names, measured, sums);
   if (group_->rank() == 0) Warn(epoch, report);
   return absl::OkStatus();
+}
+
+void Replication::WarnOfChangedModes(RunReport* report) {
+  const absl::StatusOr<std::vector<v1::TableInfo>> tables = client_->ListTables();
+  if (!tables.ok()) {
+    LogDebug(absl::StrCat("the tables' modes are not known: ", tables.status().message()));
+    return;
+  }
+  for (const v1::TableInfo& table : *tables) {
+    const std::string& name = table.config().name();
+    const bool ours = absl::c_any_of(plan_.tables, [&](const auto& config) { return config.name() == name; });
+    const v1::UpdateMode& mode = table.config().update_mode();
+    if (!ours || mode.kind() == v1::UpdateMode::SYNC || !warned_.insert({name, ""}).second) continue;
+    const std::string warning = absl::StrCat("table '", name, "' is now in mode ", ps::FormatUpdateMode(mode),
+                                             ", but this run began in mode sync and replicates no rows: "
+                                             "those that are updated often may lose quality. "
+                                             "Start it again with '--resume latest --set train.mode=",
+                                             mode.kind() == v1::UpdateMode::GBA ? "gba" : "async", "'");
+    LogWarning(warning);
+    report->warnings.push_back(warning);
+  }
 }
 
 void Replication::Warn(int epoch, RunReport* report) {

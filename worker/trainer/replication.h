@@ -54,6 +54,9 @@ class Replication {
   Replication(const JobSpec& job, const TrainingPlan& plan, ps::Client* client,
               collectives::ProcessGroup* group);
   void Warn(int epoch, RunReport* report);
+  // Warns of tables of a run in mode sync whose mode was changed on the servers: nothing replicates their
+  // rows.
+  void WarnOfChangedModes(RunReport* report);
 
   const JobSpec& job_;
   const TrainingPlan& plan_;
@@ -62,7 +65,8 @@ class Replication {
   std::unique_ptr<ps::RowHome> home_;
   std::unique_ptr<ps::ReplicatedTables> tables_;          // nullptr: no row is replicated
   ServedCounts served_;                                   // over all epochs and workers
-  std::set<std::pair<std::string, std::string>> warned_;  // features (table, name) with a warning
+  // Features (table, name) with a warning; the name is empty for a table whose mode was changed.
+  std::set<std::pair<std::string, std::string>> warned_;
 };
 
 }  // namespace tandem::worker

@@ -85,6 +85,16 @@ TEST_F(TopTest, AServerThatDiesDoesNotEndIt) {
   EXPECT_THAT(refused.err, HasSubstr("server 1"));
 }
 
+TEST_F(TopTest, SetModeSaysThatARunInModeSyncReplicatesNoRows) {
+  const auto set = [this](const char* mode) {
+    return RunTandem({"table", "set-mode", "--table", "user", "--mode", mode, "--servers", Servers()}).out;
+  };
+  EXPECT_EQ(set("sync"), "table 'user': sync, was async\n");
+  EXPECT_THAT(set("async"),
+              ::testing::StartsWith("table 'user': async, was sync\nnote: a run that began with "
+                                    "'train.mode: sync' replicates none of its rows"));
+}
+
 TEST_F(TopTest, SetModeChangesTheModeOnAllServers) {
   Finished finished =
       RunTandem({"table", "set-mode", "--table", "user", "--mode", "gba:4:3", "--servers", Servers()});

@@ -60,6 +60,7 @@ class TrainingJob : public ::testing::Test {
                                 rpc::FaultInjector injector = nullptr,
                                 const std::atomic<bool>* stop = nullptr) {
     tandem::testing::PsCluster cluster(static_cast<uint32_t>(servers));
+    cluster_ = &cluster;
     collectives::MemoryStore store;
     std::vector<absl::StatusOr<RunReport>> reports(workers, absl::UnknownError("did not run"));
     auto work = [&](int rank) -> absl::StatusOr<RunReport> {
@@ -82,6 +83,7 @@ class TrainingJob : public ::testing::Test {
   }
 
   tandem::testing::TempDir dir_;
+  tandem::testing::PsCluster* cluster_ = nullptr;  // while Run runs: that of its servers, for the injector
   std::atomic<uint64_t> epoch_{0};
 };
 

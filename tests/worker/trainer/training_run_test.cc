@@ -10,6 +10,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ps/checkpoint/checkpoint_dir.h"
+#include "ps/table.h"
+#include "rpc/channel.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/worker/trainer/training_job.h"
 
@@ -17,9 +19,13 @@ namespace tandem::worker {
 namespace {
 
 using ::tandem::testing::StatusIs;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 
-class TrainingRunTest : public TrainingJob {};
+class TrainingRunTest : public TrainingJob {
+ protected:
+  std::atomic<bool> changed_{false};
+};
 
 TEST_F(TrainingRunTest, LearnsChecksPointsAndReports) {
   TANDEM_ASSERT_OK_AND_ASSIGN(RunReport report,
@@ -230,6 +236,43 @@ TEST_F(TrainingRunTest, AFeatureThatIsShardedByForceHasStaleRowsAndAWarningThatN
   EXPECT_EQ(report.features[3].replicated_share(), 0.0);
   EXPECT_GT(report.features[2].replicated_share(), 0.3);
   EXPECT_FALSE(report.tables[0].replication.has_value());
+}
+
+TEST_F(TrainingRunTest, AFeatureWithStaleRowsHasAWarningInModeGbaToo) {
+  // An update is one push, and no push is left out. The servers report row staleness with the answer to the
+  // push that completes an update.
+  for (const std::string mode : {"{kind: gba, gba: 64, global_batch: 1}", "{kind: gba, gba: 64}"}) {
+    TANDEM_ASSERT_OK_AND_ASSIGN(
+        const RunReport report,
+        Run(Job(Async({"embedding.placement=sharded", "wide.placement=sharded"}, mode)), 2, 2,
+            {.overwrite = true, .baselines = false}));
+    ASSERT_EQ(report.features.size(), 4u);
+    EXPECT_GT(report.features[0].row_staleness.rows, 0u) << mode;
+    EXPECT_GT(report.features[0].row_staleness.Mean(), kHighRowStaleness) << mode;
+    EXPECT_THAT(report.warnings, Contains(HasSubstr("feature 'user' (table 'embedding') loses quality")))
+        << mode;
+  }
+}
+
+TEST_F(TrainingRunTest, ARunWhoseTableLeavesModeSyncWarnsThatItReplicatesNothing) {
+  const auto change_mode_once = [this](absl::string_view method, int64_t call) {
+    if (absl::EndsWith(method, "/Push") && call > 20 && !changed_.exchange(true)) {
+      ps::v1::SetUpdateModeRequest request;
+      request.set_table("embedding");
+      *request.mutable_update_mode() = ps::Async();
+      ps::v1::SetUpdateModeResponse response;
+      TANDEM_EXPECT_OK(rpc::CallProto(*cluster_->Channels()[0], "/tandem.v1.ParameterServer/SetUpdateMode",
+                                      request, &response, {.timeout = absl::Seconds(30)}));
+    }
+    return rpc::Fault();
+  };
+  TANDEM_ASSERT_OK_AND_ASSIGN(
+      const RunReport report,
+      Run(Job({"train.mode=sync"}), 1, 2, {.baselines = false}, absl::Seconds(30), change_mode_once));
+  ASSERT_TRUE(changed_.load());
+  ASSERT_EQ(report.warnings.size(), 1u) << "one table, once";
+  EXPECT_THAT(report.warnings[0], HasSubstr("table 'embedding' is now in mode async"));
+  EXPECT_THAT(report.warnings[0], HasSubstr("--resume latest --set train.mode=async"));
 }
 
 TEST_F(TrainingRunTest, ReplicatedFeaturesJoinAfterTheyWereSeen) {

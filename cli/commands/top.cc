@@ -165,7 +165,7 @@ void AddTop(CLI::App& app, CommandContext* context) {
       "servers have\n"
       "been up. Staleness is of all pushes: mean, largest, and what the table's mode allows. LEFT: pushes "
       "left out for\n"
-      "their staleness (gba). CACHED%: rows asked for that the workers' copies served. KEPT: acknowledged "
+      "their staleness (gba). CACHE%: rows asked for that the workers' copies served. KEPT: acknowledged "
       "pushes that\n"
       "wait for others. PARKED: calls that wait for other workers.");
   AddServersFlags(top, &flags->job);

@@ -63,6 +63,20 @@ std::string Refusal(absl::string_view code, absl::string_view line, absl::string
                   /*with_content=*/true);
 }
 
+// Returns the path of a request target, which is "/path?query" or, in the form for proxies that every server
+// must accept (RFC 9112, 3.2.2), "http://host/path?query".
+absl::string_view PathOf(absl::string_view target) {
+  for (const absl::string_view scheme : {"http://", "https://"}) {
+    if (!absl::StartsWithIgnoreCase(target, scheme)) continue;
+    target.remove_prefix(scheme.size());
+    const size_t path = target.find_first_of("/?");
+    if (path == absl::string_view::npos || target[path] == '?') return "/";
+    target.remove_prefix(path);
+    break;
+  }
+  return target.substr(0, target.find('?'));
+}
+
 // Returns the size of the head of `request` including its empty line, or 0 if the line has not arrived. Lines
 // that end without a carriage return are accepted, as RFC 9112 advises.
 size_t HeadSize(absl::string_view request) {
@@ -228,7 +242,7 @@ std::string PolledHttpServer::ResponseTo(absl::string_view head) const {
   if (method != "GET" && method != "HEAD") {
     return Refusal("405 Method Not Allowed", "this port answers GET and HEAD", "Allow: GET, HEAD\r\n");
   }
-  target = target.substr(0, target.find('?'));
+  target = PathOf(target);
   if (target != options_.path) return Refusal("404 Not Found", absl::StrCat("see ", options_.path));
   return Response("200 OK", "", options_.content_type, options_.page(), method == "GET");
 }

@@ -20,7 +20,7 @@ namespace tandem::cli {
 //
 // | request | response |
 // |---|---|
-// | GET or HEAD of the page, with or without a query | 200 |
+// | GET or HEAD of the page, with or without a query, also as "http://host/path" | 200 |
 // | another path | 404 |
 // | another method | 405 |
 // | not HTTP/1.x | 400 |

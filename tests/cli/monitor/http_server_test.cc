@@ -52,6 +52,21 @@ TEST_F(HttpServerTest, ServesItsPageWithAndWithoutAQuery) {
   EXPECT_THAT(HttpGet(server_->port(), "/metrics?collect=all"), HasSubstr("the page"));
 }
 
+TEST_F(HttpServerTest, ServesItsPageToRequestsInTheFormForProxies) {
+  const auto get = [this](const std::string& target) {
+    return HttpRequest(server_->port(), absl::StrCat("GET ", target, " HTTP/1.1\r\nHost: x\r\n\r\n"));
+  };
+  for (const char* target : {"http://localhost/metrics", "HTTP://10.0.0.1:9100/metrics?collect=all",
+                             "https://user@host/metrics", "http:///metrics"}) {
+    EXPECT_THAT(get(target), StartsWith("HTTP/1.1 200 OK\r\n")) << target;
+  }
+  for (const char* target :
+       {"http://localhost", "http://localhost/", "http://", "http://metrics", "http:/metrics",
+        "ftp://localhost/metrics", "http://host?/metrics", "http://host/http://host/metrics"}) {
+    EXPECT_THAT(get(target), StartsWith("HTTP/1.1 404 Not Found\r\n")) << target;
+  }
+}
+
 TEST_F(HttpServerTest, HeadHasNoContent) {
   const std::string response = HttpRequest(server_->port(), "HEAD /metrics HTTP/1.1\r\n\r\n");
   EXPECT_THAT(response,

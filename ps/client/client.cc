@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <optional>
+#include <random>
 #include <string>
 #include <utility>
 
@@ -395,7 +396,7 @@ class ClientImpl : public Client {
     std::shared_ptr<ErrorFeedback> feedback;  // null: none
     std::shared_ptr<RowCache> cache;          // null: none
     std::shared_ptr<RowStalenessTotals> row_staleness = std::make_shared<RowStalenessTotals>();
-    // Whether server 0 has assigned the last push of the table to an update (PushOperation).
+    // True: server 0 has assigned the last push of the table to an update (PushOperation).
     std::shared_ptr<std::atomic<bool>> gets_position = std::make_shared<std::atomic<bool>>(false);
   };
 
@@ -672,11 +673,14 @@ absl::Status ClientImpl::WriteRowStates(const std::string& name, absl::Span<cons
 
 absl::Status ClientImpl::StartPushEpoch() {
   // Servers may know different epochs of this worker. The second round gives all of them the same one, unless
-  // another process of this worker interferes or a request was repeated.
+  // another process of this worker interferes.
   constexpr int kRounds = 8;
+  std::random_device random;
   v1::StartPushEpochRequest request;
   request.set_worker(options_.worker);
   for (int round = 0; round < kRounds; ++round) {
+    // A repetition of this round's request, however late it arrives, must not start another epoch.
+    request.set_token((uint64_t{random()} << 32 | random()) | 1);
     TANDEM_ASSIGN_OR_RETURN(const std::vector<v1::StartPushEpochResponse> answers,
                             CallAll<v1::StartPushEpochResponse>("StartPushEpoch", request, options_.timeout,
                                                                 /*idempotent=*/true));

@@ -62,7 +62,12 @@ void PushFence::Commit(uint32_t worker, uint64_t epoch, uint64_t sequence) {
   }
 }
 
-absl::StatusOr<uint64_t> PushFence::StartEpoch(uint32_t worker, uint64_t at_least) {
+absl::StatusOr<uint64_t> PushFence::StartEpoch(uint32_t worker, uint64_t at_least, uint64_t token) {
+  if (token != 0) {
+    for (const Started& started : started_[worker]) {
+      if (started.token == token) return started.epoch;
+    }
+  }
   const uint64_t newest = Newest(worker);
   if (newest == std::numeric_limits<uint64_t>::max()) {
     return absl::FailedPreconditionError(absl::StrCat("worker ", worker, " has used the largest push epoch, ",
@@ -71,6 +76,11 @@ absl::StatusOr<uint64_t> PushFence::StartEpoch(uint32_t worker, uint64_t at_leas
   }
   const uint64_t epoch = std::max(at_least, newest + 1);
   fences_[worker] = Fence{.epoch = epoch};
+  if (token != 0) {
+    std::deque<Started>& started = started_[worker];
+    started.push_back({token, epoch});
+    if (started.size() > kKnownTokens) started.pop_front();
+  }
   return epoch;
 }
 

@@ -2,7 +2,9 @@
 #ifndef TANDEM_PS_SERVER_PUSH_FENCE_H_
 #define TANDEM_PS_SERVER_PUSH_FENCE_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <set>
 #include <vector>
@@ -22,6 +24,7 @@ class PushFence {
   // Largest distance between the sequences of two pushes of one worker that are in flight together. A push
   // from before the window is refused: its worker has given up on it, or has restarted under its old epoch.
   static constexpr uint64_t kWindow = 256;
+  static constexpr size_t kKnownTokens = 16;
 
   enum class Verdict { kNew, kDuplicate };
 
@@ -35,7 +38,10 @@ class PushFence {
   // Starts an epoch of the worker: the smallest one that is at least `at_least` and larger than every epoch
   // of the worker so far, including those from before a Restore. Pushes of earlier epochs are refused from
   // now on. FailedPrecondition: there is no larger epoch.
-  absl::StatusOr<uint64_t> StartEpoch(uint32_t worker, uint64_t at_least);
+  //
+  // A call with the token of one of the worker's last kKnownTokens calls returns the epoch of that call and
+  // changes nothing: it is a repetition, which may even arrive after later calls. Token 0 is none.
+  absl::StatusOr<uint64_t> StartEpoch(uint32_t worker, uint64_t at_least, uint64_t token = 0);
 
   // Returns the state for a checkpoint.
   std::vector<v1::WorkerFence> Save() const;
@@ -61,6 +67,11 @@ class PushFence {
 
   std::map<uint32_t, Fence> fences_;
   std::map<uint32_t, uint64_t> newest_;  // epochs from before the last Restore, by worker
+  struct Started {
+    uint64_t token;
+    uint64_t epoch;
+  };
+  std::map<uint32_t, std::deque<Started>> started_;  // the last calls of StartEpoch with a token, by worker
 };
 
 }  // namespace tandem::ps

@@ -218,6 +218,20 @@ TEST_P(ClientTest, ARestartedWorkerGetsAPushEpochFromTheServersAlsoAfterALoad) {
   TANDEM_ASSERT_OK(push(second.get(), 4));
 }
 
+TEST_P(ClientTest, AStartOfAPushEpochThatIsExecutedTwiceFencesNobodyOff) {
+  PsCluster cluster(GetParam());
+  const auto twice = [](absl::string_view method, int64_t) {
+    const bool start = method == "/tandem.v1.ParameterServer/StartPushEpoch";
+    return rpc::Fault{.kind = start ? rpc::Fault::Kind::kDuplicate : rpc::Fault::Kind::kNone};
+  };
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto client, cluster.Connect(0, twice));
+  TANDEM_ASSERT_OK(client->CreateTable(AsyncTable("t", 1)));
+  TANDEM_ASSERT_OK(client->StartPushEpoch());
+  const std::vector<uint64_t> ids = {1, 2, 3};
+  const std::vector<float> gradients = {1, 2, 3};
+  TANDEM_EXPECT_OK(client->Push(0, {{.table = "t", .ids = ids, .gradients = gradients.data()}}));
+}
+
 INSTANTIATE_TEST_SUITE_P(Servers, ClientTest, ::testing::Values(1, 2, 5));
 
 TEST(ClientErrorsTest, NamesWhatIsWrong) {

@@ -95,6 +95,22 @@ TEST(Fence, AnEpochFromBeforeARestoreIsNeverStartedAgain) {
   }
 }
 
+TEST(Fence, ARepeatedStartOfAnEpochStartsNoOther) {
+  PushFence fences;
+  EXPECT_EQ(*fences.StartEpoch(0, 0, /*token=*/77), 1u);
+  EXPECT_EQ(*fences.StartEpoch(0, 0, 77), 1u);
+  EXPECT_EQ(*fences.Check(0, 1, 1), kNew);
+  fences.Commit(0, 1, 1);
+  EXPECT_EQ(*fences.StartEpoch(0, 0, 77), 1u);
+  EXPECT_EQ(*fences.Check(0, 1, 1), kDuplicate);  // the epoch's pushes are not forgotten
+  EXPECT_EQ(*fences.StartEpoch(1, 0, 77), 1u);    // another worker
+  EXPECT_EQ(*fences.StartEpoch(0, 5, 78), 5u);
+  EXPECT_EQ(*fences.StartEpoch(0, 0, 77), 1u);  // a late one
+  EXPECT_EQ(*fences.Check(0, 5, 1), kNew);
+  for (uint64_t token = 1; token <= PushFence::kKnownTokens; ++token) *fences.StartEpoch(0, 0, token);
+  EXPECT_EQ(*fences.StartEpoch(0, 0, 0), 6u + PushFence::kKnownTokens);
+}
+
 TEST(Fence, RefusesAnOlderEpochAndStartsAfreshWithANewer) {
   PushFence fences;
   fences.Commit(0, 5, 1);

@@ -42,8 +42,8 @@ std::string FreshNodeId(const std::string& host) {
   return absl::StrCat(host, "-", ::getpid(), "-", absl::Hex(random(), absl::kZeroPad8));
 }
 
-// A SIGTERM that follows another within this time is the same request: systemd and Slurm signal each process of
-// a job, and a parent may pass its own signal on as well.
+// A SIGTERM that follows another within this time is the same request: systemd and Slurm signal each process
+// of a job, and a parent may pass its own signal on as well.
 constexpr absl::Duration kSameRequest = absl::Seconds(1);
 // How long one call waits for the workers of other nodes. It delays the calls of RoundMonitor::Tell after it.
 constexpr absl::Duration kWorkersEndedWait = absl::Milliseconds(500);

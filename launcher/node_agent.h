@@ -152,8 +152,8 @@ class NodeAgent {
   absl::Duration stop_grace_;   // of Stop
   bool asked_to_stop_ = false;  // a signal ends the job, here or on another node
   absl::Time signalled_at_ = absl::InfinitePast();  // when this launcher got the last signal
-  bool ended_told_ = false;     // the other launchers know that this node's workers have ended
-  bool await_others_ = false;   // the servers must not end before the workers of the other nodes
+  bool ended_told_ = false;    // the other launchers know that this node's workers have ended
+  bool await_others_ = false;  // the servers must not end before the workers of the other nodes
   // Since then a process of the main role has ended with kRunAgain; one has ended otherwise, and not with
   // success. Includes other nodes if this one has waited for them.
   bool saved_ = false, unsaved_ = false;

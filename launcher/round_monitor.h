@@ -24,11 +24,11 @@ namespace tandem::launcher {
 // One event for the main thread. A plain value.
 struct AgentEvent {
   enum class Kind {
-    kRound,        // `round` has begun, or `status` says why this node cannot join one
-    kRoundOver,    // `event` has ended the round, or `status` says that this node is no longer part of it
-    kTold,         // a call given to Tell has failed with `status`
-    kJobState,     // the round's job has ended: `state` is what its members reported
-    kPeerFailure,  // `process` reported that its peers do not respond: `status`
+    kRound,         // `round` has begun, or `status` says why this node cannot join one
+    kRoundOver,     // `event` has ended the round, or `status` says that this node is no longer part of it
+    kTold,          // a call given to Tell has failed with `status`
+    kJobState,      // the round's job has ended: `state` is what its members reported
+    kPeerFailure,   // `process` reported that its peers do not respond: `status`
     kWorkersEnded,  // the workers of the other nodes have ended so: `outcomes`; or `status` is an error
   };
   Kind kind = Kind::kTold;

@@ -82,7 +82,8 @@ std::string ManPage(const Command& program, absl::string_view version) {
       &page,
       ".SH EXIT STATUS\n.TP\n0\nSuccess.\n.TP\n1\nThe command failed; the reason is on stderr.\n.TP\n2\n"
       "The command line is wrong.\n.TP\n75\n"
-      "The training was asked to stop and has saved a checkpoint: start it again with --resume auto.\n.TP\n124\n"
+      "The training was asked to stop and has saved a checkpoint: start it again with --resume "
+      "auto.\n.TP\n124\n"
       "A time-out of the command line has passed.\n.TP\n126, 127\n"
       "The program to run cannot be executed, or does not exist.\n.TP\n128 + N\n"
       "Signal N has ended the process that failed first, or has stopped the job.\n");

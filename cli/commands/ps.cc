@@ -96,10 +96,11 @@ class EndEvent {
         const bool obeyed = launcher_ == 0 || signal->sender == launcher_;
         stop = stop || obeyed;
         if (obeyed) continue;
-        LogWarning(absl::StrCat(launcher::SignalName(signal->number), " of process ", signal->sender,
-                                " is ignored: the workers may still need this server; to stop the job, signal "
-                                "its launcher, process ",
-                                launcher_));
+        LogWarning(
+            absl::StrCat(launcher::SignalName(signal->number), " of process ", signal->sender,
+                         " is ignored: the workers may still need this server; to stop the job, signal "
+                         "its launcher, process ",
+                         launcher_));
       }
     }
     absl::MutexLock lock(&mutex_);

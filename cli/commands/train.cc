@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cstdio>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
@@ -187,9 +187,9 @@ void OnSigterm(int signal) {
   }
 }
 
-// Lets SIGTERM set `stop_requested`. A second SIGTERM ends the process, unless it comes within a second: systemd
-// and Slurm signal each process of a job, and a parent may pass its own signal on as well. Under a launcher no
-// SIGTERM ends the process, since the launcher decides how long it waits.
+// Lets SIGTERM set `stop_requested`. A second SIGTERM ends the process, unless it comes within a second:
+// systemd and Slurm signal each process of a job, and a parent may pass its own signal on as well. Under a
+// launcher no SIGTERM ends the process, since the launcher decides how long it waits.
 void StopOnSigterm() {
   second_sigterm_ends = std::getenv(launcher::kProcessVariable) == nullptr;
   struct sigaction action = {};

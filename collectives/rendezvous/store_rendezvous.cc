@@ -486,7 +486,8 @@ void StoreRendezvous::AwaitChange() {
     // wait.
     if (state_.version() > acted_on_ || stopping_ || id_.empty()) return;
     until = std::min(until, enough_since_ + options_.last_call);
-    // A counter that does not change until then belongs to a dead node, which has no effect if it has finished.
+    // A counter that does not change until then belongs to a dead node, which has no effect if it has
+    // finished.
     for (const auto& [id, observed] : observed_) {
       const tandem::v1::RendezvousMember* member = FindMember(state_, id);
       if (member == nullptr || member->finished()) continue;

@@ -102,10 +102,10 @@ TEST_F(NodesTest, AFailureIsNamedOnEveryNode) {
 class ServerNodeTest : public NodesTest {
  protected:
   void StopAndExpectThatTheServerLives(bool signal_server_node) {
-    const std::string save =
-        absl::StrCat("trap 'i=0; while [ $i -lt 20 ]; do sleep 0.02; i=$((i+1)); done; kill -0 $(cat ",
-                     dir_.File("server"),
-                     ") && echo the server lives; exit 75' TERM; echo up $RANK; while :; do sleep 0.05; done");
+    const std::string save = absl::StrCat(
+        "trap 'i=0; while [ $i -lt 20 ]; do sleep 0.02; i=$((i+1)); done; kill -0 $(cat ",
+        dir_.File("server"),
+        ") && echo the server lives; exit 75' TERM; echo up $RANK; while :; do sleep 0.05; done");
     auto workers = Node("workers", "2", {"--workers", "2", "--ps", "0"}, save);
     auto servers = Node("servers", "2", {"--workers", "0", "--ps", "1"}, save);
     for (const char* up : {"up 0", "up 1"}) ASSERT_TRUE(workers->WaitForOutput(up)) << workers->err();
@@ -119,8 +119,8 @@ class ServerNodeTest : public NodesTest {
     workers->Signal(SIGTERM);
     EXPECT_EQ(workers->Wait(), 75) << workers->err();
     EXPECT_EQ(servers->Wait(), 75) << servers->err();
-    EXPECT_THAT(workers->out(), AllOf(HasSubstr("[worker/0] the server lives"),
-                                      HasSubstr("[worker/1] the server lives")));
+    EXPECT_THAT(workers->out(),
+                AllOf(HasSubstr("[worker/0] the server lives"), HasSubstr("[worker/1] the server lives")));
     EXPECT_TRUE(NoLeaks());
   }
 };
@@ -132,8 +132,7 @@ TEST_F(ServerNodeTest, ServersOutliveTheWorkersOfAnotherNodeIfBothLaunchersAreSi
 }
 
 TEST_F(NodesTest, ACrashOnAnotherNodeIsNoRequestToStop) {
-  auto a = Node("a", "2", {"--node-rank", "0"},
-                "trap 'exit 75' TERM; echo up; while :; do sleep 0.05; done");
+  auto a = Node("a", "2", {"--node-rank", "0"}, "trap 'exit 75' TERM; echo up; while :; do sleep 0.05; done");
   auto b = Node("b", "2", {"--node-rank", "1"},
                 absl::StrCat("until [ -e ", dir_.File("go"), " ]; do sleep 0.05; done; kill -SEGV $$"));
   ASSERT_TRUE(a->WaitForOutput("up")) << a->err();

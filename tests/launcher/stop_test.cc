@@ -3,6 +3,7 @@
 // becomes of processes that have left their group.
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <string>
@@ -162,12 +163,29 @@ TEST_F(StopTest, ServersOutliveTheWorkersAlsoIfEveryProcessIsSignalled) {
   EXPECT_TRUE(NoLeaks());
 }
 
+TEST_F(StopTest, ALaunchedServerObeysItsLauncherOnly) {
+  TandemProcess tandem(Args({"--ps", "1", "--workers", "1"},
+                            absl::StrCat("until [ -e ", dir_.File("go"), " ]; do sleep 0.05; done")),
+                       Mark());
+  ASSERT_TRUE(tandem.WaitForOutput("serving at")) << tandem.err();
+  for (const pid_t pid : ProcessesMarked(absl::StrCat("TANDEM_TEST_MARK=", dir_.path()))) {
+    if (absl::StrContains(ReadFile(absl::StrCat("/proc/", pid, "/environ")), "TANDEM_PS_INDEX=0")) {
+      ASSERT_EQ(::kill(pid, SIGTERM), 0);
+    }
+  }
+  ASSERT_TRUE(tandem.WaitForOutput(absl::StrCat("SIGTERM of process ", ::getpid(), " is ignored")))
+      << tandem.err();
+  std::ofstream(dir_.File("go")) << "go";
+  EXPECT_EQ(tandem.Wait(), 0) << tandem.err();
+  EXPECT_TRUE(NoLeaks());
+}
+
 TEST_F(StopTest, OnlyTheMainRoleHasStateToSave) {
   const std::string save = "trap 'exit 75' TERM; echo up $RANK; while :; do sleep 0.05; done";
-  TandemProcess tandem(Args({"--workers", "1", "--role", absl::StrCat("judge=1:/bin/sh -c 'echo sits; exec ",
-                                                                      kForever, "'")},
-                            save),
-                       Mark());
+  TandemProcess tandem(
+      Args({"--workers", "1", "--role", absl::StrCat("judge=1:/bin/sh -c 'echo sits; exec ", kForever, "'")},
+           save),
+      Mark());
   for (const char* up : {"up 0", "sits"}) ASSERT_TRUE(tandem.WaitForOutput(up)) << tandem.err();
   tandem.Signal(SIGTERM);
   EXPECT_EQ(tandem.Wait(), 75) << tandem.err();

@@ -90,8 +90,8 @@ struct RunReport {
   std::vector<EpochReport> epochs;
   bool stopped_early = false;
   int best_epoch = 0;        // 0: no epoch was evaluated
-  // The epoch whose model `test` is of: the best one, unless its checkpoint could not be saved and later epochs
-  // were worse.
+  // The epoch whose model `test` is of: the best one, unless its checkpoint could not be saved and later
+  // epochs were worse.
   int tested_epoch = 0;
   Quality test;
   double samples_per_s = 0;  // over all epochs

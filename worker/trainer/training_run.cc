@@ -345,10 +345,9 @@ absl::Status TrainingRun::TrainEpoch(int epoch) {
   const int every = job_.checkpoint.every_epochs;
   const uint64_t every_steps = job_.checkpoint.every_steps;
   TANDEM_ASSIGN_OR_RETURN(const bool stop, boundary_.MustStop());
-  const bool planned =
-      job_.checkpoint.periodic() &&
-      (last || (every > 0 && epoch % every == 0) ||
-       (every_steps > 0 && trainer_->step() % every_steps == 0) || boundary_.save_due());
+  const bool planned = job_.checkpoint.periodic() &&
+                       (last || (every > 0 && epoch % every == 0) ||
+                        (every_steps > 0 && trainer_->step() % every_steps == 0) || boundary_.save_due());
   bool saved = trainer_->step() == saved_step_;
   if (!saved && (planned || stop)) {
     // It is completed after the evaluation. A run that resumes before that begins with the evaluation.

@@ -21,8 +21,9 @@ using testing::RunTandem;
 
 TEST(ManPageTest, HasEveryCommandWithItsFlags) {
   const std::string page = RunTandem({"man"}).out;
-  for (const char* text : {".TH TANDEM 1", ".SS tandem ckpt ls DIR", ".SS tandem bench allreduce",
-                           "\\fB\\-\\-max\\-held\\fR", "auto|grpc", "Variable: TANDEM_PS_THREADS."}) {
+  for (const char* text :
+       {".TH TANDEM 1", ".SS tandem ckpt ls DIR", ".SS tandem bench allreduce", "\\fB\\-\\-max\\-held\\fR",
+        "auto|grpc", "Variable: TANDEM_PS_THREADS.", "\n75\n", "\n128 + N\n"}) {
     EXPECT_THAT(page, HasSubstr(text));
   }
 }

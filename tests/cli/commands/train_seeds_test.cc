@@ -132,8 +132,7 @@ TEST_F(TrainSeedsTest, SigtermIsPassedOnToTheRunWhichSavesItsState) {
     seeds.Signal(SIGTERM);
     EXPECT_EQ(seeds.Wait(), 75) << seeds.err();
     EXPECT_THAT(seeds.err(), HasSubstr("stopped on request at seed 1"));
-    const absl::StatusOr<std::string> saved =
-        ps::LatestCheckpoint(dir_.File(absl::StrCat(name, "/seed-1")));
+    const absl::StatusOr<std::string> saved = ps::LatestCheckpoint(dir_.File(absl::StrCat(name, "/seed-1")));
     EXPECT_TRUE(saved.ok()) << saved.status();
     EXPECT_TRUE(std::filesystem::is_empty(tmp));
     EXPECT_TRUE(testing::WaitUntilNoneMarked(absl::StrCat("TANDEM_TEST_MARK=", tmp)));

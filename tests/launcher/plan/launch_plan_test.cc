@@ -68,8 +68,8 @@ TEST(PlanTest, TheScriptOfAnInterpreterThatThePlanInsertedIsNamed) {
     TANDEM_ASSERT_OK_AND_ASSIGN(const LaunchPlan plan, MakePlan(flags, program));
     EXPECT_EQ(plan.Find("worker")->script, script) << program[0];
   }
-  TANDEM_ASSERT_OK_AND_ASSIGN(const LaunchPlan plan,
-                              MakePlan({.roles = {"eval=1:eval.py -u x", "judge=1:env -u A true"}}, {"true"}));
+  TANDEM_ASSERT_OK_AND_ASSIGN(
+      const LaunchPlan plan, MakePlan({.roles = {"eval=1:eval.py -u x", "judge=1:env -u A true"}}, {"true"}));
   EXPECT_EQ(plan.Find("eval")->script, "eval.py");
   EXPECT_EQ(plan.Find("judge")->script, "");
 }

@@ -128,7 +128,8 @@ TEST(BoundaryAgreementOfTwoTest, AllWorkersStopAfterTheBatchThatTheFastestHasRea
       SegmentReader reader(&endless, 0);
       reader.SetEnd(kUnbounded);
       // Rank 1 was asked to stop; rank 0 has read further ahead.
-      BoundaryAgreement boundary(group->get(), rank == 1 ? &stop : &none, absl::ZeroDuration(), Clock::Real());
+      BoundaryAgreement boundary(group->get(), rank == 1 ? &stop : &none, absl::ZeroDuration(),
+                                 Clock::Real());
       boundary.BeginSegment();
       Batch batch;
       for (int i = 0; i < (rank == 0 ? 5 : 2); ++i) ASSERT_TRUE(reader.Next(&batch).value());

@@ -227,8 +227,8 @@ TEST_F(CheckpointsTest, AFailedSaveIsReportedAndTrainingGoesOn) {
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("the disk is full")));
 }
 
-// A job that diverges after the first epochs, so that later ones are not saved as the best. With two workers an
-// epoch has 19 steps.
+// A job that diverges after the first epochs, so that later ones are not saved as the best. With two workers
+// an epoch has 19 steps.
 const std::vector<std::string> kDiverging = {
     "train.epochs=4", "train.early_stopping={metric: logloss, patience: 0}", "optimizer.lr=0.3",
     "embedding.optimizer={kind: sgd, lr: 30}", "checkpoint.keep=10"};

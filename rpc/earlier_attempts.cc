@@ -9,7 +9,9 @@ namespace {
 constexpr char kEarlierAttempts[] = "tandem.rpc/earlier_attempts";
 }  // namespace
 
-bool HadEarlierAttempts(const absl::Status& status) { return status.GetPayload(kEarlierAttempts).has_value(); }
+bool HadEarlierAttempts(const absl::Status& status) {
+  return status.GetPayload(kEarlierAttempts).has_value();
+}
 
 void SetEarlierAttempts(int attempts, absl::Status* status) {
   status->SetPayload(kEarlierAttempts, absl::Cord(absl::StrCat(attempts)));

@@ -63,7 +63,8 @@ int OpenComponents(int root, const fs::path& below) {
     struct stat entry;
     // O_PATH | O_DIRECTORY takes a link for a file that is no directory.
     if (!next.valid() && errno == ENOTDIR) {
-      const bool link = ::fstatat(at.get(), part.c_str(), &entry, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(entry.st_mode);
+      const bool link =
+          ::fstatat(at.get(), part.c_str(), &entry, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(entry.st_mode);
       errno = link ? ELOOP : ENOTDIR;
       return -1;
     }

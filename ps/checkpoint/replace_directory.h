@@ -31,7 +31,7 @@ absl::StatusOr<std::string> ReplaceDirectory(const std::string& from, const std:
                                              const DirectoryMoves& moves = DirectoryMoves());
 
 // Ends the replacements of checkpoints under `root` that an error or a crash interrupted: a directory
-// "replaced-step-N" is moved back to step-N if that does not exist, and removed otherwise. Leaves other names.
+// "replaced-step-N" is moved back to step-N if that does not exist, and removed otherwise.
 absl::Status FinishReplacements(const std::string& root);
 
 }  // namespace tandem::ps

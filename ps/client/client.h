@@ -128,9 +128,9 @@ class Client {
   // The gradients of a table whose optimizer has a clip_global_norm are scaled down to that norm before they
   // are split over the servers; the norm covers all entries of the table's parts.
   //
-  // InvalidArgument: more than 1024 parts, or a gradient is NaN, infinite or absurd (2^60 and more; 2^59 if it
-  // is not sent as f32). The message names its id, and nothing was sent to any server; gradients that a cache
-  // had deferred are lost if it says so. Other errors tell of each server: applied, refused, unknown, not sent.
+  // InvalidArgument: more than 1024 parts, or a gradient is NaN, infinite or absurd (2^60 and more; 2^59 if
+  // not sent as f32). The message names its id. Nothing was sent to any server; it says if gradients that a
+  // cache had deferred are lost. Other errors tell of each server: applied, refused, unknown or not sent.
   virtual void PushAsync(uint64_t step, std::vector<PushPart> parts, const PushOptions& options,
                          PushDone done) = 0;
   // Like PushAsync. Returns a handle by which the push can be repeated under the same sequences if it fails,

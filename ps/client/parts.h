@@ -59,7 +59,7 @@ struct PushPart {
   bool repeats = true;
   // Divides `ids` into segments for which the client counts row staleness (Client::RowStalenessStatistics),
   // for example one for each feature: segment i is ids [segments[i - 1], segments[i]). Ascending; the last is
-  // ids.size(). At most 65536 in a push. Copied by PushAsync. Empty: none. Ignored if the table's cache defers
+  // ids.size(). At most 65536 a push. Copied by PushAsync. Empty: none. Ignored if the table's cache defers
   // gradients, since those that are sent are then other ones.
   absl::Span<const uint32_t> segments;
   // Keeps `gradients` alive and unchanged. The transport may then send them from where they lie, without a

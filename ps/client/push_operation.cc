@@ -141,9 +141,10 @@ void PushOperation::OnResponse(uint32_t server, absl::StatusOr<Bytes> answer) {
         // A server that has forgotten the sequences of an earlier push epoch cannot tell, for instance.
         status = absl::Status(
             status.code(),
-            absl::StrCat(status.message(),
-                         "; it is not known whether an earlier attempt of this push was applied: its answer was "
-                         "lost, and this refusal concerns the repetition only"));
+            absl::StrCat(
+                status.message(),
+                "; it is not known whether an earlier attempt of this push was applied: its answer was "
+                "lost, and this refusal concerns the repetition only"));
       } else {
         outcomes_[server] = PushOutcome::kRefused;
       }
@@ -220,8 +221,7 @@ void PushOperation::RetryAsync(PushDone done) {
   }
   deadline_ = MonotonicNow() + options_.timeout;
   // Server 0 has told the positions to an earlier attempt if it has acknowledged the push.
-  const bool server0_first = server0 && channels_.size() > 1 &&
-                             (server0_first_ || GetsPosition());
+  const bool server0_first = server0 && channels_.size() > 1 && (server0_first_ || GetsPosition());
   server0_first_ = server0_first;
   outstanding_.store(static_cast<uint32_t>(others.size()) + (server0 ? 1 : 0), std::memory_order_relaxed);
   const std::shared_ptr<PushOperation> self = shared_from_this();  // the last response may end the attempt

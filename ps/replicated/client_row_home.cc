@@ -18,7 +18,9 @@ absl::StatusOr<std::vector<HotRow>> ClientRowHome::FindHot(const std::string& ta
 absl::StatusOr<double> ClientRowHome::Delay(const std::string& table) {
   TANDEM_ASSIGN_OR_RETURN(const std::vector<FrequentRow> hottest,
                           client_->FrequentlyUpdatedRows(table, /*min_row_staleness=*/0, /*limit=*/1));
-  if (!hottest.empty() && hottest[0].update_rate > 0) return hottest[0].row_staleness / hottest[0].update_rate;
+  if (!hottest.empty() && hottest[0].update_rate > 0) {
+    return hottest[0].row_staleness / hottest[0].update_rate;
+  }
   // The servers have measured nothing yet.
   TANDEM_ASSIGN_OR_RETURN(const std::vector<v1::TableInfo> tables, client_->ListTables());
   for (const v1::TableInfo& info : tables) {

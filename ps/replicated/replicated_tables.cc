@@ -85,7 +85,9 @@ void ReplicatedTables::RememberWanted(size_t t, absl::Span<const uint64_t> ids) 
 void ReplicatedTables::MarkWantedSlots(Table* table) {
   if (table->rows == nullptr) return;
   table->wanted_slots.clear();
-  for (const uint64_t id : table->rows->ids()) table->wanted_slots.push_back(table->wanted.contains(id) ? 1 : 0);
+  for (const uint64_t id : table->rows->ids()) {
+    table->wanted_slots.push_back(table->wanted.contains(id) ? 1 : 0);
+  }
 }
 
 void ReplicatedTables::RememberUnwanted(size_t t, absl::Span<const uint64_t> ids) {

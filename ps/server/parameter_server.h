@@ -47,8 +47,8 @@ struct ParameterServerOptions {
   // Holds the rows on disk of tables with `spill` (ps/storage/spill/spill_store.h). nullptr: such tables are
   // refused.
   std::shared_ptr<ColdStore> cold_store;
-  // Limit of the memory of tables. A table that needs more is not created, a checkpoint that needs more is not
-  // loaded; while the tables hold more, calls that would create rows fail (ResourceExhausted). 0: no limit.
+  // Limit of the memory of tables. A table or checkpoint that needs more is refused. While the tables hold
+  // more, calls that would create rows fail with ResourceExhausted. 0: no limit.
   uint64_t max_memory_bytes = 0;
   // Directories of checkpoints must lie below this one, "": any directory.
   std::string checkpoint_root;

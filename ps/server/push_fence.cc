@@ -20,10 +20,10 @@ absl::StatusOr<PushFence::Verdict> PushFence::Check(uint32_t worker, uint64_t ep
   const uint64_t newest = Newest(worker);
   if (epoch > fence.epoch && epoch >= newest) return Verdict::kNew;
   if (epoch != fence.epoch) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("worker ", worker, ": push of epoch ", epoch, ", but this server has heard its epoch ",
-                     newest, ": an older process of this worker is still running, which must stop; or this worker "
-                     "repeats a push from before it took the new epoch, which cannot be repeated any more"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "worker ", worker, ": push of epoch ", epoch, ", but this server has heard its epoch ", newest,
+        ": an older process of this worker is still running, which must stop; or this worker "
+        "repeats a push from before it took the new epoch, which cannot be repeated any more"));
   }
   if (fence.closed) {
     return absl::FailedPreconditionError(absl::StrCat(

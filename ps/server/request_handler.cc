@@ -110,7 +110,8 @@ absl::StatusOr<v1::StartPushEpochResponse> RequestHandler::StartPushEpoch(
   }
   v1::StartPushEpochResponse response;
   absl::MutexLock lock(&push_mutex_);
-  TANDEM_ASSIGN_OR_RETURN(const uint64_t epoch, fences_.StartEpoch(request.worker(), request.at_least(), request.token()));
+  TANDEM_ASSIGN_OR_RETURN(const uint64_t epoch,
+                          fences_.StartEpoch(request.worker(), request.at_least(), request.token()));
   response.set_epoch(epoch);
   return response;
 }

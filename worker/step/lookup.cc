@@ -201,7 +201,8 @@ void Lookup::SplitRows(size_t t) {
         places_[u] = slot | kReplicated;
         rows.slots.push_back(slot);
         // Rows of a checkpoint are not known as wanted, and would leave if they are rare.
-        if (placement == ps::Placement::kReplicated && !replicas_->IsWanted(t, slot)) remembered_.push_back(id);
+        const bool wanted = placement == ps::Placement::kReplicated;
+        if (wanted && !replicas_->IsWanted(t, slot)) remembered_.push_back(id);
         continue;
       }
       places_[u] = static_cast<uint32_t>(rows.pulled.size());

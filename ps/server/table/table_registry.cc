@@ -154,8 +154,8 @@ absl::Status TableRegistry::CheckMemory() const {
   return absl::ResourceExhaustedError(absl::StrCat(
       "server ", options_.server, ": its tables hold ", held, " bytes and may hold ",
       options_.max_memory_bytes,
-      " (--max-memory), so pulls create no more rows, nor do writes: give tables a byte_budget with an eviction, or more "
-      "servers"));
+      " (--max-memory), so pulls create no more rows, nor do writes: give tables a byte_budget with an "
+      "eviction, or more servers"));
 }
 
 uint64_t TableRegistry::WaitingBytes() const {

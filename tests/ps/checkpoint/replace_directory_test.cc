@@ -79,11 +79,13 @@ TEST_F(ReplaceDirectoryTest, ACrashBetweenTheRenamesIsRepaired) {
 }
 
 TEST_F(ReplaceDirectoryTest, DirectoriesOfOthersStay) {
-  for (const std::string name : {"replaced-notes", "replaced-", "replaced-step-", "replaced-step-1b", "notes"}) {
+  for (const std::string name :
+       {"replaced-notes", "replaced-", "replaced-step-", "replaced-step-1b", "notes"}) {
     Make(name);
   }
   TANDEM_ASSERT_OK(FinishReplacements(dir_.path()));
-  for (const std::string name : {"replaced-notes", "replaced-", "replaced-step-", "replaced-step-1b", "notes"}) {
+  for (const std::string name :
+       {"replaced-notes", "replaced-", "replaced-step-", "replaced-step-1b", "notes"}) {
     EXPECT_EQ(Origin(name), name);
   }
 }

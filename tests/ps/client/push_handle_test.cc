@@ -183,11 +183,12 @@ TEST_F(PushHandleTest, APushThatMayHaveBeenAppliedStaysUnknownWhenANewPushEpochR
   faulty_ = false;
   TANDEM_ASSERT_OK(client->StartPushEpoch());
   for (int attempt = 0; attempt < 2; ++attempt) {
-    EXPECT_THAT(push->Retry(),
-                StatusIs(absl::StatusCode::kFailedPrecondition,
-                         AllOf(HasSubstr("repeats a push from before it took the new epoch"),
-                               HasSubstr("it is not known whether an earlier attempt of this push was applied"),
-                               HasSubstr("step 7: applied on server 0, unknown on server 1"))));
+    EXPECT_THAT(
+        push->Retry(),
+        StatusIs(absl::StatusCode::kFailedPrecondition,
+                 AllOf(HasSubstr("repeats a push from before it took the new epoch"),
+                       HasSubstr("it is not known whether an earlier attempt of this push was applied"),
+                       HasSubstr("step 7: applied on server 0, unknown on server 1"))));
     EXPECT_THAT(push->outcomes(), ElementsAre(PushOutcome::kApplied, PushOutcome::kUnknown));
   }
 }
@@ -200,7 +201,8 @@ TEST_F(PushHandleTest, APushStaysUnknownIfTheChannelItselfRepeatedItBeforeItWasR
       if (!absl::EndsWith(method, "/Push")) return rpc::Fault();
       // The answer of the first attempt is lost; then the server's memory is full.
       if (lost && attempts++ == 0) return rpc::Fault{.kind = rpc::Fault::Kind::kFailAfter};
-      return rpc::Fault{.kind = rpc::Fault::Kind::kFailBefore, .status = absl::ResourceExhaustedError("full")};
+      return rpc::Fault{.kind = rpc::Fault::Kind::kFailBefore,
+                        .status = absl::ResourceExhaustedError("full")};
     })[1]);
     TANDEM_ASSERT_OK_AND_ASSIGN(const auto client, Client::Connect(std::move(channels), {}));
     TANDEM_ASSERT_OK(client->StartPushEpoch());
@@ -209,8 +211,8 @@ TEST_F(PushHandleTest, APushStaysUnknownIfTheChannelItselfRepeatedItBeforeItWasR
     const std::shared_ptr<PushHandle> push = Push(*client, 7, &status, lost ? "t" : "u");
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted,
                                  HasSubstr(lost ? "unknown on server 1" : "refused by server 1")));
-    EXPECT_THAT(push->outcomes(), ElementsAre(PushOutcome::kApplied,
-                                              lost ? PushOutcome::kUnknown : PushOutcome::kRefused));
+    EXPECT_THAT(push->outcomes(),
+                ElementsAre(PushOutcome::kApplied, lost ? PushOutcome::kUnknown : PushOutcome::kRefused));
   }
 }
 

@@ -146,10 +146,11 @@ TEST(ClientRowHomeTest, TheDelayIsThatByWhichTheServersFindHotRows) {
     versions.push_back(std::move(now));
     // The pushes of the second half are late, and every tenth one does not say from which version it comes.
     const absl::Span<const uint64_t> pulled = versions[step < 300 ? step : step - 4][0];
-    TANDEM_ASSERT_OK(client->Push(step, {{.table = "t",
-                                          .ids = ids,
-                                          .gradients = gradients.data(),
-                                          .pulled_versions = step % 10 == 9 ? absl::Span<const uint64_t>() : pulled}}));
+    TANDEM_ASSERT_OK(
+        client->Push(step, {{.table = "t",
+                             .ids = ids,
+                             .gradients = gradients.data(),
+                             .pulled_versions = step % 10 == 9 ? absl::Span<const uint64_t>() : pulled}}));
   }
   TANDEM_ASSERT_OK_AND_ASSIGN(const double delay, home.Delay("t"));
   TANDEM_ASSERT_OK_AND_ASSIGN(const std::vector<HotRow> hot, home.FindHot("t", 0.0, 100));

@@ -58,7 +58,8 @@ TEST(LoopbackTest, ARefusalTellsWhetherAnEarlierAttemptMayHaveBeenExecuted) {
     if (index == 0) return Fault{.kind = Fault::Kind::kFailAfter};
     return Fault{.kind = Fault::Kind::kFailBefore, .status = absl::FailedPreconditionError("refused")};
   };
-  auto channel = ConnectLoopback(Serve(CountingService(&count)), injector, {.initial = absl::Milliseconds(1)});
+  auto channel =
+      ConnectLoopback(Serve(CountingService(&count)), injector, {.initial = absl::Milliseconds(1)});
   const absl::Status repeated = channel->Call(kEcho, Bytes(), {.idempotent = true}).status();
   EXPECT_THAT(repeated, StatusIs(absl::StatusCode::kFailedPrecondition));
   EXPECT_TRUE(HadEarlierAttempts(repeated));

@@ -64,7 +64,8 @@ class ReplicatedTablesTest : public ::testing::Test {
           {{.config = Config()}},
           {.rank = r,
            .world_size = kWorkers,
-           .all_gather = [this, r](absl::string_view bytes) { return exchange_.AllGather(r, bytes); }},
+           .all_gather = [this, r](absl::string_view bytes) { return exchange_.AllGather(r, bytes); },
+           .first_interval = 40},
           homes_.back().get());
       EXPECT_THAT(tables, tandem::testing::IsOk());
       workers_.push_back(*std::move(tables));

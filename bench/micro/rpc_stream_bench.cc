@@ -24,6 +24,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "rpc/channel.h"
 #include "rpc/server.h"
@@ -67,15 +68,15 @@ struct Result {
 class Run {
  public:
   Run(Channel* channel, uint64_t response_bytes, int in_flight, absl::Duration length)
-      : channel_(channel), response_bytes_(response_bytes), chains_(in_flight), end_(absl::Now() + length) {}
+      : channel_(channel), response_bytes_(response_bytes), chains_(in_flight), end_(MonotonicNow() + length) {}
 
   Result Go() {
-    const absl::Time start = absl::Now();
+    const absl::Time start = MonotonicNow();
     const double cpu = CpuSeconds();
     const int chains = chains_;
     for (int i = 0; i < chains; ++i) Next();
     over_.WaitForNotification();
-    const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
+    const double seconds = absl::ToDoubleSeconds(MonotonicNow() - start);
     absl::MutexLock lock(&mutex_);
     std::sort(micros_.begin(), micros_.end());
     Result result;
@@ -89,13 +90,13 @@ class Run {
 
  private:
   void Next() {
-    const absl::Time start = absl::Now();
+    const absl::Time start = MonotonicNow();
     channel_->CallAsync(
         kRows, Bytes(std::string(reinterpret_cast<const char*>(&response_bytes_), sizeof(response_bytes_))),
         {}, [this, start](absl::StatusOr<Bytes> response) {
           TANDEM_CHECK_MSG(response.ok(), response.status().ToString());
           TANDEM_CHECK(response->size() == response_bytes_);
-          const absl::Time now = absl::Now();
+          const absl::Time now = MonotonicNow();
           bool last = false;
           {
             absl::MutexLock lock(&mutex_);

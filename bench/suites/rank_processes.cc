@@ -13,8 +13,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "collectives/store/store_server.h"
 #include "launcher/process/console.h"
@@ -144,9 +144,9 @@ int WaitForAll(std::vector<std::unique_ptr<RankProcess>>& processes, launcher::C
       if (!ran || processes[i]->running() || processes[i]->exit_code() == 0 || exit_code != 0) continue;
       exit_code = processes[i]->exit_code();
       processes[i]->ReportExit();
-      deadline = absl::Now() + kGrace;
+      deadline = MonotonicNow() + kGrace;
     }
-    if (absl::Now() < deadline) continue;
+    if (MonotonicNow() < deadline) continue;
     for (const auto& process : processes) process->Kill();
   }
 }

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/status.h"
+#include "base/timed_wait.h"
 #include "collectives/environment.h"
 #include "collectives/rendezvous/store_directory.h"
 #include "rpc/remote/rpc_agent.h"
@@ -73,7 +74,7 @@ class RpcCalls {
       for (int slot = 0; slot < case_.in_flight; ++slot) Next(slot);
       absl::MutexLock lock(&mutex_);
       const auto none = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return running_ == 0; };
-      if (!mutex_.AwaitWithTimeout(absl::Condition(&none), time + kStepTimeout)) {
+      if (!AwaitFor(&mutex_, absl::Condition(&none), time + kStepTimeout)) {
         return absl::DeadlineExceededError("calls are not answered");
       }
     }

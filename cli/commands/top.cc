@@ -14,6 +14,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/job_flags.h"
@@ -56,10 +57,10 @@ class Top {
     }
     const int count = flags_.once ? 1 : flags_.count;
     bool answered = false;
-    absl::Time next = absl::Now();
+    absl::Time next = MonotonicNow();
     for (int i = 0; count == 0 || i < count; ++i) {
       if (i > 0 && !WaitUntil(next)) break;
-      next = std::max(absl::Now(), next + absl::Seconds(flags_.interval_seconds));
+      next = std::max(MonotonicNow(), next + absl::Seconds(flags_.interval_seconds));
       Take();
       answered = answered || now_->AnyCompleted();
       Show();
@@ -112,10 +113,10 @@ class Top {
     std::fflush(stdout);
   }
 
-  // Blocks until `next`, and handles the keys that are pressed. Returns false if the user wants to stop.
+  // Blocks until `next`, of MonotonicNow(), and handles the keys that are pressed. Returns false if the user wants to stop.
   bool WaitUntil(absl::Time next) {
     if (terminal_ == nullptr) {
-      absl::SleepFor(next - absl::Now());
+      absl::SleepFor(next - MonotonicNow());
       return true;
     }
     while (true) {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "ps/client/statistics.h"
 
@@ -93,11 +94,11 @@ absl::Status ServerSet::Register(absl::Duration timeout) {
 Snapshot ServerSet::Take(size_t hottest, absl::Duration timeout) {
   tandem::v1::ListTablesRequest list;
   list.set_hottest(static_cast<uint32_t>(hottest));
-  const absl::Time until = absl::Now() + timeout;
+  const absl::Time until = MonotonicNow() + timeout;
   const std::vector<absl::StatusOr<Bytes>> tables = CallAll("ListTables", list, timeout, /*insist=*/false);
   const std::vector<absl::StatusOr<Bytes>> own =
       CallAll("GetServerStatistics", tandem::v1::GetServerStatisticsRequest(),
-              std::max(until - absl::Now(), absl::Milliseconds(50)), /*insist=*/false);
+              std::max(until - MonotonicNow(), absl::Milliseconds(50)), /*insist=*/false);
   Snapshot snapshot{.time = absl::Now()};
   std::vector<std::vector<tandem::v1::TableInfo>> by_server;
   for (size_t s = 0; s < size(); ++s) {

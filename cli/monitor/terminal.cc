@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/status.h"
 
 namespace tandem::cli {
@@ -116,7 +116,7 @@ Key Terminal::WaitForKey(absl::Time until) {
       input_.erase(0, key->second);
       return key->first;
     }
-    const int64_t left = std::max<int64_t>(0, absl::ToInt64Milliseconds(until - absl::Now()));
+    const int64_t left = std::max<int64_t>(0, absl::ToInt64Milliseconds(until - MonotonicNow()));
     pollfd fds[] = {{signals_->fd(), POLLIN, 0}, {STDIN_FILENO, POLLIN, 0}};
     const int ready = ::poll(fds, 2, static_cast<int>(std::min<int64_t>(left, 1 << 30)));
     if (ready < 0 && errno == EINTR) continue;

@@ -8,7 +8,7 @@ import re
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-MODULES = ["base", "rpc", "collectives", "launcher", "ps", "worker"]
+MODULES = ["base", "rpc", "collectives", "launcher", "ps", "worker", "cli", "bench", "python"]
 
 WALL_CLOCK = re.compile(
     r"absl::Now\(|GetCurrentTimeNanos\(|system_clock|CLOCK_REALTIME|gettimeofday\(|ToChronoTime\(|std::time\(|"
@@ -18,6 +18,9 @@ WALL_CLOCK = re.compile(
 ALLOWED = {
     "base/clock.cc": "gives the monotonic clock's zero a name",
     "base/ticks.h": "the time of day in flight records and traces",
+    "cli/monitor/snapshot.cc": "the time of day at the top of a screen",
+    "cli/profiling/chrome_json.cc": "the time of day in traces",
+    "cli/profiling/collect.cc": "a name that no other process has",
     "launcher/run_job.cc": "the name of the log directory",
     "ps/server/table/server_table.cc": "a generation that grows from one process to the next",
     "worker/trainer/model_checkpoint.cc": "when a checkpoint was written, for people",

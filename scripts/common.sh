@@ -28,7 +28,8 @@ python_env() {
 
 # build_preset PRESET FOLDER [TARGET...]: configures and builds a preset whose build tree is FOLDER, with
 # ccache when it is installed (CMakeLists.txt looks for it). TANDEM_JOBS limits the parallel compilations;
-# a compilation of gRPC code takes about 1 GB, so memory limits them as well as cores.
+# a compilation of gRPC code takes about 1 GB, so memory limits them as well as cores. TANDEM_WITH_PYTHON is
+# passed to CMake: AUTO, ON (without Python the build fails) or OFF.
 build_preset() {
   local preset="$1" folder="$2" memory_gb jobs
   shift 2
@@ -39,6 +40,7 @@ build_preset() {
   step "configure ($preset) into $folder/"
   local python=()
   [[ -x "$(python_env)/bin/python" ]] && python=("-DPython_EXECUTABLE=$(python_env)/bin/python")
+  [[ -n "${TANDEM_WITH_PYTHON-}" ]] && python+=("-DTANDEM_WITH_PYTHON=$TANDEM_WITH_PYTHON")
   cmake -S "$ROOT" --preset "$preset" --log-level=WARNING "${python[@]}"
   step "build with $jobs jobs"
   cmake --build "$ROOT/$folder" -j "$jobs" ${1+--target "$@"}

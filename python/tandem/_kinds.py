@@ -20,6 +20,7 @@ _CLASS_NAMES = {
     "lfu": "LFU",
     "l2_norm": "L2Norm",
     "ttl": "TTL",
+    "none": "Never",  # None is a word of the language
 }
 
 

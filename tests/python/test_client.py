@@ -87,6 +87,16 @@ class TestRows:
         assert np.all(client.pull("user", ids, pooling="sum", offsets=offsets)[0] == [[0.5] * 4, [1.0] * 4])
         client.push("user", np.broadcast_to(np.int64(1), 3), np.broadcast_to(np.float32(0), (3, 4)))
 
+    @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
+    def test_tensors_of_other_float_types_are_gradients(self, client, dtype):
+        torch = pytest.importorskip("torch", reason="PyTorch is not installed (scripts/python-env --torch)")
+        make(client)
+        client.pull("user", [1])
+        client.push("user", torch.tensor([1]), torch.full((1, 4), 2.0, dtype=getattr(torch, dtype)))
+        assert np.all(client.pull("user", [1])[0] == 0.0)
+        with pytest.raises(ValueError, match=dtype):
+            client.pull("user", [1], out=torch.zeros((1, 4), dtype=getattr(torch, dtype)))
+
     def test_a_refused_push_is_no_step(self, client):
         make(client, mode="sync")
         wrong, right = np.full((1, 4), np.nan, np.float32), np.ones((1, 4), np.float32)
@@ -422,6 +432,14 @@ class TestKinds:
             client.pull(f"t{i}", [1])
             client.push(f"t{i}", [1], np.ones((1, 4)))
             assert np.all(client.pull(f"t{i}", [1])[0] < 1.0), name
+
+    def test_every_kind_has_a_name_that_the_language_allows(self):
+        import keyword
+
+        for module in (tandem.optim, tandem.init, tandem.admission, tandem.eviction):
+            for name in module.__all__:
+                assert name.isidentifier() and not keyword.iskeyword(name), name
+        assert "Never" in tandem.eviction.__all__
 
     def test_functions_have_signatures_and_documentation(self):
         import inspect

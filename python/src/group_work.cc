@@ -15,6 +15,13 @@ void GroupWork::Begin(const std::shared_ptr<GroupWork>& self, collectives::Work 
   self->work_.Then([self, running = std::move(running)](const absl::Status&) { running->fetch_sub(1); });
 }
 
+absl::Status GroupWork::CheckProcess() const {
+  if (ForkGeneration() == made_ || work_.IsCompleted()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "this process was forked while the operation was under way, and threads do not survive a fork; wait for it in "
+      "the parent");
+}
+
 bool GroupWork::WaitFor(double seconds) const {
   if (work_.IsCompleted()) return true;
   (void)work_.Wait(absl::Seconds(seconds));

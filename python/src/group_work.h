@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -31,6 +32,9 @@ class GroupWork {
   static void Begin(const std::shared_ptr<GroupWork>& self, collectives::Work work,
                     std::shared_ptr<std::atomic<int>> running);
 
+  // Returns FailedPrecondition in a forked child of the process that began the operation: no thread is there to
+  // complete it.
+  absl::Status CheckProcess() const;
   bool done() const { return work_.IsCompleted(); }
   // Blocks until the operation is completed, at most `seconds`; returns whether it is. Call it without the GIL.
   bool WaitFor(double seconds) const;
@@ -41,6 +45,7 @@ class GroupWork {
   void WhenFinished(std::shared_ptr<FinishedCalls> queue, uint64_t number) const;
 
  private:
+  const uint64_t made_ = ForkGeneration();
   std::vector<nanobind::object> keep_;
   const std::shared_ptr<ReleasedObjects> released_;
   collectives::Work work_;

@@ -399,12 +399,17 @@ void BindProcessGroup(nb::module_& module) {
       .def("done", &GroupWork::done)
       .def("wait",
            [](const GroupWork& work, double timeout_s) {
-             return work.done() || WaitInSlices(timeout_s, [&](double seconds) { return work.WaitFor(seconds); });
+             if (work.done()) return true;
+             RaiseIfError(work.CheckProcess());
+             return WaitInSlices(timeout_s, [&](double seconds) { return work.WaitFor(seconds); });
            })
       // Raises the error of a completed operation.
       .def("check", [](const GroupWork& work) { RaiseIfError(work.status()); })
       .def("source_rank", &GroupWork::source_rank)
-      .def("when_finished", &GroupWork::WhenFinished);
+      .def("when_finished", [](const GroupWork& work, std::shared_ptr<FinishedCalls> queue, uint64_t number) {
+        RaiseIfError(work.CheckProcess());
+        work.WhenFinished(std::move(queue), number);
+      });
   nb::class_<PyProcessGroup>(module, "ProcessGroup")
       .def_static("connect", &PyProcessGroup::Connect)
       .def_prop_ro("backend", &PyProcessGroup::backend)

@@ -402,7 +402,8 @@ class TandemBackend(Backend):
     @_translated
     def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
         """Names every rank that did not come, on every rank that did; the group stays usable."""
-        self.connection.monitored_barrier(self._seconds(opts))
+        seconds = opts.timeout.total_seconds()  # 0: does not wait
+        self.connection.monitored_barrier(seconds if seconds >= 0 else self._timeout)
 
     # Point to point. These never block, and have the group's timeout.
 

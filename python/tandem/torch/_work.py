@@ -10,11 +10,8 @@ from typing import Any, Callable, Sequence
 import torch
 import torch.distributed as dist
 
-from tandem._futures import Completer
+from tandem._futures import COMPLETER
 from tandem.errors import TandemError
-
-# Fulfils the futures of all works of the process.
-_completer = Completer()
 
 
 def as_torch_error(error: TandemError) -> dist.DistBackendError:
@@ -35,7 +32,7 @@ class TandemWork(dist.Work):
         self._future: Any = None
         self._error: TandemError | None = None
 
-    # With this name Completer finds what to wait for: calls of one group end in order.
+    # With this name COMPLETER finds what to wait for: calls of one group end in order.
     @property
     def _call(self) -> Any:
         return self._calls[-1]
@@ -57,7 +54,11 @@ class TandemWork(dist.Work):
         """Blocks until the operation is completed. Raises its error, or DistBackendError after `timeout`."""
         seconds = timeout.total_seconds() if timeout is not None else 0.0
         for call in self._calls:
-            if not call.wait(seconds if seconds > 0 else -1.0):
+            try:
+                finished = call.wait(seconds if seconds > 0 else -1.0)
+            except TandemError as error:  # in a forked child
+                raise as_torch_error(error) from error
+            if not finished:
                 raise dist.DistBackendError(f"the operation still runs after {seconds:g} s; wait() can be called again")
         self._complete()
         if self._error is not None:
@@ -85,7 +86,7 @@ class TandemWork(dist.Work):
                 return self._future
             future = self._future = torch.futures.Future()
         if self._calls:
-            _completer.watch(self)  # type: ignore[arg-type]
+            COMPLETER.watch(self)  # type: ignore[arg-type]
         else:
             self._run_callbacks()
         return future

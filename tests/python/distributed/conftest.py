@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import importlib.util
 import os
 from typing import Iterator
@@ -12,9 +11,6 @@ import pytest
 from rank_pool import Pool
 
 from tandem._load import load_core
-
-# Importing torch in every process takes its time.
-faulthandler.dump_traceback_later(580, exit=True)
 
 collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["test_*.py"]
 

@@ -176,12 +176,15 @@ def test_ctrl_c_ends_a_collective_and_a_wait(tmp_path):
 
 
 def _fork(rank: int, pipe: Any) -> None:
+    work = dist.irecv(torch.ones(1), 1 - rank, tag=1)  # matched after the fork
     child = os.fork()
     if child == 0:
-        kind, text, _ = _error_of(lambda: dist.all_reduce(torch.ones(1)))
-        os._exit(0 if kind == "DistBackendError" and "forked" in text else 1)
+        errors = [_error_of(lambda: dist.all_reduce(torch.ones(1))), _error_of(work.wait)]
+        os._exit(0 if all(kind == "DistBackendError" and "forked" in text for kind, text, _ in errors) else 1)
     _, status = os.waitpid(child, 0)
     pipe.send(os.waitstatus_to_exitcode(status))
+    dist.send(torch.ones(1), 1 - rank, tag=1)
+    work.wait()
     tensor = torch.ones(1)
     dist.all_reduce(tensor)
     pipe.send(tensor.item())

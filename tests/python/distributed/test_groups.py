@@ -120,7 +120,8 @@ def test_groups(ranks, function):
     ranks(3).run(function)
 
 
-def test_the_entry_point_needs_no_import_and_a_group_can_be_made_again(tmp_path):
+@pytest.mark.parametrize("level", ["OFF", "DETAIL"])
+def test_the_entry_point_needs_no_import_and_a_group_can_be_made_again(tmp_path, level):
     program = textwrap.dedent(
         """
         import torch, torch.distributed as dist
@@ -132,7 +133,10 @@ def test_the_entry_point_needs_no_import_and_a_group_can_be_made_again(tmp_path)
             dist.destroy_process_group()
         """
     )
-    subprocess.run([sys.executable, "-c", program.replace("{dir}", str(tmp_path))], check=True, timeout=100)
+    program = program.replace("{dir}", str(tmp_path))
+    subprocess.run(
+        [sys.executable, "-c", program], check=True, timeout=100, env={**os.environ, "TORCH_DISTRIBUTED_DEBUG": level}
+    )
 
 
 def test_a_wrong_transport_is_refused_with_the_names_of_those_that_exist(tmp_path):

@@ -109,8 +109,23 @@ def a_destroyed_group_raises() -> None:
         group.allreduce([torch.ones(1)])
 
 
+def a_group_with_another_backend_for_gpus_carries_cpu_tensors() -> None:
+    size = dist.get_world_size()
+    group = dist.new_group(backend="cpu:tandem,cuda:gloo")
+    backend = group._get_backend(torch.device("cpu"))
+    assert isinstance(backend, TandemBackend) and not backend.supports_splitting
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor, group=group)
+    work = dist.all_reduce(tensor, group=group, async_op=True)
+    work.wait()
+    assert tensor.eq(size * size).all()
+    assert work.get_future().wait()[0].eq(size * size).all()
+    with pytest.raises(dist.DistBackendError, match="without other devices"):
+        group.recv_anysource([tensor], 0)
+
+
 CHECKS = [
-    new_groups_are_independent, a_group_splits, a_mesh_has_a_group_for_each_dimension, objects_travel,
+    a_group_with_another_backend_for_gpus_carries_cpu_tensors, new_groups_are_independent, a_group_splits, a_mesh_has_a_group_for_each_dimension, objects_travel,
     a_monitored_barrier_names_who_is_absent_and_leaves_the_group_usable, options_are_reported, a_destroyed_group_raises,
 ]  # fmt: skip
 

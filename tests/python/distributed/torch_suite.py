@@ -28,6 +28,7 @@ GUARDS = [
     # The texts of gloo's errors.
     (r"\(Timed out\|closed\|timeout\)", "(Timed out|timed out|closed|timeout)"),
     (r"(Rank (\{failed_rank\}|\{expected_first_failed_rank\}) failed to pass monitoredBarrier)", r"(\1|rank \2 did not come)"),
+    (r'f"(Rank \{self.rank\} successfully reached)', r'f"did not come|\1'),
     (r"(Rank \{self.rank\} timed out in monitoredBarrier)", r"(\1|gave up after 0)"),
 ]
 

@@ -131,14 +131,11 @@ class ClientImpl : public Client {
     TANDEM_RETURN_IF_ERROR(
         CallAll<v1::CreateTableResponse>("CreateTable", request, options_.timeout, /*idempotent=*/true)
             .status());
-    absl::MutexLock lock(&tables_mutex_);
-    KnownTable& table = tables_[config.name()];
-    // The responses of server 0 will contain positions.
-    if (config.update_mode().kind() == v1::UpdateMode::GBA) *table.gets_position = true;
-    // A table that is created again keeps its wire options.
-    table.config = std::make_shared<const v1::TableConfig>(config);
+    Remember(config);
     return absl::OkStatus();
   }
+
+  absl::Status OpenTable(const std::string& name) override;
 
   absl::Status SetWire(const std::string& name, const WireOptions& options) override {
     if (absl::Status status = ValidateWireOptions(options); !status.ok()) {
@@ -292,6 +289,8 @@ class ClientImpl : public Client {
   absl::StatusOr<RowStates> ReadRowStates(const std::string& name, absl::Span<const uint64_t> ids) override;
   absl::Status WriteRowStates(const std::string& name, absl::Span<const uint64_t> ids,
                               const RowStates& states) override;
+  absl::StatusOr<ScannedRows> ScanRows(const std::string& name, const ScanPosition& from,
+                                       size_t max_rows) override;
 
   absl::Status PullDense(const std::string& table, uint64_t step, absl::Span<float> values) override {
     TANDEM_ASSIGN_OR_RETURN(DenseRows dense, FindDense(table, values.size()));
@@ -488,6 +487,14 @@ class ClientImpl : public Client {
     dedupers_.push_back(std::move(deduper));
   }
 
+  void Remember(const v1::TableConfig& config) {
+    absl::MutexLock lock(&tables_mutex_);
+    KnownTable& table = tables_[config.name()];
+    // The responses of server 0 will contain positions.
+    if (config.update_mode().kind() == v1::UpdateMode::GBA) *table.gets_position = true;
+    // A table that is created again keeps its wire options.
+    table.config = std::make_shared<const v1::TableConfig>(config);
+  }
   absl::StatusOr<KnownTable> FindTable(const std::string& name) {
     absl::MutexLock lock(&tables_mutex_);
     auto found = tables_.find(name);
@@ -668,6 +675,74 @@ absl::Status ClientImpl::WriteRowStates(const std::string& name, absl::Span<cons
                                                                 options_.timeout, /*idempotent=*/true)
                                .status());
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ScannedRows> ClientImpl::ScanRows(const std::string& name, const ScanPosition& from,
+                                                 size_t max_rows) {
+  TANDEM_ASSIGN_OR_RETURN(const KnownTable table, FindTable(name));
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Optimizer> optimizer,
+                          MakeOptimizer(table.config->optimizer()));
+  ScannedRows scanned;
+  scanned.next = from;
+  RowStates& states = scanned.states;
+  states.dim = table.config->dim();
+  states.state_floats = static_cast<uint32_t>(optimizer->state_floats(states.dim));
+  const size_t wanted = std::clamp<size_t>(max_rows, 1, RowsAMessage(states.row_floats()));
+  while (scanned.ids.size() < wanted && scanned.next.bucket < map_.num_buckets()) {
+    const uint32_t s = map_.OwnerOfBucket(scanned.next.bucket);
+    v1::ScanRowsRequest request;
+    request.set_table(name);
+    request.set_bucket(scanned.next.bucket);
+    request.set_first_id(scanned.next.first_id);
+    request.set_limit(static_cast<uint32_t>(wanted - scanned.ids.size()));
+    std::vector<std::optional<Bytes>> requests(channels_.size());
+    requests[s] = Bytes(request.SerializeAsString());
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<v1::ScanRowsResponse> responses,
+                            CallEach<v1::ScanRowsResponse>("ScanRows", std::move(requests), options_.timeout,
+                                                           /*idempotent=*/true));
+    const v1::ScanRowsResponse& response = responses[s];
+    const bool in_order = std::is_sorted(response.ids().begin(), response.ids().end()) &&
+                          (response.ids().empty() || response.ids(0) >= scanned.next.first_id);
+    if (response.dim() != states.dim || response.state_floats() != states.state_floats || !in_order ||
+        static_cast<size_t>(response.values_size()) != response.ids_size() * states.row_floats() ||
+        (response.more() && response.ids().empty())) {
+      return absl::DataLossError(absl::StrCat(
+          "server ", s, " (", channels_[s]->target(), "): table '", name, "': the answer to a scan of bucket ",
+          scanned.next.bucket, " has ", response.ids_size(), " rows of ", response.dim(), " + ",
+          response.state_floats(), " floats and ", response.values_size(), " values, expected rows of ",
+          states.dim, " + ", states.state_floats, " in ascending order of id"));
+    }
+    scanned.ids.insert(scanned.ids.end(), response.ids().begin(), response.ids().end());
+    states.values.insert(states.values.end(), response.values().begin(), response.values().end());
+    if (response.more() && scanned.ids.back() != ~uint64_t{0}) {
+      scanned.next.first_id = scanned.ids.back() + 1;
+    } else {
+      scanned.next = {.bucket = scanned.next.bucket + 1};
+    }
+  }
+  states.exists.assign(scanned.ids.size(), 1);
+  scanned.at_end = scanned.next.bucket >= map_.num_buckets();
+  return scanned;
+}
+
+absl::Status ClientImpl::OpenTable(const std::string& name) {
+  TANDEM_ASSIGN_OR_RETURN(const auto servers, ListTablesPerServer(0));
+  const v1::TableConfig* config = nullptr;
+  for (size_t s = 0; s < servers.size(); ++s) {
+    const auto found = std::find_if(servers[s].begin(), servers[s].end(),
+                                    [&](const v1::TableInfo& table) { return table.config().name() == name; });
+    if (found == servers[s].end()) {
+      std::vector<std::string> known;
+      for (const v1::TableInfo& table : servers[s]) known.push_back(table.config().name());
+      std::sort(known.begin(), known.end());
+      return absl::NotFoundError(absl::StrCat("server ", s, " (", channels_[s]->target(), ") has no table '", name,
+                                              "'; it has: ", known.empty() ? "none" : absl::StrJoin(known, ", ")));
+    }
+    if (config == nullptr) config = &found->config();
+  }
+  TANDEM_RETURN_IF_ERROR(Annotate(ValidateTableConfig(*config), "as server 0 has it"));
+  Remember(*config);
   return absl::OkStatus();
 }
 

@@ -74,6 +74,10 @@ class Client {
   // Creates the table on all servers. Idempotent. AlreadyExists: the table exists with another configuration;
   // the message names the field that differs.
   virtual absl::Status CreateTable(const v1::TableConfig& config) = 0;
+  // Makes a table that another client has created known to this one, with the configuration that the servers
+  // have. Changes nothing on the servers, so that clients which only read may call it. NotFound: a server has
+  // no such table; the message lists the tables.
+  virtual absl::Status OpenTable(const std::string& table) = 0;
   // Changes the update mode of the table on all servers. InvalidArgument: the mode is invalid, or this
   // client's cache of the table does not allow it (ValidateCacheOptions).
   virtual absl::Status SetUpdateMode(const std::string& table, const v1::UpdateMode& mode) = 0;
@@ -187,6 +191,13 @@ class Client {
   // worker writes. InvalidArgument: sizes do not fit the table, or a value is not finite.
   virtual absl::Status WriteRowStates(const std::string& table, absl::Span<const uint64_t> ids,
                                       const RowStates& states) = 0;
+  // Reads the rows of a table that exist, at most `max_rows` (and some MiB) at a time: the first call passes a
+  // default position, each further one `next` of the one before, until `at_end`. A row that exists throughout
+  // the scan is returned once; of rows that are created or evicted meanwhile, some are. Rows are read at
+  // different times. The order does not depend on the number of servers. Blocks, at most
+  // ClientOptions::timeout for each request.
+  virtual absl::StatusOr<ScannedRows> ScanRows(const std::string& table, const ScanPosition& from,
+                                               size_t max_rows) = 0;
 
   // Takes a new push epoch, larger than all that the servers know of this worker, also from a checkpoint that
   // they have loaded. From then on the servers refuse pushes of the worker's earlier processes. A worker

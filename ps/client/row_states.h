@@ -2,8 +2,8 @@
 #ifndef TANDEM_PS_CLIENT_ROW_STATES_H_
 #define TANDEM_PS_CLIENT_ROW_STATES_H_
 
-// The types of the calls that find frequently updated rows and move rows between servers and workers
-// (ps/client/client.h).
+// The types of the calls that find frequently updated rows, move rows between servers and workers, and scan
+// tables (ps/client/client.h).
 
 #include <cstddef>
 #include <cstdint>
@@ -33,6 +33,20 @@ struct RowStates {
   size_t row_floats() const { return size_t{dim} + state_floats; }
   float* row(size_t i) { return values.data() + i * row_floats(); }
   const float* row(size_t i) const { return values.data() + i * row_floats(); }
+};
+
+// Where a scan of a table continues. The default is its beginning.
+struct ScanPosition {
+  uint32_t bucket = 0;
+  uint64_t first_id = 0;
+};
+
+// Rows of a scan, in ascending order of bucket, then of id.
+struct ScannedRows {
+  std::vector<uint64_t> ids;
+  RowStates states;  // of these rows; all exist
+  ScanPosition next;
+  bool at_end = false;  // no rows remain after these
 };
 
 }  // namespace tandem::ps

@@ -36,7 +36,7 @@ constexpr size_t kMaxRegistered = 4096;
 // Methods that change nothing.
 bool Observes(absl::string_view method) {
   return method == "ListTables" || method == "GetServerInfo" || method == "GetServerStatistics" ||
-         method == "FrequentlyUpdatedRows" || method == "ReadRowStates";
+         method == "FrequentlyUpdatedRows" || method == "ReadRowStates" || method == "ScanRows";
 }
 
 }  // namespace
@@ -85,7 +85,7 @@ class ParameterServer::Impl {
   RowStatesService row_states_;
   absl::Mutex registered_mutex_;
   std::map<std::string, uint32_t> registered_ ABSL_GUARDED_BY(registered_mutex_);  // ranks by name
-  TaskExecutor background_;  // one thread: checkpoints, table creation, changes of mode, writes of rows
+  TaskExecutor background_;  // one thread: checkpoints, table creation, changes of mode, writes and scans of rows
 };
 
 ParameterServer::ParameterServer(const ParameterServerOptions& options)
@@ -191,6 +191,9 @@ rpc::Service ParameterServer::Impl::MakeService() {
       {"WriteRowStates",
        Background<v1::WriteRowStatesRequest, v1::WriteRowStatesResponse>(
            [this](const v1::WriteRowStatesRequest& request) { return row_states_.Write(request); })},
+      // A bucket may have millions of rows; the threads that serve pulls do not wait for it.
+      {"ScanRows", Background<v1::ScanRowsRequest, v1::ScanRowsResponse>(
+                       [this](const v1::ScanRowsRequest& request) { return row_states_.Scan(request); })},
       {"Register", rpc::ProtoHandler<v1::RegisterRequest, v1::RegisterResponse>(
                        [this](const v1::RegisterRequest& request) { return Register(request); })},
   };

@@ -135,4 +135,36 @@ absl::StatusOr<v1::WriteRowStatesResponse> RowStatesService::Write(
   return response;
 }
 
+absl::StatusOr<v1::ScanRowsResponse> RowStatesService::Scan(const v1::ScanRowsRequest& request) const {
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<ServerTable> table, tables_.Find(request.table()));
+  const uint32_t buckets = tables_.shard_map().num_buckets();
+  if (request.bucket() >= buckets) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Who(*table), ": there is no bucket ", request.bucket(), "; there are ", buckets));
+  }
+  if (const uint32_t owner = tables_.shard_map().OwnerOfBucket(request.bucket()); owner != tables_.server()) {
+    return absl::FailedPreconditionError(absl::StrCat(Who(*table), ": bucket ", request.bucket(),
+                                                      " belongs to server ", owner, ", this is server ",
+                                                      tables_.server(), ": the client's shard map is out of date"));
+  }
+  const std::shared_ptr<TableStorage> storage = table->storage();
+  const uint32_t row_floats = storage->row_floats();
+  size_t limit = std::max<size_t>(1, kMaxValueBytes / sizeof(float) / row_floats);
+  if (request.limit() > 0) limit = std::min<size_t>(limit, request.limit());
+  v1::ScanRowsResponse response;
+  response.set_dim(table->dim());
+  response.set_state_floats(row_floats - table->dim());
+  TANDEM_RETURN_IF_ERROR(
+      storage->VisitBucket(request.bucket(), [&](uint64_t id, const float* row, const RowHistory&) {
+        if (id < request.first_id()) return;
+        if (static_cast<size_t>(response.ids_size()) >= limit) {
+          response.set_more(true);
+          return;
+        }
+        response.add_ids(id);
+        response.mutable_values()->Add(row, row + row_floats);
+      }));
+  return response;
+}
+
 }  // namespace tandem::ps

@@ -11,8 +11,8 @@ namespace tandem::ps {
 
 namespace v1 = ::tandem::v1;
 
-// Answers the calls by which workers replicate frequently updated rows: which rows these are, and moving rows
-// with their optimizer state to workers and back. Thread-safe. Calls block as pulls do: for locks, and for
+// Answers the calls that move whole rows, with their optimizer state: which rows are frequently updated, reading
+// rows to replicate them on workers, writing them back, and scanning a table. Thread-safe. Calls block as pulls do: for locks, and for
 // the disk in tables with `spill`.
 class RowStatesService {
  public:
@@ -33,6 +33,10 @@ class RowStatesService {
   // is not finite; nothing has changed then. A row that a pull finds in a cache is newer afterwards. Must not
   // run at the same time as a checkpoint.
   absl::StatusOr<v1::WriteRowStatesResponse> Write(const v1::WriteRowStatesRequest& request) const;
+  // Returns rows of one bucket, memory and disk alike, at most as many as fit kMaxValueBytes. Holds the
+  // bucket's lock for reading. NotFound: unknown table. InvalidArgument: there is no such bucket.
+  // FailedPrecondition: a bucket of another server.
+  absl::StatusOr<v1::ScanRowsResponse> Scan(const v1::ScanRowsRequest& request) const;
 
  private:
   const TableRegistry& tables_;

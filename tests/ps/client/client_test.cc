@@ -77,6 +77,21 @@ TEST_P(ClientTest, RowsAreWhatAMapWouldHoldWhateverTheNumberOfServers) {
   EXPECT_EQ(rows, model.size());
 }
 
+TEST_P(ClientTest, OpensTablesThatAnotherClientHasCreated) {
+  PsCluster cluster(GetParam());
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto creator, cluster.Connect());
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto reader, cluster.Connect());
+  TANDEM_ASSERT_OK(creator->CreateTable(AsyncTable("a", 3)));
+  const std::vector<uint64_t> ids = {1};
+  std::vector<float> rows(3);
+  const std::vector<PullPart> parts = {{.table = "a", .ids = ids, .rows = rows.data()}};
+  EXPECT_THAT(reader->Pull(0, true, parts), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(reader->OpenTable("b"), StatusIs(absl::StatusCode::kNotFound, HasSubstr("no table 'b'; it has: a")));
+  TANDEM_ASSERT_OK(reader->OpenTable("a"));
+  TANDEM_ASSERT_OK(reader->Pull(0, true, parts));
+  EXPECT_THAT(rows, ::testing::Each(0.5f));
+}
+
 TEST_P(ClientTest, PoolsBagsThatLieOnSeveralServers) {
   PsCluster cluster(GetParam());
   TANDEM_ASSERT_OK_AND_ASSIGN(auto client, cluster.Connect());

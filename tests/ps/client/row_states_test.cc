@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,7 +26,9 @@ using ::tandem::testing::PsCluster;
 using ::tandem::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::Each;
+using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAreArray;
 
 constexpr uint32_t kStateDim = 5;
 
@@ -298,6 +301,49 @@ TEST_F(MovedRowsTest, StatesThatDoNotFitTheTableAreRefusedAndNothingChanges) {
               StatusIs(kInvalid, HasSubstr("occurs twice")));
   EXPECT_EQ(Read(ids).values, before.values);
   EXPECT_THAT(client_->ReadRowStates("nobody", ids), StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST_F(MovedRowsTest, AScanReturnsEveryRowOnceWithItsState) {
+  Create(StateTable("t", Adagrad(0.1f)));
+  const std::vector<uint64_t> ids = SomeIds(1000);
+  TrainOnServers(*client_, ids, 0, 2);
+  const RowStates expected = Read(ids);
+  for (const size_t max_rows : {size_t{1}, size_t{7}, size_t{100000}}) {
+    std::map<uint64_t, std::vector<float>> rows;
+    ScanPosition from;
+    for (bool at_end = false; !at_end;) {
+      TANDEM_ASSERT_OK_AND_ASSIGN(const ScannedRows scanned, client_->ScanRows("t", from, max_rows));
+      ASSERT_LE(scanned.ids.size(), max_rows);
+      ASSERT_THAT(scanned.states.exists, Each(1));
+      for (size_t i = 0; i < scanned.ids.size(); ++i) {
+        const float* row = scanned.states.row(i);
+        ASSERT_TRUE(rows.try_emplace(scanned.ids[i], row, row + scanned.states.row_floats()).second);
+      }
+      from = scanned.next;
+      at_end = scanned.at_end;
+    }
+    ASSERT_EQ(rows.size(), ids.size());
+    for (size_t i = 0; i < ids.size(); ++i) {
+      EXPECT_THAT(rows[ids[i]], ElementsAreArray(expected.row(i), expected.row_floats()));
+    }
+  }
+  EXPECT_THAT(client_->ScanRows("nobody", {}, 1), StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST_F(MovedRowsTest, AScanEndsAfterTheLargestId) {
+  Create(StateTable("t", Sgd(0.1f)));
+  const std::vector<uint64_t> ids = {0, ~uint64_t{0}};
+  TrainOnServers(*client_, ids, 0, 1);
+  std::vector<uint64_t> scanned_ids;
+  ScanPosition from;
+  for (bool at_end = false; !at_end;) {
+    TANDEM_ASSERT_OK_AND_ASSIGN(const ScannedRows scanned, client_->ScanRows("t", from, 1));
+    scanned_ids.insert(scanned_ids.end(), scanned.ids.begin(), scanned.ids.end());
+    ASSERT_LE(scanned_ids.size(), 2u);
+    from = scanned.next;
+    at_end = scanned.at_end;
+  }
+  EXPECT_THAT(scanned_ids, UnorderedElementsAreArray(ids));
 }
 
 TEST_F(MovedRowsTest, AnEarlierProcessOfTheWorkerMayNotWrite) {

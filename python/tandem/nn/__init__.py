@@ -8,7 +8,14 @@
 The rows are not parameters of the module: they live on the servers, which also have their optimizer.
 """
 
-from tandem.nn.modules import Embedding, EmbeddingBag, EmbeddingCollection
-from tandem.nn.table import Table
+try:
+    import torch as _torch
+except ModuleNotFoundError as error:
+    raise ImportError("tandem.nn needs PyTorch, which is not installed; `import tandem` alone works without") from error
+if not hasattr(_torch.library, "custom_op"):
+    raise ImportError(f"tandem.nn needs PyTorch 2.4 or later; this is {_torch.__version__}")
+
+from tandem.nn.modules import Embedding, EmbeddingBag, EmbeddingCollection  # noqa: E402
+from tandem.nn.table import Table  # noqa: E402
 
 __all__ = ["Embedding", "EmbeddingBag", "EmbeddingCollection", "Table"]

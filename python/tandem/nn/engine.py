@@ -83,7 +83,7 @@ class Engine:
         self._pool = _core.LookupPool()
         # Autograd calls backward only for functions with an input that needs a gradient. In a tuple it is no parameter of the
         # module, which FSDP would have to shard.
-        self.anchor = (torch.zeros((), requires_grad=True),)
+        self.anchor = (torch.zeros((), dtype=torch.float32, device="cpu", requires_grad=True),)
         self.number = next(_numbers)
         _ENGINES[self.number] = self
 
@@ -111,7 +111,7 @@ class Engine:
         """Returns the request for C++, and the tensors to whose memory it refers."""
         ids = [_on_cpu(t, torch.int64) for t in batch.ids]
         offsets = [None if t is None else _on_cpu(t, torch.int64) for t in batch.offsets]
-        weights = [None if t is None else _on_cpu(t.detach(), torch.float32) for t in batch.weights]
+        weights = [None if t is None else _on_cpu(t, torch.float32) for t in batch.weights]
         parts = []
         for i, offset, base, weight, feature in zip(ids, offsets, batch.bases, weights, self.features):
             count = i.numel()
@@ -150,7 +150,8 @@ class Engine:
     def _outputs(self, batch: Batch) -> list[torch.Tensor]:
         # Copies to a GPU are asynchronous from pinned memory only.
         pinned = bool(batch.ids) and batch.ids[0].device.type == "cuda"
-        return [torch.empty(shape, pin_memory=pinned) for shape in self.shapes(batch.ids, batch.offsets, batch.ends_are_given)]
+        shapes = self.shapes(batch.ids, batch.offsets, batch.ends_are_given)
+        return [torch.empty(shape, dtype=torch.float32, device="cpu", pin_memory=pinned) for shape in shapes]
 
     # Backward
 
@@ -160,7 +161,7 @@ class Engine:
         weight_sizes: of each feature, the number of weights that need a gradient, or None.
         """
         given = [None if g is None else _on_cpu(g, torch.float32) for g in gradients]
-        d_weights = [None if n is None else torch.zeros(n) for n in weight_sizes]
+        d_weights = [None if n is None else torch.zeros(n, dtype=torch.float32, device="cpu") for n in weight_sizes]
         scale = self._scale / self.session.gradient_scale()
         any_weights = any(d is not None for d in d_weights)
         lookup.scatter(
@@ -187,6 +188,8 @@ def run(engine: Engine, batch: Batch, training: bool) -> list[torch.Tensor]:
 
 
 def _on_cpu(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if tensor.is_cpu and tensor.dtype == dtype and tensor.is_contiguous():
+        return tensor
     return tensor.detach().to(device="cpu", dtype=dtype).contiguous()
 
 
@@ -264,7 +267,8 @@ def _(
 ) -> list[torch.Tensor]:
     shapes = _ENGINES[engine].shapes(ids, _all_features(offsets, no_offsets), ends_are_given)
     device = ids[0].device if ids else "cpu"
-    return [*(torch.empty(shape, device=device) for shape in shapes), torch.empty(1, dtype=torch.int64)]
+    outputs = [torch.empty(shape, dtype=torch.float32, device=device) for shape in shapes]
+    return [*outputs, torch.empty(1, dtype=torch.int64, device="cpu")]
 
 
 @torch.library.custom_op("tandem::scatter", mutates_args=())
@@ -278,7 +282,7 @@ def _scatter_op(
         lookup, _all_features(gradients, no_gradient), [None if w is None else w.numel() for w in given]
     )
     shaped = [d.to(w.device, w.dtype).view(w.shape) for d, w in zip(d_weights, given) if d is not None and w is not None]
-    return [torch.zeros(()), *shaped]
+    return [torch.zeros((), dtype=torch.float32, device="cpu"), *shaped]
 
 
 @_scatter_op.register_fake
@@ -286,11 +290,13 @@ def _(
     ticket: torch.Tensor, engine: int, gradients: list[torch.Tensor], no_gradient: list[bool], weights: list[torch.Tensor],
     no_weights: list[bool],
 ) -> list[torch.Tensor]:
-    return [torch.zeros(()), *(torch.empty_like(w) for w in weights)]
+    return [torch.zeros((), dtype=torch.float32, device="cpu"), *(torch.empty_like(w) for w in weights)]
 
 
-# The pushes of a graph stay in its order, and none is removed because nothing uses its result.
-_scatter_op.register_effect(torch.library.EffectType.ORDERED)
+# The pushes of a graph stay in its order, and none is removed because nothing uses its result. Before versions that can say so,
+# the anchor's gradient alone keeps them.
+if hasattr(_scatter_op, "register_effect"):
+    _scatter_op.register_effect(torch.library.EffectType.ORDERED)
 
 
 def _setup(ctx: Any, inputs: Any, output: Any) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from typing import Any, Mapping, Sequence
 
 import torch
@@ -16,7 +17,10 @@ from tandem.nn.table import Table
 
 
 class _Module(torch.nn.Module):
-    """What all modules of this package can do. Settings hold for all modules of the client, because they share its pushes."""
+    """What all modules of this package can do. Settings hold for all modules of the client, because they share its pushes.
+
+    A copy (copy.deepcopy) has the same rows.
+    """
 
     def __init__(self, tables: Sequence[Table], client: Client, reduction: str) -> None:
         super().__init__()
@@ -91,7 +95,11 @@ class _Module(torch.nn.Module):
                     )
 
     def __deepcopy__(self, memo: Any) -> Any:
-        raise TypeError("a module of tandem.nn cannot be copied: its rows are on servers. Make a second one over the same client")
+        # A copy, such as an averaged model makes, has the same rows.
+        copied = self.__class__.__new__(self.__class__)
+        memo[id(self)] = copied
+        copied.__dict__.update({name: copy.copy(v) if isinstance(v, dict) else v for name, v in self.__dict__.items()})
+        return copied
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError("a module of tandem.nn cannot be pickled: save its state_dict(), and the rows by client.save_checkpoint()")

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Modules over tables, compared with those of torch over the same rows."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -199,10 +202,36 @@ class TestWithTorch:
         saved["_extra_state"]["tables"][0]["dim"] = 3
         with pytest.raises(RuntimeError, match="dim 3 of table 'user', here it is 8"):
             emb.load_state_dict(saved)
-        with pytest.raises(TypeError, match="cannot be copied"):
-            import copy
+        with pytest.raises(TypeError, match="save its state_dict"):
+            pickle.dumps(emb)
 
-            copy.deepcopy(emb)
+    def test_copies_have_the_same_rows(self, client):
+        emb = tandem.nn.EmbeddingCollection([table(init=tandem.init.Constant(0.0))], client)
+        copied = copy.deepcopy(torch.nn.Sequential(emb))[0]
+        copied.eval()
+        assert emb.training
+        emb({"user": torch.tensor([1])})["user"].sum().backward()
+        assert copied({"user": torch.tensor([1])})["user"].tolist() == [[-0.5] * DIM]
+
+    def test_default_dtypes_and_autocast_change_no_output(self, client):
+        emb = tandem.nn.EmbeddingCollection([table()], client)
+        torch.set_default_dtype(torch.float64)
+        try:
+            with torch.autocast("cpu", torch.bfloat16):
+                out = emb({"user": torch.tensor([[1, 2]])})["user"]
+                expected, _ = client.pull("user", [1, 2])
+        finally:
+            torch.set_default_dtype(torch.float32)
+        assert out.dtype == torch.float32
+        np.testing.assert_allclose(out.detach().numpy(), expected.sum(axis=0, keepdims=True), rtol=1e-6)
+        out.double().sum().backward()
+
+    def test_the_compiled_operator_is_described_correctly(self, client):
+        emb = tandem.nn.EmbeddingCollection([table(), table("item", dim=3, pooling=None)], client)
+        engine = emb._engine
+        ids = [torch.tensor([1, 2, 3]), torch.tensor([[4], [5]])]
+        arguments = (engine.anchor[0].detach(), engine.number, False, ids, [torch.tensor([0, 1, 3])], [False, True], [0, 0], True, [], [True, True])
+        torch.library.opcheck(torch.ops.tandem.lookup.default, arguments, test_utils=("test_schema", "test_faketensor"))
 
     def test_a_scheduler_of_torch_changes_the_tables_rates(self, client):
         emb = tandem.nn.EmbeddingCollection([table(optimizer=tandem.optim.SGD(lr=1.0), init=tandem.init.Constant(0.0))], client)
@@ -247,6 +276,17 @@ class TestWithTorch:
             (emb({"user": torch.tensor([7])})["user"] * float("nan")).sum().backward()
         emb({"user": torch.tensor([7])})["user"].sum().backward()
         emb.flush()
+
+    def test_a_step_that_was_refused_is_not_missed_by_sync_tables(self):
+        with tandem.local(timeout=10) as client:
+            emb = tandem.nn.EmbeddingCollection([table(mode="sync", num_workers=1)], client)
+            with pytest.raises(ValueError, match="id 7"):
+                (emb({"user": torch.tensor([7])})["user"] * float("nan")).sum().backward()
+            assert client.step == 0
+            for _ in range(2):
+                emb({"user": torch.tensor([7])})["user"].sum().backward()
+            emb.flush()
+            assert client.step == 2
 
 
 class TestWrongInput:

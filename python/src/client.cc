@@ -218,6 +218,7 @@ class PyClient {
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
   int num_servers() const { return num_servers_; }
+  std::vector<std::string> addresses() { return Use().connection()->addresses(); }
 
   std::shared_ptr<Call> StartPull(uint64_t step, bool read_only, nb::list parts, nb::object keep) {
     ConnectionInUse connection = Use();
@@ -332,6 +333,9 @@ class PyClient {
     RaiseIfError(FromJson(json, &config));
     RaiseIfError(Blocking([=](Connection& connection) { return connection.client()->CreateTable(config); }));
   }
+  void OpenTable(const std::string& table) {
+    RaiseIfError(Blocking([=](Connection& connection) { return connection.client()->OpenTable(table); }));
+  }
   void SetUpdateMode(const std::string& table, const std::string& text) {
     const v1::UpdateMode mode = ValueOrRaise(ps::ParseUpdateMode(text));
     RaiseIfError(Blocking([=](Connection& connection) { return connection.client()->SetUpdateMode(table, mode); }));
@@ -345,6 +349,18 @@ class PyClient {
     const ps::CacheOptions options{
         .bytes = bytes, .max_uses = max_uses, .max_age = max_age, .push_bound = push_bound};
     RaiseIfError(Blocking([=](Connection& connection) { return connection.client()->SetCache(table, options); }));
+  }
+  // Returns (ids [n], rows with their state [n, floats], next bucket, next id, whether the scan is at its end).
+  nb::tuple ScanRows(const std::string& table, uint32_t bucket, uint64_t first_id, size_t max_rows) {
+    auto* const scanned = new ps::ScannedRows(ValueOrRaise(Blocking([=](Connection& connection) {
+      return connection.client()->ScanRows(table, {.bucket = bucket, .first_id = first_id}, max_rows);
+    })));
+    const nb::capsule owner(scanned, [](void* rows) noexcept { delete static_cast<ps::ScannedRows*>(rows); });
+    nb::ndarray<nb::numpy, uint64_t> ids(scanned->ids.data(), {scanned->ids.size()}, owner);
+    nb::ndarray<nb::numpy, float> rows(scanned->states.values.data(),
+                                       {scanned->ids.size(), scanned->states.row_floats()}, owner);
+    return nb::make_tuple(std::move(ids), std::move(rows), scanned->next.bucket, scanned->next.first_id,
+                          scanned->at_end);
   }
   void Flush(const std::string& table) {
     RaiseIfError(Blocking([=](Connection& connection) { return connection.client()->Flush(table); }));
@@ -519,6 +535,7 @@ void BindClient(nb::module_& module) {
       .def_prop_ro("rank", &PyClient::rank)
       .def_prop_ro("world_size", &PyClient::world_size)
       .def_prop_ro("num_servers", &PyClient::num_servers)
+      .def_prop_ro("addresses", &PyClient::addresses)
       .def("pull", &PyClient::Pull)
       .def("start_pull", nb::overload_cast<uint64_t, bool, nb::list, nb::object>(&PyClient::StartPull))
       .def("push", &PyClient::Push)
@@ -535,6 +552,8 @@ void BindClient(nb::module_& module) {
       .def("load_checkpoint", &PyClient::LoadCheckpoint)
       .def("start_push_epoch", &PyClient::StartPushEpoch)
       .def("write_rows", &PyClient::WriteRows)
+      .def("open_table", &PyClient::OpenTable)
+      .def("scan_rows", &PyClient::ScanRows)
       .def("start_lookup", nb::overload_cast<uint64_t, bool, std::shared_ptr<BatchLookup>>(&PyClient::StartLookup))
       .def("pull_lookup", &PyClient::PullLookup)
       .def("start_gradients", &PyClient::StartGradients);

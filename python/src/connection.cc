@@ -102,6 +102,7 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::ToJob(const ConnectionOp
   std::vector<std::unique_ptr<rpc::Channel>> channels;
   for (const std::string& key : keys) {
     TANDEM_ASSIGN_OR_RETURN(const std::string address, store->Get(key, options.timeout));
+    connection->addresses_.push_back(address);
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel,
                             rpc::Connect(address, {.channel = {.caller = env.caller()}}));
     channels.push_back(std::move(channel));
@@ -120,6 +121,7 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::ToServers(const std::vec
                                                                   const ConnectionOptions& options) {
   if (addresses.empty()) return absl::InvalidArgumentError("servers is empty; give the address of each parameter server");
   std::unique_ptr<Connection> connection(new Connection);
+  connection->addresses_ = addresses;
   std::vector<std::unique_ptr<rpc::Channel>> channels(addresses.size());
   TANDEM_ASSIGN_OR_RETURN(channels[0], rpc::Connect(addresses[0]));
   TANDEM_ASSIGN_OR_RETURN(v1::RegisterResponse job, Register(*channels[0], "", options.timeout));

@@ -114,6 +114,8 @@ class Connection {
 
   int rank() const { return env_.rank; }
   int world_size() const { return env_.world_size; }
+  // Returns the servers' addresses; empty if they are in this process.
+  const std::vector<std::string>& addresses() const { return addresses_; }
   // Returns Unavailable with the reason once the job has failed elsewhere, else OK.
   absl::Status job_status() const;
 
@@ -124,6 +126,7 @@ class Connection {
 
   const std::shared_ptr<CallCounter> calls_ = std::make_shared<CallCounter>();
   collectives::Environment env_;
+  std::vector<std::string> addresses_;
   mutable absl::Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   bool leaving_ ABSL_GUARDED_BY(mutex_) = false;

@@ -18,7 +18,8 @@ _load_core()
 
 from tandem import admission, errors, eviction, init, optim, wire  # noqa: E402
 from tandem._futures import Future  # noqa: E402
-from tandem.client import Client, TableInfo, connect, export_checkpoint, local  # noqa: E402
+from tandem._storage import export_checkpoint  # noqa: E402
+from tandem.client import Client, TableInfo, connect, local  # noqa: E402
 from tandem.errors import TandemError  # noqa: E402
 
 __version__ = "0.1.0"

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import sys
 import threading
 import weakref
@@ -17,6 +16,7 @@ from tandem import _arrays, wire as _wire
 from tandem._futures import COMPLETER, Future
 from tandem._kinds import Kind
 from tandem._load import load_core
+from tandem._storage import Storage
 from tandem.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 
 _core = load_core()
@@ -109,7 +109,7 @@ def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-class Client:
+class Client(Storage):
     """Pulls rows of tables from parameter servers and pushes gradients to them. Thread-safe.
 
     Made by tandem.connect() or tandem.local(). Each push() is one step of this worker: `step` counts them. Tables in sync
@@ -178,6 +178,11 @@ class Client:
     @property
     def num_servers(self) -> int:
         return self._core.num_servers
+
+    @property
+    def addresses(self) -> list[str]:
+        """The servers' addresses, with which other processes connect; empty after tandem.local()."""
+        return self._core.addresses
 
     def _check_writable(self, what: str) -> None:
         if self._read_only:
@@ -292,7 +297,7 @@ class Client:
     def _open(self, table: str) -> TableInfo:
         # Tells this client of a table that another process has created.
         info = self._info(table)
-        self._core.create_table(json.dumps(info.config))
+        self._core.open_table(table)
         if self._wire != "f32" and not info.dense:
             self._core.set_wire(table, _wire.FORMATS[self._wire], _wire.FORMATS["f32"])
         with self._lock:
@@ -534,29 +539,6 @@ class Client:
                 f"{servers} integers, one for each server"
             )
 
-    def assign(self, table: str, ids: Any, rows: Any) -> None:
-        """Creates or replaces rows, for example by pretrained vectors. Their optimizer state begins anew.
-
-        ids: int64 or uint64 [n], distinct. rows: float32 [n, dim]; tables of f16 and bf16 round them to nearest.
-
-        Admission is not asked. Blocks until the servers have the rows. No push of these rows may be under way, and one worker
-        assigns. After an error some rows may have been written; the call may be repeated.
-        """
-        self._check_writable("assign rows")
-        info = self._info(table)
-        dim = self._dims.get(table) or self._dim(table)
-        ids = _arrays.as_ids(ids, f"ids of table '{table}'")
-        rows = _arrays.as_rows(rows, f"rows of table '{table}'", (len(ids), dim))
-        address = _core.check_ids(ids, table)
-        distinct, counts = np.unique(ids, return_counts=True)
-        if len(distinct) < len(ids):
-            raise InvalidArgumentError(f"the ids of table '{table}' contain {distinct[counts > 1][0]} twice; they must be distinct")
-        if not np.all(np.isfinite(rows)):
-            bad = ids[~np.isfinite(rows).all(axis=1)][0]
-            raise InvalidArgumentError(f"the row of id {bad} of table '{table}' is NaN or infinite; no row was written")
-        self._wait_for_modules()
-        self._core.write_rows(json.dumps(info.config), address, len(ids), _core.address(rows))
-
     # Dense tables
 
     def pull_dense(self, table: str, *, out: Any = None, step: int | None = None) -> np.ndarray:
@@ -595,69 +577,9 @@ class Client:
             raise InvalidArgumentError(f"table '{table}' is not dense; use pull() and push()")
         return info.elements, info.dim
 
-
-    # Checkpoints
-
-    def save_checkpoint(self, root: str | os.PathLike[str], step: int | None = None) -> str:
-        """Writes all tables, with optimizer state, into a new directory below `root`, and returns its path.
-
-        root: a directory that every server can access. step: part of the directory's name; the default is self.step.
-
-        Blocks. To be called by one worker while no worker pushes: after a barrier, before which each has waited for its pushes.
-        The directory appears under its name when it is complete; an earlier checkpoint of this step is replaced. `tandem ckpt`
-        lists, verifies and exports checkpoints.
-        """
-        self._check_writable("save a checkpoint")
-        self._wait_for_modules()
-        step = self.step if step is None else step
-        unfinished = _core.begin_checkpoint(os.path.abspath(root), step)
-        written = self._core.save_checkpoint(unfinished)
-        manifest = {"job_name": "python", "step": step}
-        return _core.commit_checkpoint(unfinished, json.dumps(manifest), written)
-
-    def load_checkpoint(self, path: str | os.PathLike[str]) -> int:
-        """Loads the rows of all tables from a checkpoint, whatever number of servers wrote it. Returns its step.
-
-        path: a checkpoint, or a directory of checkpoints, of which the one with the highest step is loaded.
-
-        The tables must have been created with the same dim, row_type and kind of optimizer. self.step becomes the checkpoint's.
-        To be called by one worker while none pushes; the others then call resume_from(step). After an error of a server, no table
-        of it has changed.
-        """
-        self._check_writable("load a checkpoint")
-        self._wait_for_modules()
-        path = os.path.abspath(path)
-        if not os.path.exists(os.path.join(path, "MANIFEST")):
-            path = _core.latest_checkpoint(path)
-        step = int(json.loads(_core.read_manifest(path)).get("step", 0))
-        self._core.load_checkpoint(path)
-        self.resume_from(step)
-        return step
-
-    def resume_from(self, step: int) -> None:
-        """Continues at `step` after another worker has loaded a checkpoint: its load_checkpoint() returns the step."""
-        self._check_writable("push")
-        self._core.start_push_epoch()
-        with self._lock:
-            self.step = step
-
     def _wait_for_modules(self) -> None:
         if self._session is not None:
             self._session.wait()
-
-
-def export_checkpoint(
-    checkpoint: str | os.PathLike[str], to: str | os.PathLike[str], *, format: str = "npy", optimizer_state: bool = False
-) -> dict[str, list[str]]:
-    """Writes a checkpoint's tables as files that NumPy and others read, and returns their names by table.
-
-    checkpoint: as save_checkpoint() returns it. Needs no server.
-    format: "npy": NAME.ids.npy, uint64 [rows], and NAME.rows.npy, float32 [rows, dim]; "csv": NAME.csv.
-    """
-    if format not in ("npy", "csv"):
-        raise InvalidArgumentError(f"format is {format!r}; it must be 'npy' or 'csv'")
-    exported = _core.export_checkpoint(os.path.abspath(checkpoint), os.path.abspath(to), format == "csv", optimizer_state)
-    return {name: list(files) for name, _, _, files in exported}
 
 
 def _bags(table: str, ids: np.ndarray, pooling: str | None, offsets: Any) -> tuple[int, np.ndarray, int]:

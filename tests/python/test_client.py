@@ -321,6 +321,18 @@ class TestWrongInput:
             client.push({"user": ([1], gradients)}, pooling="mean")
         client.push("user", [1], gradients, version=version)
 
+    def test_a_push_that_was_refused_is_no_step(self):
+        with tandem.local(timeout=10) as client:
+            make(client, mode="sync")
+            for gradient in (np.nan, 1.0, np.inf, 1.0):
+                client.pull("user", [1])
+                try:
+                    client.push("user", [1], np.full((1, 4), gradient))
+                except ValueError:
+                    assert not np.isfinite(gradient)
+            assert client.step == 2
+            assert np.all(client.pull("user", [1])[0] == 0.0)
+
     def test_non_contiguous_arrays_are_copied_but_not_written(self, client):
         make(client)
         ids = np.arange(20)[::2]

@@ -69,6 +69,37 @@ class TestAssign:
             client.assign("u", [1], np.zeros((1, 3)))
 
 
+class TestScan:
+    @pytest.mark.parametrize("block", [1, 100, 65536])
+    def test_every_row_is_returned_once(self, client, block):
+        make(client)
+        ids = np.random.default_rng(0).integers(0, 2**63, 300, np.int64)
+        rows = np.random.default_rng(1).standard_normal((300, 3)).astype(np.float32)
+        client.assign("t", ids, rows)
+        blocks = list(client.scan("t", block=block))
+        assert all(len(i) == len(r) <= block and i.dtype == np.uint64 and r.dtype == np.float32 for i, r in blocks)
+        found = {int(i): row for some_ids, some_rows in blocks for i, row in zip(some_ids, some_rows)}
+        assert len(found) == sum(len(i) for i, _ in blocks) == 300
+        for i, row in zip(ids, rows):
+            np.testing.assert_array_equal(found[int(i)], row)
+
+    def test_state_of_the_optimizer_comes_along(self, client):
+        make(client)
+        client.pull("t", [5])
+        client.push("t", [5], np.full((1, 3), 2.0))
+        [(ids, rows, state)] = client.scan("t", optimizer_state=True)
+        assert ids.tolist() == [5] and state.tolist() == [[4.0] * 3]
+        np.testing.assert_allclose(rows, 0.0, atol=1e-6)
+
+    def test_an_empty_table_has_no_block_and_an_unknown_one_is_named(self, client):
+        make(client)
+        assert list(client.scan("t")) == []
+        with pytest.raises(LookupError, match="no table 'u'"):
+            client.scan("u")
+        with pytest.raises(ValueError, match="block is 0"):
+            client.scan("t", block=0)
+
+
 class TestCheckpoints:
     def test_a_checkpoint_brings_rows_steps_and_optimizer_state_back(self, client, tmp_path):
         make(client)

@@ -233,6 +233,32 @@ class PyClient {
     return ToPython(ValueOrRaise(call->result()));
   }
 
+  // The most common pull: ids without bags of one table. Returns the version, or None if an array is not as C++ needs
+  // it and has to be checked and converted in Python.
+  nb::object PullRows(uint64_t step, bool read_only, const std::string& table, uint32_t dim, nb::handle ids,
+                      nb::handle out) {
+    nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> id_array;
+    nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu> rows;
+    if (!nb::try_cast(ids, id_array, /*convert=*/false) || !nb::try_cast(out, rows, /*convert=*/false) ||
+        rows.shape(0) != id_array.shape(0) || rows.shape(1) != dim) {
+      return nb::none();
+    }
+    int64_t signs = 0;
+    for (size_t i = 0; i < id_array.size(); ++i) signs |= id_array.data()[i];
+    if (signs < 0) return nb::none();
+    ConnectionInUse connection = Use();
+    std::vector<ps::PullPart> parts;
+    parts.push_back({.table = table,
+                     .ids = {reinterpret_cast<const uint64_t*>(id_array.data()), id_array.size()},
+                     .rows = rows.data(),
+                     .repeats = true});
+    connection.client()->PrepareInlinePoll();
+    const std::shared_ptr<Call> call =
+        StartPull(&connection, step, read_only, std::move(parts), nb::make_tuple(ids, out));
+    WaitInThisThread(connection.client(), *call);
+    return nb::tuple(nb::cast(ValueOrRaise(call->result()).front()));
+  }
+
   // Raises the error of a push that could not be started: then no server has seen anything of it.
   std::shared_ptr<Call> StartPush(uint64_t step, nb::list parts, float learning_rate_factor, float batch_share) {
     ConnectionInUse connection = UseToPush();
@@ -537,6 +563,7 @@ void BindClient(nb::module_& module) {
       .def_prop_ro("num_servers", &PyClient::num_servers)
       .def_prop_ro("addresses", &PyClient::addresses)
       .def("pull", &PyClient::Pull)
+      .def("pull_rows", &PyClient::PullRows)
       .def("start_pull", nb::overload_cast<uint64_t, bool, nb::list, nb::object>(&PyClient::StartPull))
       .def("push", &PyClient::Push)
       .def("start_push", nb::overload_cast<uint64_t, nb::list, float, float>(&PyClient::StartPush))

@@ -203,11 +203,7 @@ class Session:
             call = client._core.start_gradients(step.number, lookups, tables, factor, 1.0 / client.world_size)
             step.started()
         if call.done():
-            try:
-                call.result()
-            except InvalidArgumentError:
-                client._undo_step(step)
-                raise
+            call.result()
         else:
             with self._lock:
                 self._pushes.append(call)

@@ -2,6 +2,7 @@
 """Modules over tables, compared with those of torch over the same rows."""
 
 import copy
+import os
 import pickle
 
 import numpy as np
@@ -358,3 +359,24 @@ class TestWrongInput:
         client.close()
         with pytest.raises(tandem.errors.CancelledError, match="closed"):
             emb({"user": torch.tensor([1])})
+
+    def test_a_forked_child_gets_an_error_and_does_not_wait_for_its_parents_pushes(self, client):
+        emb = tandem.nn.EmbeddingCollection([table()], client)
+        emb({"user": torch.tensor([1])})["user"].sum().backward()  # its push may be under way
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            text = "no error"
+            try:
+                emb({"user": torch.tensor([1])})
+            except tandem.errors.FailedPreconditionError as error:
+                text = str(error)
+            finally:
+                os.write(write, text.encode())
+                os._exit(0)
+        os.close(write)
+        text = os.read(read, 1000).decode()
+        os.close(read)
+        os.waitpid(child, 0)
+        assert "forked" in text
+        emb.flush()

@@ -109,7 +109,8 @@ class PyProcessGroup {
 
   std::string backend() const { return connection_ == nullptr ? "" : connection_->group->backend(); }
   bool closed() const { return connection_ == nullptr; }
-  int running() const { return running_->load(); }
+  // Returns the number of operations that are under way.
+  int running() const { return collectives_->load() + messages_->load(); }
 
   void Abort(const std::string& reason) {
     if (connection_ == nullptr || ForkGeneration() != made_) return;
@@ -117,15 +118,16 @@ class PyProcessGroup {
     nb::gil_scoped_release release;
     connection->group->Abort(reason);
   }
-  // Leaves the group. Waits for operations that run; each ends by its timeout.
+  // Leaves the group. Waits for collectives that run, each of which ends by its timeout, and for messages at
+  // most 2 s.
   void Close() {
     if (connection_ == nullptr) return;
     if (ForkGeneration() == made_) {
       // Destroy itself cannot be interrupted.
       WaitInSlices(-1, [&](double seconds) {
-        if (running_->load() == 0 || !connection_->group->is_initialized()) return true;
+        if (collectives_->load() == 0 || !connection_->group->is_initialized()) return true;
         absl::SleepFor(absl::Seconds(std::min(seconds, 0.001)));
-        return running_->load() == 0;
+        return collectives_->load() == 0;
       });
     }
     std::shared_ptr<GroupConnection> connection = std::move(connection_);
@@ -256,7 +258,7 @@ class PyProcessGroup {
   // Messages never block the caller.
   OptionalWork Send(uint64_t address, size_t count, int dtype, int peer, uint32_t tag, double timeout_s, nb::object keep) {
     const TensorView view = View(address, count, dtype);
-    return Start(std::move(keep), [=](collectives::ProcessGroup* group) {
+    return Start(messages_, std::move(keep), [=](collectives::ProcessGroup* group) {
       return group->Isend(view, peer, {.tag = tag, .timeout = absl::Seconds(timeout_s)});
     });
   }
@@ -264,7 +266,7 @@ class PyProcessGroup {
   OptionalWork Receive(uint64_t address, size_t count, int dtype, int peer, uint32_t tag, double timeout_s,
                        nb::object keep) {
     const TensorView view = View(address, count, dtype);
-    return Start(std::move(keep), [=](collectives::ProcessGroup* group) {
+    return Start(messages_, std::move(keep), [=](collectives::ProcessGroup* group) {
       return group->Irecv(view, peer, {.tag = tag, .timeout = absl::Seconds(timeout_s)});
     });
   }
@@ -287,14 +289,15 @@ class PyProcessGroup {
     return connection_->group.get();
   }
 
+  // `running` counts the operation while it runs.
   template <typename Begin>
-  OptionalWork Start(nb::object keep, const Begin& begin) {
+  OptionalWork Start(const std::shared_ptr<std::atomic<int>>& running, nb::object keep, const Begin& begin) {
     Use();
     const std::shared_ptr<GroupConnection> connection = connection_;  // close() may be called meanwhile
     auto work = std::make_shared<GroupWork>(std::move(keep), released_);
     {
       nb::gil_scoped_release release;
-      GroupWork::Begin(work, begin(connection->group.get()), running_);
+      GroupWork::Begin(work, begin(connection->group.get()), running);
     }
     if (work->done()) RaiseIfError(work->status());  // refused, for example
     return work;
@@ -304,14 +307,15 @@ class PyProcessGroup {
   OptionalWork Run(bool async, double timeout_s, nb::object keep, const Begin& begin) {
     const absl::Duration timeout = absl::Seconds(timeout_s);
     if (async) {
-      return Start(std::move(keep), [&](collectives::ProcessGroup* group) { return begin(group, false, timeout); });
+      return Start(collectives_, std::move(keep),
+                   [&](collectives::ProcessGroup* group) { return begin(group, false, timeout); });
     }
-    if (interruptible_in_thread_ && running_->load(std::memory_order_relaxed) == 0) {
+    if (interruptible_in_thread_ && collectives_->load(std::memory_order_relaxed) == 0) {
       RunInThisThread([&](collectives::ProcessGroup* group) { return begin(group, true, timeout); });
       return nullptr;
     }
-    const OptionalWork work =
-        Start(std::move(keep), [&](collectives::ProcessGroup* group) { return begin(group, false, timeout); });
+    const OptionalWork work = Start(
+        collectives_, std::move(keep), [&](collectives::ProcessGroup* group) { return begin(group, false, timeout); });
     try {
       WaitInSlices(-1, [&](double seconds) { return work->WaitFor(seconds); });
     } catch (...) {
@@ -353,7 +357,9 @@ class PyProcessGroup {
   const uint64_t made_ = ForkGeneration();
   std::shared_ptr<GroupConnection> connection_;  // null: closed
   const bool interruptible_in_thread_;
-  const std::shared_ptr<std::atomic<int>> running_ = std::make_shared<std::atomic<int>>(0);
+  // The operations that are under way.
+  const std::shared_ptr<std::atomic<int>> collectives_ = std::make_shared<std::atomic<int>>(0);
+  const std::shared_ptr<std::atomic<int>> messages_ = std::make_shared<std::atomic<int>>(0);
   const std::shared_ptr<ReleasedObjects> released_ = std::make_shared<ReleasedObjects>();
 };
 

@@ -102,6 +102,14 @@ def options_are_reported() -> None:
     assert backend.name() == "tandem"
 
 
+def a_message_that_never_comes_does_not_keep_a_group() -> None:
+    group = dist.new_group(timeout=datetime.timedelta(minutes=30))
+    work = dist.irecv(torch.ones(1), (dist.get_rank() + 1) % 3, group=group)
+    dist.destroy_process_group(group)
+    with pytest.raises(dist.DistBackendError):
+        work.wait()
+
+
 def a_destroyed_group_raises() -> None:
     group = dist.new_group()
     dist.destroy_process_group(group)
@@ -126,7 +134,8 @@ def a_group_with_another_backend_for_gpus_carries_cpu_tensors() -> None:
 
 CHECKS = [
     a_group_with_another_backend_for_gpus_carries_cpu_tensors, new_groups_are_independent, a_group_splits, a_mesh_has_a_group_for_each_dimension, objects_travel,
-    a_monitored_barrier_names_who_is_absent_and_leaves_the_group_usable, options_are_reported, a_destroyed_group_raises,
+    a_monitored_barrier_names_who_is_absent_and_leaves_the_group_usable, options_are_reported,
+    a_message_that_never_comes_does_not_keep_a_group, a_destroyed_group_raises,
 ]  # fmt: skip
 
 

@@ -23,6 +23,7 @@ class Measured:
 
     def __init__(self):
         self.cases, self.missing, self.commands = [], {}, []
+        self.launches = None  # if it is not the number that the options say
 
     def compare(self, options, program, flags, **keys):
         """Runs bench/PROGRAM; its cases get `keys` besides their own."""
@@ -146,6 +147,7 @@ def quality(options):
     measured = Measured()
     flags = ["--rows", "200000", "--epochs", "1", "--seeds", "1", "--data", "small"] if options.quick else ["--seeds", "1-3"]
     measured.commands.append(" ".join(["bench/quality"] + flags))
+    measured.launches = 1 if options.quick else 3  # one for each seed
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "figures.json")
         run = [sys.executable, os.path.join(BENCH, "quality"), "--tandem", os.path.abspath(options.tandem), "--json", path]

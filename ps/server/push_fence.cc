@@ -16,15 +16,15 @@ absl::StatusOr<PushFence::Verdict> PushFence::Check(uint32_t worker, uint64_t ep
   }
   auto found = fences_.find(worker);
   if (found == fences_.end()) return Verdict::kNew;
-  const Fence& fence = found->second;
   const uint64_t newest = Newest(worker);
-  if (epoch > fence.epoch && epoch >= newest) return Verdict::kNew;
-  if (epoch != fence.epoch) {
+  if (epoch < newest) {  // also if a checkpoint has brought its epoch back
     return absl::FailedPreconditionError(absl::StrCat(
         "worker ", worker, ": push of epoch ", epoch, ", but this server has heard its epoch ", newest,
         ": an older process of this worker is still running, which must stop; or this worker "
         "repeats a push from before it took the new epoch, which cannot be repeated any more"));
   }
+  const Fence& fence = found->second;
+  if (epoch > fence.epoch) return Verdict::kNew;
   if (fence.closed) {
     return absl::FailedPreconditionError(absl::StrCat(
         "worker ", worker, ": push of epoch ", epoch,

@@ -82,6 +82,7 @@ TEST(Fence, AnEpochFromBeforeARestoreIsNeverStartedAgain) {
     EXPECT_EQ(*fences.StartEpoch(0, 0), 4u);  // its process hangs
     EXPECT_EQ(*fences.StartEpoch(0, 0), 5u);  // another one takes over and loads the checkpoint
     same_servers ? fences.Restore(saved) : fences.RestoreEpochsOnly(saved);
+    EXPECT_THAT(fences.Check(0, 3, 2), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("epoch 5")));
     EXPECT_THAT(fences.Check(0, 4, 1), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("epoch 5")));
     EXPECT_EQ(*fences.Check(0, 5, 1), kNew);
     EXPECT_EQ(*fences.StartEpoch(0, 0), 6u);

@@ -47,6 +47,8 @@ std::string FreshNodeId(const std::string& host) {
 constexpr absl::Duration kSameRequest = absl::Seconds(1);
 // How long one call waits for the workers of other nodes. It delays the calls of RoundMonitor::Tell after it.
 constexpr absl::Duration kWorkersEndedWait = absl::Milliseconds(500);
+// After so many of these calls without an answer the store counts as gone.
+constexpr int kUnanswered = 3;
 
 // Returns whether the node has processes that end by themselves.
 bool HasWork(const Node& node, const LaunchPlan& plan) {
@@ -340,7 +342,9 @@ void NodeAgent::OnEvent(const AgentEvent& event) {
     case AgentEvent::Kind::kWorkersEnded:
       if (!await_others_ || phase_ != Phase::kStopping) return;
       if (absl::IsDeadlineExceeded(event.status)) return AwaitOtherWorkers();
-      await_others_ = false;  // without the store it cannot be known
+      // A store that does not answer once may be busy; without one it cannot be known.
+      if (!event.status.ok() && ++unanswered_ < kUnanswered) return AwaitOtherWorkers();
+      await_others_ = false;
       saved_ = saved_ || absl::c_linear_search(event.outcomes, kSaved);
       unsaved_ = unsaved_ || absl::c_linear_search(event.outcomes, kUnsaved);
       return;

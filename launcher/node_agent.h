@@ -154,6 +154,7 @@ class NodeAgent {
   absl::Time signalled_at_ = absl::InfinitePast();  // when this launcher got the last signal
   bool ended_told_ = false;    // the other launchers know that this node's workers have ended
   bool await_others_ = false;  // the servers must not end before the workers of the other nodes
+  int unanswered_ = 0;         // how often the store did not answer when it was asked for them
   // Since then a process of the main role has ended with kRunAgain; one has ended otherwise, and not with
   // success. Includes other nodes if this one has waited for them.
   bool saved_ = false, unsaved_ = false;

@@ -171,7 +171,7 @@ absl::StatusOr<SeedRuns> RunsOf(const Options& options, const worker::JobSpec& j
 
 // A signal handler reaches static objects only.
 std::atomic<bool> stop_requested{false};
-std::atomic<int64_t> stop_requested_at_ns{0};  // of CLOCK_MONOTONIC
+std::atomic<int64_t> stop_requested_at_ns{0};  // of CLOCK_MONOTONIC; 0: not yet
 std::atomic<bool> second_sigterm_ends{true};
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free);
 
@@ -179,9 +179,10 @@ void OnSigterm(int signal) {
   timespec now = {};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
   const int64_t now_ns = int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-  if (!stop_requested.exchange(true)) {
-    stop_requested_at_ns = now_ns;
-  } else if (second_sigterm_ends && now_ns - stop_requested_at_ns > 1'000'000'000) {
+  int64_t first_ns = 0;
+  if (stop_requested_at_ns.compare_exchange_strong(first_ns, now_ns)) {
+    stop_requested = true;
+  } else if (second_sigterm_ends && now_ns - first_ns > 1'000'000'000) {
     ::signal(signal, SIG_DFL);
     ::raise(signal);  // takes effect when the handler returns
   }

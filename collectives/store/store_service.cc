@@ -180,6 +180,7 @@ void StoreService::Pop(std::shared_ptr<rpc::ServerCall> call, tandem::v1::StoreP
         DeferredPop& pop = pops_[id];
         pop.request_id = request_id;
         pop.replies.push_back(reply);
+        if (!request_id.empty()) pop_by_request_[request_id] = id;  // a repeat gets the same item
       } else if (refused.ok()) {
         DeferredPop& pop = pops_[id];
         pop.queue = request.queue();

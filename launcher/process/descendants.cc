@@ -58,8 +58,7 @@ pid_t ParentOf(pid_t pid) {
   return fields.size() > 1 && absl::SimpleAtoi(fields[1], &parent) ? parent : 0;
 }
 
-bool IsMarked(pid_t pid, absl::string_view mark) {
-  const std::string environment = ReadProc(pid, "environ");
+bool IsMarked(absl::string_view environment, absl::string_view mark) {
   return absl::StartsWith(environment, mark) ||
          absl::StrContains(environment, absl::StrCat(absl::string_view("\0", 1), mark));
 }
@@ -85,7 +84,9 @@ void KillMarked(absl::string_view value) {
     killed = false;
     for (const pid_t pid : AllProcesses()) {
       if (others.contains(pid)) continue;
-      if (!IsMarked(pid, mark) || IsReaper(pid)) {
+      const std::string environment = ReadProc(pid, "environ");
+      if (environment.empty()) continue;  // perhaps in the middle of execve: the next pass looks again
+      if (!IsMarked(environment, mark) || IsReaper(pid)) {
         others.insert(pid);
         continue;
       }

@@ -55,7 +55,10 @@ class Completer:
             for number in numbers:
                 with self._lock:
                     future = self._waiting.pop(number)
-                future._run_callbacks()
+                try:
+                    future._run_callbacks()
+                except Exception:  # the other futures must not wait for ever
+                    logging.getLogger("tandem").exception("completing %r failed", future)
 
     def _stop(self) -> None:
         with self._lock:

@@ -140,8 +140,14 @@ class Client(Storage):
         """Waits for calls under way, leaves the job, and releases everything. Later calls raise CancelledError. Idempotent.
 
         It tells the job that this process has done its work. A process that ends without it, or that leaves a `with` block by
-        an exception, does not; docs/python.md says what follows. Ctrl-C cancels the calls.
+        an exception, does not; docs/python.md says what follows. Ctrl-C cancels the calls. Raises the error of a push that a
+        backward pass has started; the client is closed then, and the job learns of the failure.
         """
+        try:
+            self._wait_for_modules()
+        except BaseException as error:
+            self._core.close(_FAILED, _describe(error))
+            raise
         self._core.close(_FINISHED, "")
 
     @property

@@ -33,7 +33,11 @@ class Ahead:
 
 
 class Session:
-    """Collects the lookups of a backward pass and pushes their gradients at its end. Thread-safe."""
+    """Collects the lookups of a backward pass and pushes their gradients at its end.
+
+    Other threads may look up without training meanwhile. Forward passes in training and backward passes belong to one
+    thread at a time. A backward pass that raises must be followed by a forward pass, which drops what it has collected.
+    """
 
     @staticmethod
     def of(client: Client) -> Session:
@@ -170,6 +174,8 @@ class Session:
         with self._lock:
             if self._armed:
                 self._armed = False
+                for lookup in self._running:
+                    lookup.drop_gradients()
                 self._running.clear()
 
     @contextlib.contextmanager

@@ -14,8 +14,10 @@ from tandem._futures import COMPLETER
 from tandem.errors import TandemError
 
 
-def as_torch_error(error: TandemError) -> dist.DistBackendError:
-    """Returns torch's exception with the text of Tandem's."""
+def as_torch_error(error: Exception) -> Exception:
+    """Returns torch's exception with the text of Tandem's. Other exceptions stay as they are."""
+    if not isinstance(error, TandemError):
+        return error
     return dist.DistBackendError(str(error))
 
 
@@ -30,7 +32,7 @@ class TandemWork(dist.Work):
         self._finish = finish
         self._lock = threading.Lock()
         self._future: Any = None
-        self._error: TandemError | None = None
+        self._error: Exception | None = None
 
     # With this name COMPLETER finds what to wait for: calls of one group end in order.
     @property
@@ -110,5 +112,8 @@ class TandemWork(dist.Work):
                 self._error = error
                 return
             finish, self._finish = self._finish, None
-            if finish is not None:
-                finish()
+            try:
+                if finish is not None:
+                    finish()
+            except Exception as error:  # for example, an output that may not be written
+                self._error = error

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connecting to the servers of a job, from inside and from outside."""
 
+import os
+
 import numpy as np
 import pytest
 from processes import start_job, wait_until
@@ -64,17 +66,17 @@ client.pull("t", [1], step=1)
 
 class TestFromOutside:
     def test_a_notebook_works_on_the_servers_of_a_running_job(self, tmp_path):
+        os.mkfifo(tmp_path / "go on")
         train = f"""
-import pathlib, time, tandem
+import os, pathlib, select, tandem
+# Open for writing as well, so that the pipe has no end before this test writes to it.
+go_on = os.open({str(tmp_path / "go on")!r}, os.O_RDWR)
 with tandem.connect(timeout=30) as client:
     client.create_table("t", 4, tandem.optim.SGD(lr=1.0), tandem.init.Zeros(), num_workers=8)
     client.pull("t", [1])
     client.push("t", [1], [[1.0] * 4])
     pathlib.Path({str(tmp_path / "pushed")!r}).touch()
-    deadline = time.monotonic() + 60
-    while not pathlib.Path({str(tmp_path / "stop")!r}).exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    assert select.select([go_on], [], [], 60)[0]
     client.push("t", [1], [[1.0] * 4])  # the notebook has not fenced it off
 """
         with start_job(tmp_path, train, "--ps", "2", "--workers", "1") as job:
@@ -88,7 +90,7 @@ with tandem.connect(timeout=30) as client:
                 notebook.push("t", [2], np.ones((1, 4)), version=version)
                 notebook.create_table("own", 2, tandem.optim.SGD(lr=1.0))
                 np.testing.assert_array_equal(notebook.pull("t", [2])[0], [[-1.0] * 4])
-            (tmp_path / "stop").touch()
+            (tmp_path / "go on").write_bytes(b"!")
             assert job.wait() == 0, job.output
 
     def test_a_reader_does_not_fence_off_a_worker(self, servers):

@@ -49,9 +49,7 @@ def operations_run_in_their_order_whatever_waits_for_them() -> None:
 
 
 def tensors_live_until_the_operation_is_completed() -> None:
-    size, rank = dist.get_world_size(), dist.get_rank()
-    if rank == 0:
-        time.sleep(0)  # the other ranks' operations begin before this one's
+    size = dist.get_world_size()
     kept = []
     for i in range(20):
         tensor = torch.full((50_000,), float(i))

@@ -47,7 +47,7 @@ std::string FreshNodeId(const std::string& host) {
 constexpr absl::Duration kSameRequest = absl::Seconds(1);
 // How long one call waits for the workers of other nodes. It delays the calls of RoundMonitor::Tell after it.
 constexpr absl::Duration kWorkersEndedWait = absl::Milliseconds(500);
-// After so many of these calls without an answer the store counts as gone.
+// The number of these calls without an answer after which the store counts as gone.
 constexpr int kUnanswered = 3;
 
 // Returns whether the node has processes that end by themselves.

@@ -165,7 +165,7 @@ void DrawTables(const std::vector<TableActivity>& tables, const ScreenOptions& o
          ShortNumber(table.pulls_per_s), ShortNumber(table.pushes_per_s), ShortNumber(table.rows_per_s),
          Quantiles(table.pull_p50_us, table.pull_p99_us), Quantiles(table.push_p50_us, table.push_p99_us)}));
   }
-  // With a name of nine letters, such as "embedding", a line has 80 characters.
+  // A line has 80 characters if the longest name has nine letters, such as "embedding".
   const Columns rest{options.columns, longest, {10, 16, 11, 5, 6, 5, 5, 5}};
   lines->push_back("");
   lines->push_back(Coloured(rest.Heading({"TABLE", "MODE", "STALE avg/max/ok", "ROW avg/p99", "LEFT",

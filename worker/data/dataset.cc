@@ -121,7 +121,7 @@ class FileDataset : public Dataset {
  private:
   using Counts = std::array<uint64_t, 3>;  // by Split
 
-  // What a scan of the lines of a source finds.
+  // The result of a scan of the lines of a source.
   struct Scanned {
     Counts counts = {};
     double repeated_share = 0;                // of lines whose text decides their split
@@ -180,7 +180,7 @@ class FileDataset : public Dataset {
   bool scanned_ ABSL_GUARDED_BY(mutex_) = false;
   Counts counts_ ABSL_GUARDED_BY(mutex_) = {};
   double repeated_share_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Of the training files, and of the files that a split has of its own.
+  // The indexes of the training files, and of the files that a split has of its own.
   std::array<std::shared_ptr<const SplitIndex>, 3> indexes_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -2,8 +2,8 @@
 #ifndef TANDEM_WORKER_DATA_SPLIT_INDEX_H_
 #define TANDEM_WORKER_DATA_SPLIT_INDEX_H_
 
-// The positions of the lines of each split, in file order. Whoever has one need not find the ends of all
-// lines and hash all of them again to read a split.
+// The positions of the lines of each split, in file order. With an index, a reader of a split
+// need not find and hash all lines of the files again.
 
 #include <array>
 #include <cstdint>

@@ -10,7 +10,7 @@
 namespace tandem::collectives {
 namespace {
 
-// What a backend lacks, and why. Everything else must work.
+// Returns the options of a backend, with the operations that it lacks. All others must work.
 SuiteOptions OptionsOf(absl::string_view backend) {
   SuiteOptions options;
   // Gloo has reduce_scatter only for buffers that are bound to a connection, with 32-bit counts.

@@ -258,7 +258,7 @@ TEST(LookupTest, FeaturesAreReplicatedAsTheirPlacementSays) {
   EXPECT_EQ(served[1][0].replicated, 0u);
   EXPECT_EQ(served[1][0].ids, 100u);
   EXPECT_EQ(lookup.unique_ids(), 2u + served[1][0].pulled);
-  // Of the first table, the replicated ids stay, and the others join at the next change.
+  // The replicated ids of the first table stay, and its other ids join at the next change.
   for (const uint64_t id : {200, 202, 204}) {
     EXPECT_TRUE(replicas->IsWanted(0, replicas->table(0)->Find(id))) << id;
   }

@@ -123,7 +123,7 @@ TEST(GlooTransportTest, TheBytesOfAStrangerDoNotEndTheProcess) {
   std::thread rank([&] {
     status = ConnectGloo(&store, 0, 2, "127.0.0.1", MonotonicNow() + absl::Seconds(30), &guard).status();
   });
-  // What Gloo publishes begins with the address on which rank 0 awaits rank 1.
+  // The first bytes that Gloo publishes are the address on which rank 0 awaits rank 1.
   const absl::StatusOr<std::string> published = store.Get("0", absl::Seconds(20));
   sockaddr_in address = {};
   if (published.ok() && published->size() >= sizeof(address)) {

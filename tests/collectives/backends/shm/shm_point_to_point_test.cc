@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <barrier>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -195,11 +196,13 @@ TEST(ShmPointToPointTest, ManyMessagesReturnTheirCredit) {
 
 TEST(ShmPointToPointFailureTest, AnAnnouncedMessageEndsWithItsGroup) {
   const size_t large = kMostUnexpectedBytes / sizeof(float) + 1;
+  std::barrier<> all_have_left(2);  // a rank still in the group's barrier would be ended there
   RunRanks(ShmBackendFactory(), 2, [&](Backend& backend, int rank) {
     std::vector<float> values(large);
     Pending send;
     if (rank == 0) send.Start(backend, MakeSend(values, 1));
-    TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));
+    TANDEM_EXPECT_OK(backend.Run(MakeBarrier(0)));
+    all_have_left.arrive_and_wait();
     if (rank == 1) backend.Abort(absl::AbortedError("enough"));
     if (rank == 0) {
       EXPECT_THAT(send.Wait(), StatusIs(absl::StatusCode::kAborted, HasSubstr("enough")));
@@ -327,11 +330,13 @@ TEST(ShmPointToPointFailureTest, WhatWasSentBeforeLeavingArrivesAndNothingAfter)
 }
 
 TEST(ShmPointToPointFailureTest, AnAbortEndsWhatIsUnderWay) {
+  std::barrier<> all_have_left(2);  // a rank still in the group's barrier would be ended there
   RunRanks(ShmBackendFactory(), 2, [&](Backend& backend, int rank) {
     std::vector<float> values(4);
     Pending recv;
     recv.Start(backend, RecvOf(&values, 1 - rank));
-    TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));
+    TANDEM_EXPECT_OK(backend.Run(MakeBarrier(0)));
+    all_have_left.arrive_and_wait();
     if (rank == 0) backend.Abort(absl::AbortedError("enough"));
     EXPECT_THAT(recv.Wait(), StatusIs(absl::StatusCode::kAborted, HasSubstr("enough")));
   });

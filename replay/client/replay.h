@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TANDEM_REPLAY_CLIENT_REPLAY_H_
+#define TANDEM_REPLAY_CLIENT_REPLAY_H_
+
+// The interface to replay tables, wherever they are: in this process (local_replay.h) or in a server.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "replay/table/batch.h"
+#include "replay/table/table.h"
+#include "replay/table/table_options.h"
+
+namespace tandem::replay {
+
+// Delivers the items of one writer. Not thread-safe.
+class InsertStream {
+ public:
+  virtual ~InsertStream() = default;
+  // Inserts `items` into a table, in order. Blocks until all are in the table, or `deadline`. Sets `inserted`
+  // to the number of items, from the first, that are known to be in the table. After DeadlineExceeded or
+  // Unavailable the caller may call again for the same table, with the items after those; each is inserted
+  // exactly once. Errors: those of Table::Insert; NotFound, which lists the tables, if there is none of this
+  // name.
+  virtual absl::Status Insert(const std::string& table, absl::Span<const NewItem> items, absl::Time deadline,
+                              size_t* inserted) = 0;
+};
+
+// A set of tables. Thread-safe.
+class Replay {
+ public:
+  virtual ~Replay() = default;
+
+  // Creates a table. Idempotent: OK if it exists with the same options. AlreadyExists if it exists with
+  // others, InvalidArgument as of Table::Create.
+  virtual absl::Status CreateTable(const TableOptions& options) = 0;
+  // Starts the stream of a writer. This object must outlive the stream. `writer` names it, in reports and,
+  // with a server, among all writers: of two streams with one name, only the newer one can insert.
+  virtual absl::StatusOr<std::unique_ptr<InsertStream>> OpenStream(absl::string_view writer) = 0;
+  // Draws a batch. Blocks until the table's limiter permits it, or `deadline`. Errors: those of
+  // Table::SampleItems, and NotFound. `sampler` names the caller in reports.
+  virtual absl::StatusOr<Batch> Sample(absl::string_view table, const SampleSize& size,
+                                       absl::Time deadline = absl::InfiniteFuture(),
+                                       absl::string_view sampler = "") = 0;
+  // Changes priorities. Returns the number of items changed; the others have left the table. Errors: those of
+  // Table::UpdatePriorities, and NotFound.
+  virtual absl::StatusOr<uint64_t> UpdatePriorities(absl::string_view table, absl::Span<const uint64_t> keys,
+                                                    absl::Span<const double> priorities) = 0;
+  // Returns the state of a table, or NotFound.
+  virtual absl::StatusOr<TableInfo> Info(absl::string_view table) = 0;
+};
+
+}  // namespace tandem::replay
+
+#endif  // TANDEM_REPLAY_CLIENT_REPLAY_H_

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "replay/table/item_store.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace tandem::replay {
+namespace {
+
+uint32_t SlotOf(uint64_t key) { return static_cast<uint32_t>(key); }
+uint64_t MakeKey(uint32_t slot, uint64_t serial) { return serial << 32 | slot; }
+
+// The stream of random numbers of a random remover, apart from that of the samples.
+constexpr uint64_t kRemovals = uint64_t{1} << 63;
+
+}  // namespace
+
+ItemStore::ItemStore(const TableOptions& options)
+    : options_(options), sampler_(MakeSelector(options.sampler)), remover_(MakeSelector(options.remover)) {}
+
+absl::Status ItemStore::CheckPriority(double priority) const {
+  TANDEM_RETURN_IF_ERROR(replay::CheckPriority(options_.sampler, priority));
+  return replay::CheckPriority(options_.remover, priority);
+}
+
+absl::Status ItemStore::FitsAlone(const Trajectory& trajectory) const {
+  if (options_.max_bytes == 0) return absl::OkStatus();
+  uint64_t bytes = 0;
+  for (const auto& chunk : trajectory.chunks) bytes += chunk->bytes();
+  if (bytes <= options_.max_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("an item refers to chunks of ", bytes,
+                                                   " bytes, and max_bytes is ", options_.max_bytes,
+                                                   ": use shorter items or chunks, or raise max_bytes"));
+}
+
+uint64_t ItemStore::NewBytes(const Trajectory& trajectory) const {
+  uint64_t bytes = 0;
+  for (const auto& chunk : trajectory.chunks) {
+    if (!chunks_.contains(chunk.get())) bytes += chunk->bytes();
+  }
+  return bytes;
+}
+
+uint32_t ItemStore::Victim() {
+  CounterRandom random(options_.seed, kRemovals + removal_draws_++);
+  return remover_->Select(random).slot;
+}
+
+uint64_t ItemStore::Insert(std::optional<double> priority, std::shared_ptr<const Trajectory> trajectory) {
+  while (size_ >= options_.max_items) Remove(Victim(), &removals_.by_max_items);
+  if (options_.max_bytes > 0) {
+    while (size_ > 0 && bytes_ + NewBytes(*trajectory) > options_.max_bytes) {
+      Remove(Victim(), &removals_.by_max_bytes);
+    }
+  }
+  uint32_t slot;
+  if (free_.empty()) {
+    slot = static_cast<uint32_t>(items_.size());
+    items_.emplace_back();
+  } else {
+    slot = free_.back();
+    free_.pop_back();
+  }
+  max_priority_ = std::max(max_priority_, priority.value_or(0));
+  ++serial_;
+  const uint64_t key = MakeKey(slot, serial_);
+  Place(slot, {.key = key,
+               .priority = priority.value_or(max_priority_),
+               .serial = serial_,
+               .trajectory = std::move(trajectory)});
+  return key;
+}
+
+void ItemStore::Place(uint32_t slot, Item item) {
+  for (const auto& chunk : item.trajectory->chunks) {
+    if (chunks_[chunk.get()]++ == 0) bytes_ += chunk->bytes();
+  }
+  sampler_->Insert(slot, item.priority);
+  remover_->Insert(slot, item.priority);
+  unspent_ += options_.max_times_sampled - std::min(options_.max_times_sampled, item.times_sampled);
+  ++size_;
+  items_[slot] = std::move(item);
+}
+
+void ItemStore::Remove(uint32_t slot, uint64_t* cause) {
+  Item& item = items_[slot];
+  sampler_->Remove(slot);
+  remover_->Remove(slot);
+  for (const auto& chunk : item.trajectory->chunks) {
+    const auto found = chunks_.find(chunk.get());
+    if (--found->second > 0) continue;
+    bytes_ -= chunk->bytes();
+    chunks_.erase(found);
+  }
+  if (item.times_sampled < options_.max_times_sampled) {
+    const uint64_t left = options_.max_times_sampled - item.times_sampled;
+    unspent_ -= left;
+    credits_ += left;
+  }
+  garbage_.push_back(std::move(item.trajectory));
+  item = Item();
+  free_.push_back(slot);
+  --size_;
+  ++*cause;
+}
+
+SampledItem ItemStore::Draw() {
+  CounterRandom random(options_.seed, draws_++);
+  const Selector::Selection selection = sampler_->Select(random);
+  Item& item = items_[selection.slot];
+  ++item.times_sampled;
+  SampledItem sampled = {.key = item.key,
+                         .probability = selection.probability,
+                         .priority = item.priority,
+                         .times_sampled = item.times_sampled,
+                         .trajectory = item.trajectory};
+  if (options_.max_times_sampled > 0) {
+    --unspent_;
+    if (item.times_sampled >= options_.max_times_sampled) Remove(selection.slot, &removals_.consumed);
+  }
+  return sampled;
+}
+
+uint64_t ItemStore::Update(absl::Span<const uint64_t> keys, absl::Span<const double> priorities) {
+  uint64_t changed = 0;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const uint32_t slot = SlotOf(keys[i]);
+    if (slot >= items_.size() || items_[slot].serial == 0 || items_[slot].key != keys[i]) continue;
+    items_[slot].priority = priorities[i];
+    max_priority_ = std::max(max_priority_, priorities[i]);
+    sampler_->Update(slot, priorities[i]);
+    remover_->Update(slot, priorities[i]);
+    ++changed;
+  }
+  return changed;
+}
+
+void ItemStore::Clear() {
+  for (Item& item : items_) {
+    if (item.serial != 0) garbage_.push_back(std::move(item.trajectory));
+  }
+  removals_.by_reset += size_;
+  items_.clear();
+  free_.clear();
+  chunks_.clear();
+  sampler_->Clear();
+  remover_->Clear();
+  size_ = bytes_ = unspent_ = credits_ = 0;
+}
+
+void ItemStore::SetBudgets(uint64_t max_items, uint64_t max_bytes) {
+  options_.max_items = max_items;
+  options_.max_bytes = max_bytes;
+  while (size_ > max_items) Remove(Victim(), &removals_.by_max_items);
+  while (max_bytes > 0 && bytes_ > max_bytes) Remove(Victim(), &removals_.by_max_bytes);
+}
+
+void ItemStore::Restore(std::vector<Item> items, uint64_t serial, uint64_t draws, double max_priority) {
+  uint32_t slots = 0;
+  for (const Item& item : items) slots = std::max(slots, SlotOf(item.key) + 1);
+  items_.resize(slots);
+  for (Item& item : items) {
+    const uint32_t slot = SlotOf(item.key);
+    Place(slot, std::move(item));
+  }
+  for (uint32_t slot = slots; slot-- > 0;) {
+    if (items_[slot].serial == 0) free_.push_back(slot);
+  }
+  serial_ = serial;
+  draws_ = draws;
+  max_priority_ = max_priority;
+}
+
+}  // namespace tandem::replay

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TANDEM_REPLAY_TABLE_ITEM_STORE_H_
+#define TANDEM_REPLAY_TABLE_ITEM_STORE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "replay/chunks/trajectory.h"
+#include "replay/selectors/selector.h"
+#include "replay/table/table_options.h"
+
+namespace tandem::replay {
+
+// One sampled item. Keeps the item's chunks alive.
+struct SampledItem {
+  uint64_t key = 0;
+  double probability = 1;  // of this draw
+  double priority = 0;
+  uint32_t times_sampled = 0;  // this draw included
+  std::shared_ptr<const Trajectory> trajectory;
+};
+
+// How many items left a table, by cause.
+struct Removals {
+  uint64_t by_max_items = 0;
+  uint64_t by_max_bytes = 0;
+  uint64_t consumed = 0;  // sampled max_times_sampled times
+  uint64_t by_reset = 0;
+};
+
+// The items of a table with their selectors and budgets, without limiter and lock. Not thread-safe.
+//
+// Removed trajectories are collected until TakeGarbage, so that the caller can free them without its lock.
+class ItemStore {
+ public:
+  // An item as it is saved.
+  struct Item {
+    // Low half: the slot. High half: the low half of the item's serial number.
+    uint64_t key = 0;
+    double priority = 0;
+    uint32_t times_sampled = 0;
+    uint64_t serial = 0;  // counts insertions from 1
+    std::shared_ptr<const Trajectory> trajectory;
+  };
+
+  // `options` must pass CheckTableOptions.
+  explicit ItemStore(const TableOptions& options);
+
+  // Inserts an item, after removing others until it fits. Without a priority it gets the largest one so far
+  // given to an item of this table, at first 1. Returns its key. Requires FitsAlone, and a priority that
+  // passes CheckPriorities.
+  uint64_t Insert(std::optional<double> priority, std::shared_ptr<const Trajectory> trajectory);
+  // Draws an item and counts that as a sample of it, which may remove it. Requires size() > 0.
+  SampledItem Draw();
+  // Changes priorities; keys without an item are skipped. Returns the number of items changed. Requires valid
+  // priorities.
+  uint64_t Update(absl::Span<const uint64_t> keys, absl::Span<const double> priorities);
+  // Removes all items.
+  void Clear();
+  // Changes the budgets and removes what exceeds them.
+  void SetBudgets(uint64_t max_items, uint64_t max_bytes);
+
+  // ResourceExhausted if the item alone exceeds max_bytes.
+  absl::Status FitsAlone(const Trajectory& trajectory) const;
+  // InvalidArgument: a priority that sampler or remover refuses.
+  absl::Status CheckPriority(double priority) const;
+
+  uint64_t size() const { return size_; }
+  uint64_t bytes() const { return bytes_; }
+  double mass() const { return sampler_->mass(); }
+  double max_priority() const { return max_priority_; }
+  uint64_t draws() const { return draws_; }
+  uint64_t serial() const { return serial_; }
+  const Removals& removals() const { return removals_; }
+  // Returns the samples that the present items may still give; only meaningful with max_times_sampled.
+  uint64_t unspent() const { return unspent_; }
+  // Returns the samples that removed items could still have given, and forgets them.
+  uint64_t TakeCredits() { return std::exchange(credits_, 0); }
+  // Returns the removed trajectories, and forgets them.
+  std::vector<std::shared_ptr<const Trajectory>> TakeGarbage() { return std::exchange(garbage_, {}); }
+
+  // Returns the item in `slot`, or nullptr. Slots are below slots().
+  const Item* Slot(uint32_t slot) const { return items_[slot].serial == 0 ? nullptr : &items_[slot]; }
+  uint32_t slots() const { return static_cast<uint32_t>(items_.size()); }
+
+  // Puts saved items back into their slots; the store must be empty. `items` must be ordered by serial, with
+  // distinct slots. Later items get serials above `serial`.
+  void Restore(std::vector<Item> items, uint64_t serial, uint64_t draws, double max_priority);
+
+ private:
+  // Moves an item into its free slot, with which items_ has been extended.
+  void Place(uint32_t slot, Item item);
+  void Remove(uint32_t slot, uint64_t* cause);
+  // Returns the slot of the item that leaves next.
+  uint32_t Victim();
+  // Returns the bytes of the chunks of `trajectory` that no item refers to yet.
+  uint64_t NewBytes(const Trajectory& trajectory) const;
+
+  TableOptions options_;
+  const std::unique_ptr<Selector> sampler_, remover_;
+  std::vector<Item> items_;                             // by slot; serial 0: free
+  std::vector<uint32_t> free_;                          // the free slots, last in, first out
+  absl::flat_hash_map<const Chunk*, uint32_t> chunks_;  // the number of items that refer to each chunk
+  uint64_t size_ = 0, bytes_ = 0, serial_ = 0, draws_ = 0, unspent_ = 0, credits_ = 0, removal_draws_ = 0;
+  double max_priority_ = 1;
+  Removals removals_;
+  std::vector<std::shared_ptr<const Trajectory>> garbage_;
+};
+
+}  // namespace tandem::replay
+
+#endif  // TANDEM_REPLAY_TABLE_ITEM_STORE_H_

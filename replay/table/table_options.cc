@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "replay/table/table_options.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace tandem::replay {
+namespace {
+
+constexpr size_t kMaxTableName = 128;
+constexpr uint64_t kMaxItems = uint64_t{1} << 31;
+
+absl::Status CheckName(absl::string_view name) {
+  const bool legal = std::all_of(name.begin(), name.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.' || c == '-' || c == '/';
+  });
+  if (legal && !name.empty() && name.size() <= kMaxTableName) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("it must have 1 to ", kMaxTableName, " letters, digits, '_', '.', '-' or '/'"));
+}
+
+absl::Status CheckRest(const TableOptions& options) {
+  TANDEM_RETURN_IF_ERROR(CheckName(options.name));
+  TANDEM_RETURN_IF_ERROR(Annotate(CheckSelector(options.sampler), "sampler"));
+  TANDEM_RETURN_IF_ERROR(Annotate(CheckSelector(options.remover), "remover"));
+  TANDEM_RETURN_IF_ERROR(CheckLimit(options.limit));
+  if (options.max_items < 1 || options.max_items > kMaxItems) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_items is ", options.max_items, "; it must be at least 1 and at most 2^31"));
+  }
+  if (options.limit.min_size > options.max_items) {
+    return absl::InvalidArgumentError(absl::StrCat("min_size is ", options.limit.min_size, " and max_items ",
+                                                   options.max_items, ": the table could never be sampled"));
+  }
+  if (!options.columns.empty()) TANDEM_RETURN_IF_ERROR(Signature::Make(options.columns).status());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+TableOptions TableOptions::Queue(absl::string_view name, uint64_t size, uint32_t times) {
+  return {.name = std::string(name),
+          .sampler = {.kind = SelectorKind::kFifo},
+          .max_items = size,
+          .max_times_sampled = times,
+          .limit = RateLimit::Queue(size, times)};
+}
+
+TableOptions TableOptions::Stack(absl::string_view name, uint64_t size) {
+  TableOptions options = Queue(name, size);
+  options.sampler.kind = SelectorKind::kLifo;
+  return options;
+}
+
+TableOptions TableOptions::Uniform(absl::string_view name, uint64_t size, uint64_t min_size) {
+  return {.name = std::string(name), .max_items = size, .limit = RateLimit::MinSize(min_size)};
+}
+
+TableOptions TableOptions::Prioritized(absl::string_view name, uint64_t size, uint64_t min_size,
+                                       double exponent) {
+  TableOptions options = Uniform(name, size, min_size);
+  options.sampler = {.kind = SelectorKind::kPrioritized, .exponent = exponent};
+  return options;
+}
+
+absl::Status CheckTableOptions(const TableOptions& options) {
+  return Annotate(CheckRest(options), absl::StrCat("table '", options.name, "'"));
+}
+
+}  // namespace tandem::replay

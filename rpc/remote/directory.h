@@ -28,7 +28,8 @@ namespace tandem::rpc::remote {
 struct Member {
   std::string name;     // "worker/0"
   std::string address;  // "10.0.0.2:4711" or "unix:/path", as other workers reach it
-  // A random number other than 0 that tells this process from earlier ones of the same name.
+  // A random number other than 0 that tells this process from earlier ones of the same name. 0: the directory
+  // knows only the address, and any process of the name there is meant.
   uint64_t incarnation = 0;
 
   friend bool operator==(const Member&, const Member&) = default;

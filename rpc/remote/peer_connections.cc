@@ -137,9 +137,9 @@ void PeerConnections::Finish(const std::shared_ptr<Waiting>& waiting,
 }
 
 void PeerConnections::Connect(const Member& member) {
-  uint64_t& connecting = connecting_[member.name];
-  if (connecting == member.incarnation) return;
-  connecting = member.incarnation;
+  const auto [connecting, added] = connecting_.try_emplace(member.name, member.incarnation);
+  if (!added && connecting->second == member.incarnation) return;
+  connecting->second = member.incarnation;
   Spawn([this, member] {
     absl::StatusOr<std::unique_ptr<Channel>> channel = rpc::Connect(member.address, options_);
     std::vector<std::shared_ptr<Waiting>> ready;
@@ -148,7 +148,10 @@ void PeerConnections::Connect(const Member& member) {
     std::shared_ptr<Channel> unused;
     {
       absl::MutexLock lock(&mutex_);
-      if (connecting_[member.name] == member.incarnation) connecting_.erase(member.name);
+      if (const auto connecting = connecting_.find(member.name);
+          connecting != connecting_.end() && connecting->second == member.incarnation) {
+        connecting_.erase(connecting);
+      }
       const auto now = members_.find(member.name);
       if (closed_ || now == members_.end() || now->second.incarnation != member.incarnation) {
         // The worker has left already; callers go on waiting for it.

@@ -38,7 +38,7 @@ const Functions::Entry* Functions::Find(absl::string_view name) const {
 std::vector<std::string> Functions::names() const {
   std::vector<std::string> names;
   for (const auto& [name, entry] : entries_) {
-    if (!absl::StartsWith(name, "tandem.")) names.push_back(name);
+    if (!absl::StartsWith(name, "tandem.") && !absl::StartsWith(name, "untyped.")) names.push_back(name);
   }
   std::sort(names.begin(), names.end());
   return names;

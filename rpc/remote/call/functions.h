@@ -72,18 +72,20 @@ class Functions {
   Functions& AddBatched(const Function<R(Args...)>& function, Body body, BatchOptions options = {}) {
     CheckOptions(function.name(), options);
     auto batcher = std::make_shared<Batcher<R, Args...>>(function.name(), std::move(body), options);
-    return AddEntry({function.id(),
-                     {.run_inline = true},
-                     [batcher](Runtime& runtime, const std::shared_ptr<Invocation>& call) {
-                       batcher->Add(runtime, call);
-                     }});
+    Entry entry;
+    entry.id = function.id();
+    entry.options.run_inline = true;
+    entry.run = [batcher](Runtime& runtime, const std::shared_ptr<Invocation>& call) {
+      batcher->Add(runtime, call);
+    };
+    return AddEntry(std::move(entry));
   }
 
   Functions& AddEntry(Entry entry);
 
   // Returns null if there is no function of this name.
   const Entry* Find(absl::string_view name) const;
-  // Returns the sorted names, without those of the agent's own functions ("tandem.*").
+  // Returns the sorted names, without those of Tandem's own functions ("tandem.*", "untyped.*").
   std::vector<std::string> names() const;
 
  private:

@@ -97,6 +97,11 @@ class Context {
   // Returns a token that is stopped when the call is cancelled. Pass it to further calls
   // (CallSettings::cancel) so that they are cancelled too, or react to it with a std::stop_callback.
   std::stop_token stop_token() const { return call_->stop_token(); }
+  // Returns true if the result, of the type T, stays at this worker as an object (RpcAgent::Remote).
+  template <typename T>
+  bool KeepsResult() const {
+    return call_->form(typeid(T)) == Invocation::Form::kStored;
+  }
   // Returns a tensor of unspecified contents for the result, in memory that the transport sends without
   // another copy if it has such memory.
   Tensor RespondWithTensor(DType dtype, Tensor::Shape shape) const;

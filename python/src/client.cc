@@ -6,15 +6,11 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
-#include "base/timed_wait.h"
 #include "nanobind/ndarray.h"
 #include "nanobind/stl/optional.h"
 #include "nanobind/stl/pair.h"
@@ -30,6 +26,7 @@
 #include "python/src/config.h"
 #include "python/src/connection.h"
 #include "python/src/errors.h"
+#include "python/src/helper_thread.h"
 #include "python/src/process.h"
 
 namespace nb = nanobind;
@@ -148,30 +145,6 @@ class ConnectionInUse {
   std::shared_ptr<Connection> connection_;
   CallCounter::Token call_;
 };
-
-// Runs `function` on a thread of its own and returns its result. Signals are handled meanwhile: if a handler
-// raises, this function throws, and `function` continues, so it must own what it uses. Requires the GIL.
-template <typename Function>
-auto OnHelperThread(Function function) {
-  struct State {
-    absl::Mutex mutex;
-    bool finished ABSL_GUARDED_BY(mutex) = false;
-    std::optional<std::invoke_result_t<Function>> result ABSL_GUARDED_BY(mutex);
-  };
-  auto state = std::make_shared<State>();
-  std::thread([state, function = std::move(function)]() mutable {
-    auto result = function();
-    absl::MutexLock lock(&state->mutex);
-    state->result.emplace(std::move(result));
-    state->finished = true;
-  }).detach();
-  WaitInSlices(-1, [&](double seconds) {
-    absl::MutexLock lock(&state->mutex);
-    return AwaitFor(&state->mutex, absl::Condition(&state->finished), absl::Seconds(seconds));
-  });
-  absl::MutexLock lock(&state->mutex);
-  return *std::move(state->result);
-}
 
 class PyClient {
  public:

@@ -8,6 +8,7 @@
 #include "python/src/config.h"
 #include "python/src/lookup_binding.h"
 #include "python/src/process_group.h"
+#include "python/src/rpc.h"
 
 NB_MODULE(_core, module) {
   // Clients and modules in global variables, or in the traceback of an error, live until the interpreter ends,
@@ -18,4 +19,5 @@ NB_MODULE(_core, module) {
   tandem::python::BindClient(module);
   tandem::python::BindCheckpoint(module);
   tandem::python::BindProcessGroup(module);
+  tandem::python::BindRpc(module);
 }

@@ -30,7 +30,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> _ModuleType:
-    # These import torch, which programs with NumPy alone need not have.
-    if name in ("data", "nn", "torch"):
+    # These import torch or msgpack, which programs with NumPy alone need not have.
+    if name in ("data", "nn", "rpc", "torch"):
         return _importlib.import_module(f"tandem.{name}")
     raise AttributeError(f"module 'tandem' has no attribute '{name}'")

@@ -40,6 +40,25 @@ def _wait(store: Any, keys: dict[str, int], group: str, timeout: float, deadline
             ) from error
 
 
+def _hosts(store: Any, prefix: str, group: str, size: int, timeout: float, deadline: float) -> set[bytes]:
+    """Returns the machines of all ranks, each of which has set its key."""
+    keys = {f"{prefix}/{rank}": rank for rank in range(size)}
+    _wait(store, keys, group, timeout, deadline)
+    return {bytes(store.get(key)) for key in keys}
+
+
+def job_store(store: Any, rank: int, size: int, timeout: float) -> str:
+    """Returns the address of a store of Tandem for all ranks, which rank 0 serves. Blocks until they have come, at most `timeout` s."""
+    deadline = time.monotonic() + timeout
+    store.set(f"tandem/rpc/host/{rank}", _core.host_identity())
+    if rank == 0:
+        local = len(_hosts(store, "tandem/rpc/host", "tandem.rpc", size, timeout, deadline)) == 1
+        store.set("tandem/rpc/store", _core.serve_group_store(local))
+    else:
+        _wait(store, {"tandem/rpc/store": 0}, "tandem.rpc", timeout, deadline)
+    return bytes(store.get("tandem/rpc/store")).decode()
+
+
 def connect(store: Any, group: str, rank: int, size: int, timeout: float, transport: str) -> Any:
     """Returns a _core.ProcessGroup. Blocks until all ranks have come, at most `timeout` seconds.
 
@@ -50,9 +69,7 @@ def connect(store: Any, group: str, rank: int, size: int, timeout: float, transp
     deadline = time.monotonic() + timeout
     store.set(f"tandem/host/{rank}", _core.host_identity())
     if rank == 0:
-        hosts = {f"tandem/host/{other}": other for other in range(size)}
-        _wait(store, hosts, group, timeout, deadline)
-        local = len({bytes(store.get(key)) for key in hosts}) == 1
+        local = len(_hosts(store, "tandem/host", group, size, timeout, deadline)) == 1
         # A group that is destroyed and made again has another name in this process's store.
         number = next(_names[group])
         name = group if number == 0 else f"{group}~{number}"

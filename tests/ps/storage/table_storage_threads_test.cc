@@ -2,6 +2,8 @@
 // Tests many threads on one table. The invariant: an update changes all floats of a row alike, so every read,
 // by any call, must find all floats of a row equal.
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -10,6 +12,8 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "base/ipc/descriptor.h"
+#include "base/ipc/memory_file.h"
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -35,25 +39,30 @@ bool AllEqual(const float* row, size_t n) {
   return std::all_of(row, row + n, [&](float v) { return v == row[0]; });
 }
 
-// As through shared memory, where a client can write to the memory of the rows that it is being sent.
+// As through shared memory, where a client can write to the memory of the rows that it is being sent: both sides
+// have a mapping of their own.
 TEST(TableStorageThreadsTest, NewRowsAreNotReadBackFromTheMemoryOfTheCaller) {
   v1::TableConfig config = EmbeddingTable("t", kDim, Sgd(1.0f), Constant(0.25f));
   TANDEM_ASSERT_OK(ValidateTableConfig(config));
   const std::unique_ptr<TableStorage> table = TableStorage::Create(
       config, 16, [](uint32_t) { return true; }, nullptr);
   constexpr size_t kBatch = 2000;
-  std::vector<std::atomic<float>> out(kBatch * kDim);
+  constexpr size_t kBytes = kBatch * kDim * sizeof(float);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto server, ipc::MemoryFile::Create("rows", kBytes));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto client,
+                              ipc::MemoryFile::Map(ipc::Descriptor(::dup(server->descriptor())), kBytes));
   std::atomic<bool> stop{false};
   std::thread writer([&] {
+    volatile float* const out = reinterpret_cast<float*>(client->data());
     while (!stop) {
-      for (std::atomic<float>& value : out) value.store(99.0f, std::memory_order_relaxed);
+      for (size_t i = 0; i < kBatch * kDim; ++i) out[i] = 99.0f;
     }
   });
   std::vector<uint64_t> ids(kBatch);
   uint64_t next = 0;
   for (int call = 0; call < 100; ++call) {
     for (uint64_t& id : ids) id = next++;
-    TANDEM_EXPECT_OK(table->Gather(ids, /*create=*/true, reinterpret_cast<float*>(out.data())));
+    TANDEM_EXPECT_OK(table->Gather(ids, /*create=*/true, reinterpret_cast<float*>(server->data())));
   }
   stop = true;
   writer.join();

@@ -76,9 +76,9 @@ absl::Status OperationComparer::ComparePairs(const Operation& operation, absl::D
     for (size_t to = 0; to < p; ++to) {
       const uint64_t sent = all[2 * p * from + to], expected = all[2 * p * to + p + from];
       if (sent == expected) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat("ranks of group '", group_, "' disagree about ", Describe(operation), ": rank ", from,
-                       " has ", sent, " elements for rank ", to, ", which expects ", expected));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "ranks of group '", group_, "' disagree about ", Describe(operation), ": rank ", from, " sends ",
+          sent, " elements to rank ", to, ", which expects ", expected, "; both must give the same count"));
     }
   }
   return absl::OkStatus();

@@ -186,7 +186,7 @@ TEST_F(CheckedBackendTest, UnevenCountsAreComparedByPair) {
   for (const absl::Status& status : OnAll(all_to_all(0))) TANDEM_EXPECT_OK(status);
   for (const absl::Status& status : OnAll(all_to_all(1))) {
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
-                                 HasSubstr("rank 1 has 12 elements for rank 2, which expects 13")));
+                                 HasSubstr("rank 1 sends 12 elements to rank 2, which expects 13")));
   }
 }
 

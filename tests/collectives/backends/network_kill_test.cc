@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// kill -9 of a rank in the middle of its work, with real processes and a store over gRPC.
+// kill -9 of a rank in the middle of its work over a network, with real processes and a store over gRPC.
 
 #include <signal.h>
 
@@ -11,11 +11,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "collectives/backends/gloo/gloo_backend.h"
 #include "collectives/store/prefix_store.h"
 #include "collectives/store/remote_store.h"
 #include "collectives/store/store_server.h"
 #include "tests/collectives/backends/backend_fixture.h"
+#include "tests/collectives/backends/network_backends.h"
 #include "tests/testing/processes/self_process.h"
 
 namespace tandem::collectives {
@@ -27,9 +27,10 @@ using ::testing::HasSubstr;
 
 // Reduces 64 MiB until it fails; sets a key in `progress` when it has begun. `progress` is not `store` if the
 // store is about to die, because the response to its last call would be lost.
-absl::Status Work(Store* store, Store* progress, int rank, int world_size) {
-  PrefixStore keys(store, "gloo");
-  auto backend = GlooBackendFactory().make(OptionsOf(&keys, rank, std::vector<std::string>(world_size, "h")));
+absl::Status Work(const std::string& name, Store* store, Store* progress, int rank, int world_size) {
+  PrefixStore keys(store, name);
+  auto backend =
+      NetworkBackendFactory(name).make(OptionsOf(&keys, rank, std::vector<std::string>(world_size, "h")));
   if (!backend.ok()) return backend.status();
   std::vector<float> values(16 << 20, 0.0f);
   for (uint64_t round = 0;; ++round) {
@@ -41,42 +42,48 @@ absl::Status Work(Store* store, Store* progress, int rank, int world_size) {
 }
 
 // Not tests of their own: the tests below run them as other processes.
-TEST(GlooKillChild, DISABLED_Works) {
+TEST(NetworkKillChild, DISABLED_Works) {
   const char* target = std::getenv("TANDEM_TEST_STORE");
   const char* rank_text = std::getenv("TANDEM_TEST_RANK");
-  ASSERT_TRUE(target != nullptr && rank_text != nullptr);
+  const char* backend = std::getenv("TANDEM_TEST_BACKEND");
+  ASSERT_TRUE(target != nullptr && rank_text != nullptr && backend != nullptr);
   int rank = 0;
   ASSERT_TRUE(absl::SimpleAtoi(rank_text, &rank));
   TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, rpc::ConnectGrpc(target));
   RemoteStore store(std::move(channel));
-  const absl::Status end = Work(&store, &store, rank, /*world_size=*/3);
+  const absl::Status end = Work(backend, &store, &store, rank, /*world_size=*/3);
   TANDEM_EXPECT_OK(store.Set(absl::StrCat("end/", rank), end.ToString()));
 }
 
-TEST(GlooKillChild, DISABLED_HostsTheStoreAndWorks) {
+TEST(NetworkKillChild, DISABLED_HostsTheStoreAndWorks) {
   const char* target = std::getenv("TANDEM_TEST_STORE");
-  ASSERT_TRUE(target != nullptr);
+  const char* backend = std::getenv("TANDEM_TEST_BACKEND");
+  ASSERT_TRUE(target != nullptr && backend != nullptr);
   TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, rpc::ConnectGrpc(target));
   RemoteStore bulletin(std::move(channel));
   TANDEM_ASSERT_OK_AND_ASSIGN(auto server, StoreServer::Start("127.0.0.1:0"));
   TANDEM_ASSERT_OK(bulletin.Set("port", absl::StrCat(server->port())));
-  (void)Work(server->store(), &bulletin, 0, /*world_size=*/2);
+  (void)Work(backend, server->store(), &bulletin, 0, /*world_size=*/2);
 }
 
 struct Child : testing::SelfProcess {
-  Child(const std::string& test, const std::string& target, int rank)
-      : SelfProcess("GlooKillChild.DISABLED_" + test,
-                    {{"TANDEM_TEST_STORE", target}, {"TANDEM_TEST_RANK", absl::StrCat(rank)}}) {}
+  Child(const std::string& backend, const std::string& test, const std::string& target, int rank)
+      : SelfProcess("NetworkKillChild.DISABLED_" + test, {{"TANDEM_TEST_STORE", target},
+                                                          {"TANDEM_TEST_RANK", absl::StrCat(rank)},
+                                                          {"TANDEM_TEST_BACKEND", backend}}) {}
 };
 
-TEST(GlooKillTest, AKilledRankIsNamedOnAllOthersAtOnce) {
+class NetworkKillTest : public NetworkBackendTest {};
+TANDEM_TEST_ON_NETWORK_BACKENDS(NetworkKillTest);
+
+TEST_P(NetworkKillTest, AKilledRankIsNamedOnAllOthersAtOnce) {
   TANDEM_ASSERT_OK_AND_ASSIGN(auto server, StoreServer::Start("127.0.0.1:0"));
   const std::string target = absl::StrCat("127.0.0.1:", server->port());
-  Child first("Works", target, 1), second("Works", target, 2);
+  Child first(GetParam(), "Works", target, 1), second(GetParam(), "Works", target, 2);
   absl::Status mine;
   absl::Time ended;
   std::thread worker([&] {
-    mine = Work(server->store(), server->store(), 0, /*world_size=*/3);
+    mine = Work(GetParam(), server->store(), server->store(), 0, /*world_size=*/3);
     ended = absl::Now();
   });
   TANDEM_EXPECT_OK(server->store()->Wait({"begun/0", "begun/1", "begun/2"}, absl::Seconds(60)));
@@ -91,16 +98,16 @@ TEST(GlooKillTest, AKilledRankIsNamedOnAllOthersAtOnce) {
   EXPECT_THAT(*theirs, AllOf(HasSubstr("UNAVAILABLE"), HasSubstr("rank 1 was lost")));
 }
 
-TEST(GlooKillTest, ARankIsNamedThoughTheStoreDiedWithIt) {
+TEST_P(NetworkKillTest, ARankIsNamedThoughTheStoreDiedWithIt) {
   TANDEM_ASSERT_OK_AND_ASSIGN(auto bulletin, StoreServer::Start("127.0.0.1:0"));
-  Child host("HostsTheStoreAndWorks", absl::StrCat("127.0.0.1:", bulletin->port()), 0);
+  Child host(GetParam(), "HostsTheStoreAndWorks", absl::StrCat("127.0.0.1:", bulletin->port()), 0);
   TANDEM_ASSERT_OK_AND_ASSIGN(const std::string port, bulletin->store()->Get("port", absl::Seconds(60)));
   TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, rpc::ConnectGrpc("127.0.0.1:" + port));
   RemoteStore store(std::move(channel));
   absl::Status mine;
   absl::Time ended;
   std::thread worker([&] {
-    mine = Work(&store, bulletin->store(), 1, /*world_size=*/2);
+    mine = Work(GetParam(), &store, bulletin->store(), 1, /*world_size=*/2);
     ended = absl::Now();
   });
   TANDEM_EXPECT_OK(bulletin->store()->Wait({"begun/0", "begun/1"}, absl::Seconds(60)));

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Connecting a group over TCP. tests/collectives/backends/network_failure_test.cc has the failures that all
+// backends over a network have in common.
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/time/clock.h"
+#include "base/ipc/descriptor.h"
+#include "collectives/backends/tcp/tcp_backend.h"
+#include "tests/collectives/backends/backend_fixture.h"
+
+namespace tandem::collectives {
+namespace {
+
+using ::tandem::testing::StatusIs;
+using ::testing::HasSubstr;
+
+TEST(TcpConnectTest, ARankThatGoesBeforeItConnectsIsNamed) {
+  MemoryStore store;
+  // The address of a process that listened only for a moment: no process listens on port 1 of this machine.
+  TANDEM_ASSERT_OK(store.Set("address/0", "127.0.0.1 1"));
+  BackendOptions options = OptionsOf(&store, 1, {"a", "a"});
+  options.deadline = absl::Now() + absl::Seconds(5);
+  EXPECT_THAT(TcpBackendFactory().make(options).status(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("cannot connect to rank 0 at 127.0.0.1 1")));
+}
+
+TEST(TcpConnectTest, AnUnknownConnectionIsNotTakenForARank) {
+  MemoryStore store;
+  // The ranks of two groups share a store by mistake: rank 1 is of another group.
+  std::thread other([&] {
+    BackendOptions options = OptionsOf(&store, 1, {"a", "a"});
+    options.group = "other";
+    options.deadline = absl::Now() + absl::Seconds(1);
+    EXPECT_FALSE(TcpBackendFactory().make(options).ok());
+  });
+  BackendOptions options = OptionsOf(&store, 0, {"a", "a"});
+  options.deadline = absl::Now() + absl::Seconds(1);
+  EXPECT_THAT(TcpBackendFactory().make(options).status(),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 1 of 2")));
+  other.join();
+}
+
+TEST(TcpConnectTest, ManySilentConnectionsDoNotKeepARankOut) {
+  MemoryStore store;
+  TANDEM_ASSERT_OK(store.Set("address/1", "to come"));  // so that rank 0 begins to accept
+  std::thread first([&] { TANDEM_EXPECT_OK(TcpBackendFactory().make(OptionsOf(&store, 0, {"a", "a"}))); });
+  const std::string where = store.Get("address/0", absl::Seconds(30)).value_or("");
+  sockaddr_in address = {.sin_family = AF_INET};
+  int port = 0;
+  EXPECT_TRUE(absl::SimpleAtoi(where.substr(where.find(' ') + 1), &port)) << where;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  EXPECT_EQ(inet_pton(AF_INET, where.substr(0, where.find(' ')).c_str(), &address.sin_addr), 1) << where;
+  std::vector<ipc::Descriptor> silent;
+  for (int i = 0; i < 100; ++i) {
+    silent.emplace_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(connect(silent.back().get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  }
+  // The oldest of them are closed: at most a few stay open beside the ranks' own.
+  pollfd oldest = {silent[0].get(), POLLIN, 0};
+  EXPECT_EQ(poll(&oldest, 1, 30'000), 1) << "still open";
+  TANDEM_EXPECT_OK(TcpBackendFactory().make(OptionsOf(&store, 1, {"a", "a"})));
+  first.join();
+}
+
+}  // namespace
+}  // namespace tandem::collectives

@@ -37,6 +37,15 @@ void ToRing(char* ring, size_t size, uint64_t position, const char* from, size_t
   std::memcpy(ring, from + first, bytes - first);
 }
 
+MessageMatcher::Limits LimitsFor(int world_size, size_t overhead) {
+  const size_t credit = CreditBytes(world_size);
+  return {.credit = credit,
+          .largest_eager = credit,
+          .overhead = overhead,
+          .credit_portion = credit / 8,
+          .spare = kMostUnexpectedBytes};
+}
+
 }  // namespace
 
 PointToPoint::PointToPoint(std::shared_ptr<Segment> segment, SharedFailureState* failures, int rank,
@@ -46,24 +55,21 @@ PointToPoint::PointToPoint(std::shared_ptr<Segment> segment, SharedFailureState*
       rank_(rank),
       world_size_(segment_->geometry().world_size),
       group_(std::move(group)),
-      credit_(CreditBytes(world_size_)),
       spin_policy_(SpinPolicyFor(world_size_, UsableProcessors())),
       wakeup_(segment_->area(rank).mailbox_wakeup),
-      peers_(world_size_) {}
-
-size_t PointToPoint::Cost(size_t bytes) { return Padded(bytes) + sizeof(Header); }
+      peers_(world_size_),
+      matcher_(group_, rank, world_size_, LimitsFor(world_size_, sizeof(Header)), this) {}
 
 PointToPoint::~PointToPoint() {
   Waiter waiter(spin_policy_, failures_->word(), kLeaveTimeout);
-  Finished finished;
   while (true) {
     const uint64_t before = Activity();
     bool sending = false;
     {
       absl::MutexLock lock(&mutex_);
-      Progress(&finished);
+      Progress();
+      sending = matcher_.HasAnnounced();
       for (const Peer& peer : peers_) {
-        sending |= !peer.announced.empty();
         for (const Frame& frame : peer.outgoing) sending |= frame.header.type != Type::kTaken;
       }
     }
@@ -71,10 +77,12 @@ PointToPoint::~PointToPoint() {
     const auto ready = [&] { return Activity() != before; };
     if (waiter.Await(wakeup_, ready, [] { return false; }) != Outcome::kReady) break;
   }
+  Finished finished;
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
-    FinishAll(absl::AbortedError(absl::StrCat("this rank has left group '", group_, "'")), &finished);
+    EndAll(absl::AbortedError(absl::StrCat("this rank has left group '", group_, "'")));
+    finished.swap(finished_);
   }
   wake_count_.fetch_add(1, std::memory_order_seq_cst);
   WakeAlways(wakeup_);
@@ -85,50 +93,49 @@ PointToPoint::~PointToPoint() {
 void PointToPoint::Start(const Operation& operation, Backend::Done done) {
   absl::Status status = CheckNew(operation);
   if (!status.ok()) return done(std::move(status));
-  auto* const transfer = new Transfer;  // until Notify
-  transfer->operation = operation;
+  auto* const transfer = new Transfer(operation);  // until Notify
   transfer->done = std::move(done);
   transfer->deadline_ns = DeadlineNs(operation.timeout);
   Finished finished;
   {
     absl::MutexLock lock(&mutex_);
     started_.insert(transfer);
-    Begin(transfer, &finished);
-    Progress(&finished);
-    EnsureThread(&finished);
+    Begin(transfer);
+    Progress();
+    EnsureThread();
+    finished.swap(finished_);
   }
   wake_count_.fetch_add(1, std::memory_order_release);
   Notify(finished);
 }
 
-void PointToPoint::EnsureThread(Finished* finished) {
+void PointToPoint::EnsureThread() {
   if (!ThreadHasWork() || stopping_ || thread_.joinable()) return;
   try {
     thread_ = std::thread([this] { RunThread(); });
   } catch (const std::system_error& error) {
-    FinishAll(failures_->Report(absl::ResourceExhaustedError(
-                  absl::StrCat("the thread for asynchronous messages could not be started: ", error.what()))),
-              finished);
+    EndAll(failures_->Report(absl::ResourceExhaustedError(
+        absl::StrCat("the thread for asynchronous messages could not be started: ", error.what()))));
   }
 }
 
 absl::StatusOr<int> PointToPoint::Run(const Operation& operation) {
   TANDEM_RETURN_IF_ERROR(CheckNew(operation));
-  Transfer transfer;
-  transfer.operation = operation;
+  Transfer transfer(operation);
   Waiter waiter(spin_policy_, failures_->word(), operation.timeout);
-  Finished finished;
   bool begun = false;
   while (true) {
     const uint64_t before = Activity();
+    Finished finished;
     {
       absl::MutexLock lock(&mutex_);
-      if (!std::exchange(begun, true)) Begin(&transfer, &finished);
-      Progress(&finished);
+      if (!std::exchange(begun, true)) Begin(&transfer);
+      Progress();
       // A reply for which the ring had no space is left to the thread, because this one may return.
-      if (num_replies_ > 0) EnsureThread(&finished);
+      if (num_replies_ > 0) EnsureThread();
+      finished.swap(finished_);
     }
-    Notify(std::exchange(finished, {}));  // also wakes another thread, if its transfer is done
+    Notify(finished);  // also wakes another thread, if its transfer is done
     const auto done = [&] { return transfer.finished.load(std::memory_order_acquire); };
     if (done()) break;
     const Outcome outcome = waiter.Await(
@@ -150,16 +157,17 @@ void PointToPoint::RunThread() {
     bool idle;
     {
       absl::MutexLock lock(&mutex_);
-      Progress(&finished);
+      Progress();
       idle = !ThreadHasWork();
       if (stopping_) idle = false;
       const int64_t now = SteadyNanoseconds();
       for (const Transfer* transfer : started_) {
         next_ns = std::min(next_ns, transfer->deadline_ns);
         if (transfer->deadline_ns > now) continue;
-        FinishAll(failures_->Report(TimedOut(transfer->operation)), &finished);
+        EndAll(failures_->Report(TimedOut(transfer->operation)));
         break;  // no transfers are left
       }
+      finished.swap(finished_);
     }
     Notify(finished);
     {
@@ -192,86 +200,34 @@ absl::Status PointToPoint::CheckNew(const Operation& op) const {
       absl::StrCat(Describe(op), ": group '", group_, "' has ", world_size_, " ranks"));
 }
 
-void PointToPoint::Begin(Transfer* transfer, Finished* finished) {
+void PointToPoint::Begin(Transfer* transfer) {
   const Operation& op = transfer->operation;
-  const bool send = op.kind == OpKind::kSend;
-  transfer->bytes = (send ? op.in.count : op.out.count) * SizeOf(op.dtype);
-  if (!send) {
-    BeginRecv(transfer, finished);
-  } else if (op.root == rank_) {
-    SendToSelf(transfer, finished);
-  } else {
-    Peer& peer = peers_[op.root];
-    Header header = {kMagic, op.tag, transfer->bytes, 0, static_cast<uint8_t>(op.dtype), Type::kMessage, {}};
-    const size_t cost = Cost(transfer->bytes);
-    if (transfer->bytes <= kMostBytes && cost <= credit_ - peer.unanswered) {
-      peer.unanswered += cost;
-      peer.outgoing.push_back({header, transfer});
-    } else {
-      header.type = Type::kRequest;
-      header.id = next_id_++;
-      peer.announced.emplace(header.id, transfer);
-      peer.outgoing.push_back({header, nullptr});
-      ++num_replies_;
-    }
+  if (op.kind != OpKind::kSend) return matcher_.Receive(transfer);
+  if (op.root == rank_) return matcher_.SendToSelf(transfer);
+  transfer->id = next_id_++;
+  const MessageMatcher::Head head = matcher_.Send(transfer);
+  Header header = {kMagic,         head.tag, head.bytes, head.id, static_cast<uint8_t>(head.dtype),
+                   Type::kMessage, {}};
+  if (head.announced) {
+    header.type = Type::kRequest;
+    ++num_replies_;
   }
+  peers_[op.root].outgoing.push_back({header, head.announced ? nullptr : transfer});
 }
 
-void PointToPoint::BeginRecv(Transfer* recv, Finished* finished) {
-  const Operation& op = recv->operation;
-  for (auto it = unexpected_.begin(); it != unexpected_.end(); ++it) {
-    if (it->claimed_by != nullptr || it->header.tag != op.tag) continue;
-    if (op.root != kAnySource && op.root != it->source) continue;
-    if (it->header.type == Type::kRequest) {
-      Answer(it->source, it->header, recv, finished);
-      unexpected_.erase(it);
-      return;
-    }
-    const absl::Status fits = Fits(*recv, it->source, it->header);
-    if (fits.ok() && !it->complete) {
-      it->claimed_by = recv;
-    } else if (fits.ok()) {
-      Deliver(&*it, recv, finished);
-    } else {
-      Incoming& incoming = peers_[it->source].incoming;
-      if (incoming.unexpected == &*it) incoming.unexpected = nullptr;  // the rest is dropped
-      Taken(it->source, it->header);
-      unexpected_.erase(it);
-      Finish(recv, fits, finished);
-    }
-    return;
-  }
-  recvs_.push_back(recv);
-}
-
-void PointToPoint::SendToSelf(Transfer* send, Finished* finished) {
-  const Operation& op = send->operation;
-  const Header header = {kMagic, op.tag, send->bytes, 0, static_cast<uint8_t>(op.dtype), Type::kMessage, {}};
-  if (Transfer* const recv = TakeRecv(rank_, op.tag); recv != nullptr) {
-    absl::Status fits = Fits(*recv, rank_, header);
-    if (fits.ok() && send->bytes > 0) std::memcpy(recv->operation.out.data, op.in.data, send->bytes);
-    Finish(recv, fits.ok() ? absl::StatusOr<int>(rank_) : fits, finished);
-  } else {
-    std::unique_ptr<char[]> data(new char[send->bytes]);
-    if (send->bytes > 0) std::memcpy(data.get(), op.in.data, send->bytes);
-    unexpected_.push_back({rank_, header, std::move(data), /*complete=*/true, nullptr});
-  }
-  Finish(send, rank_, finished);
-}
-
-void PointToPoint::Progress(Finished* finished) {
+void PointToPoint::Progress() {
   const uint64_t left = RanksThatLeft();  // read first: everything that they sent is then visible
-  if (failures_->word().load(std::memory_order_acquire) != 0) return FinishAll(failures_->status(), finished);
+  if (failures_->word().load(std::memory_order_acquire) != 0) return EndAll(failures_->status());
   for (int s = 0; s < world_size_; ++s) {
     if (s == rank_) continue;
-    ProgressReceives(s, finished);
-    if (!peers_[s].outgoing.empty()) ProgressSends(s, finished);
+    ProgressReceives(s);
+    if (!peers_[s].outgoing.empty()) ProgressSends(s);
   }
   if (left != 0) FailIfAwaited(left);
-  if (failures_->word().load(std::memory_order_acquire) != 0) FinishAll(failures_->status(), finished);
+  if (failures_->word().load(std::memory_order_acquire) != 0) EndAll(failures_->status());
 }
 
-void PointToPoint::ProgressSends(int to, Finished* finished) {
+void PointToPoint::ProgressSends(int to) {
   RingControl& control = segment_->ring_control(rank_, to);
   char* const ring = segment_->ring(rank_, to);
   const size_t size = segment_->geometry().ring_bytes;
@@ -308,11 +264,11 @@ void PointToPoint::ProgressSends(int to, Finished* finished) {
     publish();
     if (send->moved < send->bytes) continue;
     queue.pop_front();
-    Finish(send, rank_, finished);
+    Finish(send, rank_);
   }
 }
 
-void PointToPoint::ProgressReceives(int from, Finished* finished) {
+void PointToPoint::ProgressReceives(int from) {
   RingControl& control = segment_->ring_control(from, rank_);
   const char* const ring = segment_->ring(from, rank_);
   const size_t size = segment_->geometry().ring_bytes;
@@ -329,7 +285,7 @@ void PointToPoint::ProgressReceives(int from, Finished* finished) {
       FromRing(reinterpret_cast<char*>(&incoming.header), ring, size, read, sizeof(Header));
       const Header& header = incoming.header;
       if (header.magic != kMagic || header.bytes > kMostBytes || header.dtype >= kNumDTypes ||
-          !HeaderArrived(from, incoming, finished)) {
+          !HeaderArrived(from, header)) {
         return (void)failures_->Report(Damaged(from));
       }
       read += sizeof(Header);
@@ -350,84 +306,44 @@ void PointToPoint::ProgressReceives(int from, Finished* finished) {
     const size_t there = control.written.load(std::memory_order_acquire) - read;
     if (there > size) return (void)failures_->Report(Damaged(from));
     const size_t bytes = std::min({incoming.header.bytes - incoming.moved, there, kChunk});
-    char* const to = incoming.recv != nullptr         ? static_cast<char*>(incoming.recv->operation.out.data)
-                     : incoming.unexpected != nullptr ? incoming.unexpected->data.get()
-                                                      : nullptr;
+    char* const to = matcher_.Destination(from);
     if (to != nullptr) FromRing(to + incoming.moved, ring, size, read, bytes);
     incoming.moved += bytes;
     read += Padded(bytes);
     publish();
     if (incoming.moved < incoming.header.bytes) continue;
-    const Incoming complete = std::exchange(incoming, Incoming());
-    if (complete.recv != nullptr) {
-      Finish(complete.recv, from, finished);
-    } else if (complete.unexpected != nullptr) {
-      complete.unexpected->complete = true;
-      Transfer* const recv = complete.unexpected->claimed_by;
-      if (recv != nullptr) Deliver(complete.unexpected, recv, finished);
-    }
+    incoming = Incoming();
+    matcher_.Complete(from);
   }
 }
 
-bool PointToPoint::HeaderArrived(int from, Incoming& incoming, Finished* finished) {
-  const Header& header = incoming.header;
-  Peer& peer = peers_[from];
+bool PointToPoint::HeaderArrived(int from, const Header& header) {
+  const MessageMatcher::Head head = {header.tag, static_cast<DType>(header.dtype), header.bytes, header.id,
+                                     header.type == Type::kRequest};
   switch (header.type) {
-    case Type::kMessage: {
-      const size_t cost = Cost(header.bytes);
-      if (cost > credit_ - peer.held) return false;
-      peer.held += cost;
-      Transfer* const recv = TakeRecv(from, header.tag);
-      if (recv == nullptr) {
-        unexpected_.push_back(
-            {from, header, std::unique_ptr<char[]>(new char[header.bytes]), false, nullptr});
-        incoming.unexpected = &unexpected_.back();
-        return true;
-      }
-      Taken(from, header);
-      if (const absl::Status fits = Fits(*recv, from, header); !fits.ok()) {
-        Finish(recv, fits, finished);
-      } else {
-        incoming.recv = recv;
-      }
+    case Type::kMessage:
+      return matcher_.BeginEager(from, head);
+    case Type::kRequest:
+      matcher_.Announced(from, head);
       return true;
-    }
-    case Type::kRequest: {
-      Transfer* const recv = TakeRecv(from, header.tag);
-      if (recv != nullptr) {
-        Answer(from, header, recv, finished);
-      } else {
-        unexpected_.push_back({from, header, nullptr, false, nullptr});
-      }
-      return true;
-    }
     case Type::kGrant:
     case Type::kRefusal: {
-      const auto found = peer.announced.find(header.id);
-      if (found == peer.announced.end()) return false;
-      Transfer* const send = found->second;
-      peer.announced.erase(found);
+      MessageTransfer* const send = matcher_.TakeAnnounced(from, header.id);
+      if (send == nullptr) return false;
       if (header.type == Type::kRefusal) {
-        Finish(send, rank_, finished);
+        Finish(send, rank_);
         return true;
       }
       const Operation& op = send->operation;
-      peer.outgoing.push_back(
+      peers_[from].outgoing.push_back(
           {{kMagic, op.tag, send->bytes, header.id, static_cast<uint8_t>(op.dtype), Type::kPayload, {}},
-           send});
+           static_cast<Transfer*>(send)});
       return true;
     }
-    case Type::kPayload: {
-      const auto found = peer.granted.find(header.id);
-      if (found == peer.granted.end() || found->second->bytes != header.bytes) return false;
-      incoming.recv = found->second;
-      peer.granted.erase(found);
-      return true;
-    }
+    case Type::kPayload:
+      return matcher_.BeginGranted(from, header.id, header.bytes);
     case Type::kTaken:
-      if (header.bytes > peer.unanswered) return false;
-      peer.unanswered -= header.bytes;
-      return true;
+      return matcher_.CreditReturned(from, header.bytes);
   }
   return false;
 }
@@ -437,48 +353,11 @@ void PointToPoint::Reply(int to, Type type, uint64_t id, uint64_t bytes) {
   ++num_replies_;
 }
 
-void PointToPoint::Answer(int from, const Header& message, Transfer* recv, Finished* finished) {
-  const absl::Status fits = Fits(*recv, from, message);
-  Reply(from, fits.ok() ? Type::kGrant : Type::kRefusal, message.id);
-  if (!fits.ok()) return Finish(recv, fits, finished);
-  peers_[from].granted.emplace(message.id, recv);
+void PointToPoint::Answer(int to, uint64_t id, bool wanted) {
+  Reply(to, wanted ? Type::kGrant : Type::kRefusal, id);
 }
 
-void PointToPoint::Taken(int from, const Header& message) {
-  if (from == rank_) return;
-  Peer& peer = peers_[from];
-  const size_t cost = Cost(message.bytes);
-  peer.held -= cost;
-  peer.taken += cost;
-  // A reply for each message would cost as much as a small message.
-  if (peer.taken >= credit_ / 8) Reply(from, Type::kTaken, 0, std::exchange(peer.taken, 0));
-}
-
-PointToPoint::Transfer* PointToPoint::TakeRecv(int from, uint32_t tag) {
-  for (auto it = recvs_.begin(); it != recvs_.end(); ++it) {
-    Transfer* const recv = *it;
-    const Operation& op = recv->operation;
-    if (op.tag != tag || (op.root != kAnySource && op.root != from)) continue;
-    recvs_.erase(it);
-    return recv;
-  }
-  return nullptr;
-}
-
-void PointToPoint::Deliver(Unexpected* message, Transfer* recv, Finished* finished) {
-  if (recv->bytes > 0) std::memcpy(recv->operation.out.data, message->data.get(), recv->bytes);
-  Finish(recv, message->source, finished);
-  Taken(message->source, message->header);
-  unexpected_.remove_if([message](const Unexpected& other) { return &other == message; });
-}
-
-absl::Status PointToPoint::Fits(const Transfer& recv, int from, const Header& header) const {
-  const auto dtype = static_cast<DType>(header.dtype);
-  if (recv.operation.dtype == dtype && recv.bytes == header.bytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(Describe(recv.operation), " of group '", group_, "': rank ", from, " sent ", Name(dtype),
-                   " x ", header.bytes / SizeOf(dtype), "; both sides must give the same dtype and size"));
-}
+void PointToPoint::ReturnCredit(int to, uint64_t bytes) { Reply(to, Type::kTaken, 0, bytes); }
 
 void PointToPoint::FailIfAwaited(uint64_t left) {
   const auto fail = [&](const Operation& op, int rank) {
@@ -493,24 +372,14 @@ void PointToPoint::FailIfAwaited(uint64_t left) {
     for (const Frame& frame : peer.outgoing) {
       if (frame.send != nullptr) return fail(frame.send->operation, s);
     }
-    if (!peer.announced.empty()) return fail(peer.announced.begin()->second->operation, s);
-    if (!peer.granted.empty()) return fail(peer.granted.begin()->second->operation, s);
     num_replies_ -= peer.outgoing.size();  // it needs no replies any more
     peer.outgoing.clear();
-    const Incoming& incoming = peer.incoming;
-    if (incoming.recv != nullptr) return fail(incoming.recv->operation, s);
-    if (incoming.unexpected != nullptr && incoming.unexpected->claimed_by != nullptr) {
-      return fail(incoming.unexpected->claimed_by->operation, s);
-    }
+    if (const Operation* op = matcher_.WaitsFor(s); op != nullptr) return fail(*op, s);
   }
   const uint64_t others =
       (world_size_ == 64 ? ~uint64_t{0} : (uint64_t{1} << world_size_) - 1) & ~(uint64_t{1} << rank_);
-  for (const Transfer* recv : recvs_) {
-    const int source = recv->operation.root;
-    if (source == kAnySource ? left == others : has_left(source)) {
-      return fail(recv->operation, source == kAnySource ? (rank_ == 0 ? 1 : 0) : source);
-    }
-  }
+  if (left != others) return;
+  if (const Operation* op = matcher_.WaitsForAnySource(); op != nullptr) fail(*op, rank_ == 0 ? 1 : 0);
 }
 
 absl::Status PointToPoint::Damaged(int rank) const {
@@ -527,32 +396,25 @@ absl::Status PointToPoint::TimedOut(const Operation& op) const {
                                                   ": ", who));
 }
 
-void PointToPoint::Finish(Transfer* transfer, absl::StatusOr<int> result, Finished* finished) {
+void PointToPoint::Finish(MessageTransfer* done, absl::StatusOr<int> result) {
+  auto* const transfer = static_cast<Transfer*>(done);
   transfer->result = std::move(result);
   if (transfer->done) {
     started_.erase(transfer);
-    finished->push_back(transfer);
+    finished_.push_back(transfer);
   } else {
     transfer->finished.store(true, std::memory_order_release);
   }
 }
 
-void PointToPoint::FinishAll(const absl::Status& status, Finished* finished) {
+void PointToPoint::EndAll(const absl::Status& status) {
   for (Peer& peer : peers_) {
     for (const Frame& frame : std::exchange(peer.outgoing, {})) {
-      if (frame.send != nullptr) Finish(frame.send, status, finished);
-    }
-    for (const auto& [id, send] : std::exchange(peer.announced, {})) Finish(send, status, finished);
-    for (const auto& [id, recv] : std::exchange(peer.granted, {})) Finish(recv, status, finished);
-    if (peer.incoming.recv != nullptr) {
-      Finish(std::exchange(peer.incoming.recv, nullptr), status, finished);
+      if (frame.send != nullptr) Finish(frame.send, status);
     }
   }
   num_replies_ = 0;
-  for (Transfer* recv : std::exchange(recvs_, {})) Finish(recv, status, finished);
-  for (Unexpected& message : unexpected_) {
-    if (message.claimed_by != nullptr) Finish(std::exchange(message.claimed_by, nullptr), status, finished);
-  }
+  matcher_.EndAll(status);
 }
 
 void PointToPoint::Notify(const Finished& finished) {

@@ -28,8 +28,8 @@ struct Frame {
     kData,       // more data of the collective
     kEager,      // a small message, with its data; `value` is its tag
     kRequest,    // a large message without its data, which follows a grant; `id` is the sender's
-    kGrant,      // of request `id`, by the receive `value`; 0: the data is not wanted
-    kPayload,    // data of a granted message, for the receive `id`
+    kGrant,      // of request `id`; `value` is 0 if the data are not wanted
+    kPayload,    // data of the granted message `id`
     kCredit,     // `value` bytes of eager messages were taken
   };
   uint32_t magic = kMagic;

@@ -170,6 +170,18 @@ TEST(ShmPointToPointTest, AnnouncedMessagesDelayNoLaterOnes) {
   }
 }
 
+TEST(ShmPointToPointTest, ARingOfBlockingSendsEndsUpTo16MiB) {
+  for (const size_t bytes : {shm::CreditBytes(3) + 4, kMostUnexpectedBytes}) {
+    RunRanks(ShmBackendFactory(), 3, [&](Backend& backend, int rank) {
+      const std::vector<float> out(bytes / sizeof(float), static_cast<float>(rank));
+      std::vector<float> in(out.size());
+      TANDEM_ASSERT_OK(backend.RunPointToPoint(MakeSend(out, (rank + 1) % 3)));
+      TANDEM_ASSERT_OK(backend.RunPointToPoint(RecvOf(&in, (rank + 2) % 3)));
+      EXPECT_EQ(in, std::vector<float>(out.size(), static_cast<float>((rank + 2) % 3)));
+    });
+  }
+}
+
 TEST(ShmPointToPointTest, ManyMessagesReturnTheirCredit) {
   // Far more bytes than the credit, in small and large messages, received in another order.
   constexpr size_t kSizes[] = {1, 300'000, 40, 1'000'000};

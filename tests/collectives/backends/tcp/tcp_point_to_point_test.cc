@@ -119,6 +119,18 @@ TEST(TcpPointToPointTest, MoreMessagesThanTheReceiverKeepsArriveInOrder) {
   });
 }
 
+TEST(TcpPointToPointTest, ARingOfBlockingSendsEndsUpTo16MiB) {
+  for (const size_t bytes : {size_t{64 << 10} + 4, size_t{16 << 20}}) {
+    RunRanks(TcpBackendFactory(), 3, [&](Backend& backend, int rank) {
+      const std::vector<float> out(bytes / sizeof(float), static_cast<float>(rank));
+      std::vector<float> in(out.size());
+      TANDEM_ASSERT_OK(backend.RunPointToPoint(MakeSend(out, (rank + 1) % 3)));
+      TANDEM_ASSERT_OK(backend.RunPointToPoint(RecvOf(&in, (rank + 2) % 3)));
+      EXPECT_EQ(in, std::vector<float>(out.size(), static_cast<float>((rank + 2) % 3)));
+    });
+  }
+}
+
 TEST(TcpPointToPointTest, MessagesCrossACollectiveThatWaits) {
   RunRanks(TcpBackendFactory(), 2, [](Backend& backend, int rank) {
     std::vector<float> sum(3 << 20, 1.0f), message(2 << 20, 4.0f);

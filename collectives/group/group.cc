@@ -8,6 +8,7 @@
 #include "base/logging.h"
 #include "base/status.h"
 #include "collectives/group/validation.h"
+#include "collectives/group/world_ranks.h"
 #include "collectives/ranks.h"
 #include "collectives/store/prefix_store.h"
 
@@ -37,7 +38,13 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> Group::Make(Parts parts) {
   connect.host = o.host;
   connect.timeout = o.timeout;
   connect.extra_backends = o.extra_backends;
-  TANDEM_ASSIGN_OR_RETURN(Connection connection, Connect(parts.store.get(), connect));
+  absl::StatusOr<Connection> connected = Connect(parts.store.get(), connect);
+  if (!connected.ok()) {
+    // Ranks that expect other members name them by their ranks of the world.
+    if (absl::IsInvalidArgument(connected.status())) return connected.status();
+    return AddWorldRanks(connected.status(), parts.global_ranks);
+  }
+  Connection connection = *std::move(connected);
 
   std::unique_ptr<Group> group(new Group(std::move(parts)));
   for (Connection::Device& device : connection.devices) {
@@ -45,7 +52,7 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> Group::Make(Parts parts) {
     lane.device = device.kind;
     lane.backend_name = device.backend;
     lane.stores = std::move(device.stores);
-    lane.backend = std::move(device.made);
+    lane.backend = WithWorldRanks(std::move(device.made), group->parts_.global_ranks);
     lane.health = &group->health_;
     lane.recorder = group->parts_.recorder;
     if (lane.recorder != nullptr) {

@@ -25,6 +25,11 @@ constexpr absl::Duration kTimeout = absl::Seconds(60);
 class Hub {
  public:
   explicit Hub(int ranks) : mine_(ranks) {}
+  // A round's time begins when `ranks` ranks have come.
+  void StartTimeWith(int ranks) {
+    absl::MutexLock lock(&mutex_);
+    starts_with_ = ranks;
+  }
   absl::Status AllGather(int rank, const Operation& o) {
     absl::MutexLock lock(&mutex_);
     const int round = round_;
@@ -39,6 +44,11 @@ class Hub {
       mutex_.AssertReaderHeld();
       return round_ > round;
     };
+    const auto begun = [this, &over] {
+      mutex_.AssertReaderHeld();
+      return over() || came_ >= starts_with_;
+    };
+    mutex_.Await(absl::Condition(&begun));
     if (!mutex_.AwaitWithTimeout(absl::Condition(&over), o.timeout)) {
       std::vector<int> absent;
       for (size_t i = 0; i < mine_.size(); ++i) {
@@ -57,7 +67,7 @@ class Hub {
  private:
   absl::Mutex mutex_;
   std::vector<std::string> mine_, all_;
-  int came_ = 0, round_ = 0;
+  int came_ = 0, round_ = 0, starts_with_ = 0;
 };
 
 // The control backend on a hub or, without one, the wrapped backend, which only counts.
@@ -153,6 +163,7 @@ TEST_F(CheckedBackendTest, ADisagreementFailsAllRanksAlikeBeforeAnythingRuns) {
 }
 
 TEST_F(CheckedBackendTest, AnAbsentRankIsNamed) {
+  hub_.StartTimeWith(2);
   const std::vector<absl::Status> results = OnAll([](int rank, Backend& backend) {
     return rank == 1 ? absl::OkStatus() : backend.Run(AllReduce(0, 5, absl::Milliseconds(30)));
   });

@@ -27,7 +27,7 @@ TEST(NcclFaultsTest, ACommunicatorThatIsNeverReadyEndsAtTheDeadline) {
   FakeWorld world;
   world.hang_init = true;
   RunFakeRanks(&world, 2, [&](FakeRank& me) {
-    EXPECT_THAT(me.Make("g", absl::Milliseconds(200)).status(),
+    EXPECT_THAT(me.Make("g", absl::Seconds(2)).status(),
                 StatusIs(absl::StatusCode::kDeadlineExceeded,
                          AllOf(HasSubstr("ncclCommInitRankConfig"), HasSubstr("group 'g'"))));
   });
@@ -94,6 +94,9 @@ TEST(NcclFaultsTest, AnAsynchronousErrorBreaksTheGroupAndTellsTheOthers) {
     TANDEM_ASSERT_OK_AND_ASSIGN(auto backend, me.Make("g"));
     std::vector<float> values(10, 1.0f);
     TANDEM_ASSERT_OK(backend->Run(Sum(&values)));
+    // The error of rank 0 would end the operation of a rank that is still in it.
+    TANDEM_ASSERT_OK(me.store->Set(absl::StrCat("summed/", me.rank), ""));
+    TANDEM_ASSERT_OK(me.store->Wait({"summed/0", "summed/1"}, absl::Seconds(30)));
     if (me.rank == 0) {
       world.FailAsync(0, Result::kRemoteError);
       // The watching thread alone detects the error.

@@ -127,7 +127,7 @@ TEST_F(ClientLimitsTest, PushesAreCountedAmongThemselves) {
     const bool push = absl::EndsWith(method, "/Push");
     return rpc::Fault{.kind = push ? rpc::Fault::Kind::kNeverRespond : rpc::Fault::Kind::kNone};
   };
-  const auto a = Connect(0, WhenFull::kFail, lost, /*timeout=*/absl::Seconds(2));
+  const auto a = Connect(0, WhenFull::kFail, lost, /*timeout=*/absl::Seconds(5));
   const std::vector<float> gradients(kIds * kDim, 1.0f);
   const auto push = [&](uint64_t step, absl::Status* status, absl::Notification* done) {
     a->PushAsync(step, {{.table = "t", .ids = ids_, .gradients = gradients.data()}}, {},

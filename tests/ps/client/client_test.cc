@@ -284,7 +284,7 @@ TEST(ClientErrorsTest, ServersInTheWrongOrderAreNotAccepted) {
 
 TEST(ClientErrorsTest, ASyncPullThatWaitsInVainNamesTheWorker) {
   PsCluster cluster(1);
-  TANDEM_ASSERT_OK_AND_ASSIGN(auto client, cluster.Connect(0, nullptr, absl::Milliseconds(300)));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto client, cluster.Connect(0, nullptr, absl::Seconds(3)));
   v1::TableConfig config = AsyncTable("t", 1);
   *config.mutable_update_mode() = Sync();
   config.set_num_workers(2);

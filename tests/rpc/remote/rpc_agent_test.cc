@@ -335,8 +335,9 @@ TEST_P(AgentTest, GracefulShutdownDoesNotWaitForOneWhoHasLeftInTheMoment) {
 TEST_P(AgentTest, GracefulShutdownNamesWhoDoesNotComeAlong) {
   RpcAgent& a = cluster.Add(DefaultFunctions());
   cluster.Add(DefaultFunctions());
+  TANDEM_ASSERT_OK(a.RpcSync("worker/1", kNothing));  // connects
   EXPECT_THAT(
-      a.Shutdown(absl::Milliseconds(200)),
+      a.Shutdown(absl::Milliseconds(500)),
       StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("worker/1 (it has not called Shutdown)")));
   EXPECT_THAT(a.RpcSync("worker/1", kNothing),
               StatusIs(absl::StatusCode::kCancelled, HasSubstr("worker/0 has shut down")));

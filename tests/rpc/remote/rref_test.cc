@@ -186,7 +186,7 @@ TEST_F(RRefTest, AReferenceComesBackToItsOwnerAndAsAResult) {
 }
 
 TEST_F(RRefTest, ADeadHoldersReferencesGoWithinTheLease) {
-  lease = absl::Milliseconds(400);
+  lease = absl::Seconds(3);
   RpcAgent& a = Add();
   Add();
   Add();
@@ -196,7 +196,7 @@ TEST_F(RRefTest, ADeadHoldersReferencesGoWithinTheLease) {
   ASSERT_TRUE(a.references().AwaitConfirmed(absl::Now() + kTestTimeout));
   ASSERT_TRUE(alive.AwaitValue(1));  // its creation may not have ended yet
   // The reference is renewed while its holder lives ...
-  EXPECT_FALSE(alive.AwaitValue(0, 3 * lease));
+  EXPECT_FALSE(alive.AwaitValue(0, 1.5 * lease));
   // ... and not after its death: the agent ends without a message.
   std::vector<RRef<Counter>> of_the_dead;
   {
@@ -211,7 +211,7 @@ TEST_F(RRefTest, ADeadHoldersReferencesGoWithinTheLease) {
 }
 
 TEST_F(RRefTest, AValueThatIsLongInTheMakingIsNotReleasedBefore) {
-  lease = absl::Milliseconds(200);
+  lease = absl::Seconds(2);
   constexpr Function<Counter()> kSlow{"slow"};
   absl::Notification go;
   Functions functions;
@@ -222,10 +222,10 @@ TEST_F(RRefTest, AValueThatIsLongInTheMakingIsNotReleasedBefore) {
   RpcAgent& a = Add();
   cluster.Add(std::move(functions), {.reference_lease = lease});
   const RRef<Counter> counter = a.Remote("worker/1", kSlow);
-  absl::SleepFor(3 * lease);  // the creation takes this long
+  absl::SleepFor(1.25 * lease);  // the creation takes this long
   go.Notify();
   TANDEM_ASSERT_OK(counter.WaitUntilCreated());
-  EXPECT_FALSE(alive.AwaitValue(0, 2 * lease));
+  EXPECT_FALSE(alive.AwaitValue(0, lease / 2));
 }
 
 TEST_F(RRefTest, RepeatedAndLateMessagesAboutForksDoNoHarm) {

@@ -2,6 +2,7 @@
 // Failures of a group across hosts: an error on one host is reported on all, with the rank numbers and
 // operation names of the group's users.
 
+#include <algorithm>
 #include <barrier>
 #include <functional>
 #include <string>
@@ -27,16 +28,19 @@ using ::testing::HasSubstr;
 void ExpectMissing(const Hosts& hosts, int missing) {
   SCOPED_TRACE(missing);
   absl::BlockingCounter failed(static_cast<int>(hosts.size()) - 1);
+  // The time-out of the first rank to arrive runs while others leave the barrier.
+  std::barrier<> all_have_left(static_cast<ptrdiff_t>(hosts.size()));
   RunRanks(Factory(), hosts, [&](Backend& backend, int rank) {
     std::vector<float> values(1024, 1.0f);
-    TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));
+    TANDEM_EXPECT_OK(backend.Run(MakeBarrier(0)));
+    all_have_left.arrive_and_wait();
     if (rank == missing) failed.Wait();
     const absl::Time start = absl::Now();
-    const absl::Status first = backend.Run(AllReduceOf(&values, 1, absl::Milliseconds(300)));
+    const absl::Status first = backend.Run(AllReduceOf(&values, 1, absl::Seconds(3)));
     EXPECT_THAT(first, StatusIs(absl::StatusCode::kDeadlineExceeded,
                                 AllOf(HasSubstr("all_reduce #1 (sum of f32 x 1024) on group 'test': "),
-                                      HasSubstr(absl::StrCat("rank ", missing)), HasSubstr("within 300ms"))));
-    EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+                                      HasSubstr(absl::StrCat("rank ", missing)), HasSubstr("within 3s"))));
+    EXPECT_LT(absl::Now() - start, absl::Seconds(30));
     EXPECT_EQ(backend.Run(MakeBarrier(2)), first);
     EXPECT_EQ(backend.RunPointToPoint(MakeSend(values, (rank + 1) % static_cast<int>(hosts.size()))).status(),
               first);
@@ -45,10 +49,13 @@ void ExpectMissing(const Hosts& hosts, int missing) {
 }
 
 TEST(HierarchicalFailureTest, TheRankThatIsMissingIsNamedOnAllHosts) {
-  ExpectMissing({"a", "a", "b", "b"}, 3);
-  ExpectMissing({"a", "a", "b", "b"}, 2);  // the leader of its host
-  ExpectMissing({"a", "b", "a", "b", "b"}, 4);
-  ExpectMissing({"a", "a", "a", "b"}, 3);  // alone on its host
+  // The groups run concurrently because they spend their time waiting.
+  std::vector<std::thread> groups;
+  groups.emplace_back([] { ExpectMissing({"a", "a", "b", "b"}, 3); });
+  groups.emplace_back([] { ExpectMissing({"a", "a", "b", "b"}, 2); });  // the leader of its host
+  groups.emplace_back([] { ExpectMissing({"a", "b", "a", "b", "b"}, 4); });
+  groups.emplace_back([] { ExpectMissing({"a", "a", "a", "b"}, 3); });  // alone on its host
+  for (std::thread& group : groups) group.join();
 }
 
 // Each rank runs what `operation` returns for it; all must get an error that describes both sides.
@@ -171,12 +178,17 @@ TEST(HierarchicalAbortTest, AnAbortOnOneHostEndsAllHosts) {
 }
 
 TEST(HierarchicalFailureTest, RanksThatLeaveTogetherDoNotWait) {
-  absl::Time start;
-  RunRanks(Factory(), Hosts{"a", "a", "b", "b"}, [&](Backend& backend, int rank) {
-    TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));
-    if (rank == 0) start = absl::Now();
-  });
-  EXPECT_LT(absl::Now() - start, absl::Seconds(2));
+  // A busy machine may delay a group, but not each of ten.
+  absl::Duration shortest = absl::InfiniteDuration();
+  for (int i = 0; i < 10 && shortest > absl::Seconds(2); ++i) {
+    absl::Time start;
+    RunRanks(Factory(), Hosts{"a", "a", "b", "b"}, [&](Backend& backend, int rank) {
+      TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));
+      if (rank == 0) start = absl::Now();
+    });
+    shortest = std::min(shortest, absl::Now() - start);
+  }
+  EXPECT_LT(shortest, absl::Seconds(2));
 }
 
 TEST(HierarchicalConnectTest, ARankThatNeverComesIsNamedByTheGroupsNumbers) {
@@ -185,7 +197,7 @@ TEST(HierarchicalConnectTest, ARankThatNeverComesIsNamedByTheGroupsNumbers) {
   for (const int rank : {0, 1, 2}) {
     ranks.emplace_back([&, rank] {
       BackendOptions options = OptionsOf(&store, rank, {"a", "a", "b", "b"});
-      options.deadline = absl::Now() + absl::Milliseconds(500);
+      options.deadline = absl::Now() + absl::Seconds(2);
       EXPECT_THAT(
           Factory().make(options).status(),
           StatusIs(absl::StatusCode::kDeadlineExceeded, AllOf(HasSubstr("backend shm+tcp of group 'test'"),

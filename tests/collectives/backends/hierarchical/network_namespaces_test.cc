@@ -31,7 +31,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr int kWorld = 4;
-constexpr absl::Duration kTimeout = absl::Seconds(3);
+constexpr absl::Duration kTimeout = absl::Seconds(8);
 
 std::string AddressOf(int rank) { return rank < 2 ? "10.213.77.1" : "10.213.77.2"; }
 
@@ -148,7 +148,7 @@ TEST_F(NetworkNamespacesTest, ACableThatIsPulledEndsAllRanksByTheirDeadline) {
     EXPECT_THAT(End(rank),
                 AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr("all_reduce #"), HasSubstr("rank")));
   }
-  EXPECT_LT(absl::Now() - pulled, 2 * kTimeout);
+  EXPECT_LT(absl::Now() - pulled, kTimeout + absl::Seconds(15));
 }
 
 }  // namespace

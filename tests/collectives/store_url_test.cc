@@ -74,14 +74,14 @@ TEST(StoreUrlTest, APortInUseIsNamedByRankZeroAndTheOthersAreToldWhatToCheck) {
 TEST(StoreUrlTest, AServersDeathIsUnavailableWithItsAddress) {
   TANDEM_ASSERT_OK_AND_ASSIGN(auto server, StoreServer::Start(absl::StrCat(kOwnHost, ":0")));
   const std::string address = absl::StrCat(kOwnHost, ":", server->port());
-  TANDEM_ASSERT_OK_AND_ASSIGN(auto store, OpenStoreUrl("tcp://" + address, 1, 2, absl::Seconds(1)));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto store, OpenStoreUrl("tcp://" + address, 1, 2, absl::Seconds(4)));
   TANDEM_ASSERT_OK(store->store()->Set("k", "v"));
   server.reset();
   const absl::Time start = absl::Now();
   EXPECT_THAT(store->store()->Add("n", 1), StatusIs(absl::StatusCode::kUnavailable, HasSubstr(address)));
   EXPECT_THAT(store->store()->Get("k", absl::Seconds(1)),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr(address)));
-  EXPECT_LT(absl::Now() - start, absl::Seconds(20));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(60));
 }
 
 TEST(StoreUrlTest, AFileServesAllRanksAndIsGoneAfterThem) {

@@ -136,6 +136,9 @@ TEST(RendezvousRacesTest, RandomLaunchersAlwaysAgree) {
   auto closer = MakeRendezvous(&store, Options()).value();
   // Waits for `seconds` on a key that no launcher sets.
   EXPECT_FALSE(memory.Get("never", absl::Seconds(seconds)).ok());
+  // A busy machine needs longer for some rounds.
+  for (const absl::Time end = absl::Now() + absl::Seconds(60); round_log.rounds() <= 5 && absl::Now() < end;)
+    EXPECT_FALSE(memory.Get("never", absl::Milliseconds(100)).ok());
   over = true;
   TANDEM_EXPECT_OK(closer->Close(/*failed=*/false, "the test is over", 0));
   for (std::thread& seat : seats) seat.join();

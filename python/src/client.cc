@@ -294,7 +294,8 @@ class PyClient {
   ConnectionInUse Use() {
     if (ForkGeneration() != made_) {
       Raise(absl::FailedPreconditionError("this process was forked after the client had connected, and threads do not "
-                                          "survive a fork; connect again in the child"));
+                                          "survive a fork; start the process by multiprocessing's spawn or forkserver, and "
+                                          "connect in it"));
     }
     released_->Clear();  // may run code of Python that closes the client
     const std::shared_ptr<Connection> connection = connection_;

@@ -283,7 +283,8 @@ class PyProcessGroup {
     if (connection_ == nullptr) Raise(absl::AbortedError("this process group was destroyed"));
     if (ForkGeneration() != made_) {
       Raise(absl::FailedPreconditionError("this process was forked after the process group was made, and threads do not "
-                                          "survive a fork; make a process group in the child"));
+                                          "survive a fork; start the process by multiprocessing's spawn or forkserver, and "
+                                          "make a process group in it"));
     }
     released_->Clear();
     return connection_->group.get();

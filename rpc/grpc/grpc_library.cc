@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rpc/grpc/grpc_library.h"
 
+#include <unistd.h>
+
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
@@ -10,8 +12,8 @@
 
 namespace tandem::rpc {
 
-void KeepGrpcLibrary() {
-  [[maybe_unused]] static const bool kept = [] {
+absl::Status KeepGrpcLibrary() {
+  static const pid_t process = [] {
     // Under epoll, one gRPC thread waits for all connections of the process. Each event then wakes a second
     // thread, which waits next, and a third, which handles the event. A Tandem process has few connections,
     // each polled by its own thread; under the poll strategy that thread alone waits for it. A value that the
@@ -27,8 +29,13 @@ void KeepGrpcLibrary() {
         LogDebug(absl::StrCat("gRPC: ", args->message, " (", args->file, ":", args->line, ")"));
       });
     }
-    return true;
+    return ::getpid();
   }();
+  if (process == ::getpid()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "this process was forked from process ", process, ", which had used gRPC, and gRPC's threads do not survive a "
+      "fork; fork before the first connection or server, or start the process anew (Python: multiprocessing's "
+      "methods spawn and forkserver)"));
 }
 
 }  // namespace tandem::rpc

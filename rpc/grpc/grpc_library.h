@@ -2,12 +2,15 @@
 #ifndef TANDEM_RPC_GRPC_GRPC_LIBRARY_H_
 #define TANDEM_RPC_GRPC_GRPC_LIBRARY_H_
 
+#include "absl/status/status.h"
+
 namespace tandem::rpc {
 
-// Keeps gRPC's threads until the process ends, once a channel or server has been created. Otherwise gRPC
-// stops its threads with its last object, which waits up to 10 seconds for a poller left behind by a large
-// write.
-void KeepGrpcLibrary();
+// Starts gRPC, before a channel or server is created, and keeps its threads until the process ends. Otherwise
+// gRPC stops its threads with its last object, which waits up to 10 seconds for a poller left behind by a large
+// write. Returns FailedPrecondition in a process that was forked from one that had started gRPC: its threads do
+// not exist there, so that every call would wait for its deadline.
+absl::Status KeepGrpcLibrary();
 
 }  // namespace tandem::rpc
 

@@ -106,6 +106,33 @@ with tandem.connect(timeout=30) as client:
                 with pytest.raises(errors.FailedPreconditionError, match="epoch"):
                     worker.push("t", [1], np.ones((1, 2)))
 
+    def test_a_process_that_is_forked_after_a_connection_learns_at_once_that_it_cannot_connect(self, servers):
+        address = servers.addresses[0]
+        with tandem.connect(servers=[address], timeout=20) as client:
+            client.create_table("t", 2, tandem.optim.SGD(lr=1.0))
+            read, write = os.pipe()
+            child = os.fork()
+            if child == 0:
+                try:
+                    texts = []
+                    for attempt in (lambda: client.pull("t", [1]), lambda: tandem.connect(servers=[address], timeout=600)):
+                        try:
+                            attempt()
+                        except errors.FailedPreconditionError as error:
+                            texts.append(str(error))
+                    with tandem.local() as inside:  # needs no connection
+                        texts.append(str(inside.num_servers))
+                    os.write(write, "\n".join(texts).encode())
+                finally:
+                    os._exit(0)
+            os.close(write)
+            pulled, connected, inside = os.read(read, 10000).decode().split("\n")
+            os.waitpid(child, 0)
+            assert "was forked after the client had connected" in pulled and "spawn" in pulled
+            assert "was forked from process" in connected and "spawn" in connected
+            assert inside == "1"
+            client.pull("t", [1])
+
     def test_wrong_servers_and_ranks(self):
         with pytest.raises(ValueError, match="servers is empty"):
             tandem.connect(servers=[])

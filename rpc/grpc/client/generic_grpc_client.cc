@@ -186,7 +186,7 @@ absl::StatusOr<std::unique_ptr<GenericGrpcClient>> GenericGrpcClient::Connect(
     return absl::InvalidArgumentError(
         absl::StrCat("bad target \"", target, "\": name the port to connect to"));
   }
-  KeepGrpcLibrary();
+  TANDEM_RETURN_IF_ERROR(KeepGrpcLibrary());
   KeepCallbackThreads();
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);

@@ -359,7 +359,7 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeGrpcTransport(const std::string& 
         absl::StrCat("bad target \"", target, "\": port 0 is for servers only; name the port to connect to"));
   }
   TANDEM_RETURN_IF_ERROR(CheckCaller(options.caller));
-  KeepGrpcLibrary();
+  TANDEM_RETURN_IF_ERROR(KeepGrpcLibrary());
   // "dns:///" prevents gRPC from taking the host for a URI scheme. It also accepts IP addresses.
   const std::string uri =
       address.is_unix() ? target : absl::StrCat("dns:///", ResolvableAddress(address, target));

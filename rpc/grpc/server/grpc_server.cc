@@ -148,7 +148,7 @@ absl::StatusOr<std::unique_ptr<Server>> StartGrpcServer(const ServerOptions& opt
   }
   auto streams = std::make_unique<StreamService>(options, services);
 
-  KeepGrpcLibrary();
+  TANDEM_RETURN_IF_ERROR(KeepGrpcLibrary());
   // Process-wide options, which gRPC reads when a server is built.
   grpc::EnableDefaultHealthCheckService(false);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();

@@ -18,17 +18,31 @@
 namespace tandem::collectives {
 namespace {
 
+constexpr char kSubfolder[] = "/" TANDEM_PLUGIN_SUBDIR "/";
+
+// Returns the folder of the shared library that this code is part of, such as Python's extension module, or "" if it is
+// part of the program.
+std::string FolderOfThisLibrary() {
+  Dl_info info;
+  if (dladdr(kSubfolder, &info) == 0 || info.dli_fname == nullptr) return "";
+  const absl::string_view path(info.dli_fname);
+  // The name of a program may have no folder.
+  return absl::StrContains(path, ".so") ? std::string(path.substr(0, path.rfind('/'))) : "";
+}
+
 std::vector<std::string> Candidates() {
   std::vector<std::string> paths;
   if (const char* path = std::getenv("TANDEM_PLUGIN_PATH"); path != nullptr && *path != 0) {
     paths.push_back(absl::StrCat(path, "/", mpi::kPluginFile));
   }
+  if (const std::string folder = FolderOfThisLibrary(); !folder.empty()) {
+    paths.push_back(absl::StrCat(folder, kSubfolder, mpi::kPluginFile));
+  }
   char self[PATH_MAX];
   const ssize_t length = readlink("/proc/self/exe", self, sizeof(self));
   if (length > 0) {
     const absl::string_view program(self, length);
-    paths.push_back(absl::StrCat(program.substr(0, program.rfind('/')), "/../" TANDEM_PLUGIN_SUBDIR "/",
-                                 mpi::kPluginFile));
+    paths.push_back(absl::StrCat(program.substr(0, program.rfind('/')), "/..", kSubfolder, mpi::kPluginFile));
   }
   paths.push_back(absl::StrCat(TANDEM_PLUGIN_DIR "/", mpi::kPluginFile));
   paths.push_back(mpi::kPluginFile);  // LD_LIBRARY_PATH and the system's

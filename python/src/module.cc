@@ -14,6 +14,7 @@ NB_MODULE(_core, module) {
   // Clients and modules in global variables, or in the traceback of an error, live until the interpreter ends,
   // and so do process groups, to which torch refers. That is no bug.
   nanobind::set_leak_warnings(false);
+  module.attr("__version__") = TANDEM_VERSION;
   tandem::python::BindConfig(module);
   tandem::python::BindLookup(module);
   tandem::python::BindClient(module);

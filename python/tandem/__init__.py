@@ -14,7 +14,7 @@ from types import ModuleType as _ModuleType
 
 from tandem._load import load_core as _load_core
 
-_load_core()
+__version__: str = _load_core().__version__
 
 from tandem import admission, errors, eviction, init, optim, wire  # noqa: E402
 from tandem._futures import Future  # noqa: E402
@@ -22,7 +22,6 @@ from tandem._storage import export_checkpoint  # noqa: E402
 from tandem.client import Client, TableInfo, connect, local  # noqa: E402
 from tandem.errors import TandemError  # noqa: E402
 
-__version__ = "0.1.0"
 __all__ = [
     "Client", "Future", "TableInfo", "TandemError", "admission", "connect", "errors", "eviction", "export_checkpoint", "init", "local",
     "optim", "wire",

@@ -69,7 +69,7 @@ class Prefetch(Generic[T]):
         self._emb = emb
         self._wanted = depth
         self._sparse = _sparse_of if sparse is None else sparse
-        self.stats = PrefetchStats()
+        self.stats: PrefetchStats = PrefetchStats()
         self._lock = threading.Lock()
 
     @property

@@ -10,8 +10,8 @@ The rows are not parameters of the module: they live on the servers, which also 
 
 try:
     import torch as _torch
-except ModuleNotFoundError as error:
-    raise ImportError("tandem.nn needs PyTorch, which is not installed; `import tandem` alone works without") from error
+except ModuleNotFoundError as _error:
+    raise ImportError("tandem.nn needs PyTorch, which is not installed; `import tandem` alone works without") from _error
 if not hasattr(_torch.library, "custom_op"):
     raise ImportError(f"tandem.nn needs PyTorch 2.4 or later; this is {_torch.__version__}")
 

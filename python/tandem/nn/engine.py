@@ -60,8 +60,8 @@ class Engine:
             if names.count(name) > 1:
                 raise InvalidArgumentError(f"there are two tables '{name}'; give one table both lists of features")
         self.client = client
-        self.session = Session.of(client)
-        self.features = [Feature(f, t.dim, t.pooling is not None) for t in tables for f in t.feature_names]
+        self.session: Session = Session.of(client)
+        self.features: list[Feature] = [Feature(f, t.dim, t.pooling is not None) for t in tables for f in t.feature_names]
         seen: set[str] = set()
         for feature in self.features:
             if feature.name in seen:
@@ -83,8 +83,8 @@ class Engine:
         self._pool = _core.LookupPool()
         # Autograd calls backward only for functions with an input that needs a gradient. In a tuple it is no parameter of the
         # module, which FSDP would have to shard.
-        self.anchor = (torch.zeros((), dtype=torch.float32, device="cpu", requires_grad=True),)
-        self.number = next(_numbers)
+        self.anchor: tuple[torch.Tensor] = (torch.zeros((), dtype=torch.float32, device="cpu", requires_grad=True),)
+        self.number: int = next(_numbers)
         _ENGINES[self.number] = self
 
     # Forward

@@ -24,7 +24,7 @@ class _Module(torch.nn.Module):
 
     def __init__(self, tables: Sequence[Table], client: Client, reduction: str) -> None:
         super().__init__()
-        self.tables = tuple(tables)
+        self.tables: tuple[Table, ...] = tuple(tables)
         self._engine = Engine(self.tables, client, reduction)
 
     @property
@@ -262,9 +262,10 @@ class EmbeddingBag(_Module):
             name, embedding_dim, pooling=mode, optimizer=optimizer, init=init, mode=update_mode, padding_idx=padding_idx, **options
         )
         super().__init__([table], client, reduction)
-        self.embedding_dim, self.mode, self.include_last_offset, self.padding_idx = (
-            embedding_dim, mode, include_last_offset, padding_idx,
-        )
+        self.embedding_dim: int = embedding_dim
+        self.mode: str = mode
+        self.include_last_offset: bool = include_last_offset
+        self.padding_idx: int | None = padding_idx
 
     def forward(
         self, input: torch.Tensor, offsets: torch.Tensor | None = None, per_sample_weights: torch.Tensor | None = None
@@ -325,7 +326,8 @@ class Embedding(_Module):
             name, embedding_dim, pooling=None, optimizer=optimizer, init=init, mode=update_mode, padding_idx=padding_idx, **options
         )
         super().__init__([table], client, reduction)
-        self.embedding_dim, self.padding_idx = embedding_dim, padding_idx
+        self.embedding_dim: int = embedding_dim
+        self.padding_idx: int | None = padding_idx
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return run(self._engine, self._batch(input), self._trains)[0]

@@ -62,7 +62,7 @@ class Session:
         self._awaits_optimizer = False
         self._scheduler: Any = None
         self._base_rate = 1.0
-        self.skipped_steps = 0
+        self.skipped_steps: int = 0
 
     def _use(self) -> Client:
         client = self._client()

@@ -95,7 +95,7 @@ class TandemBackend(Backend):
         self._sequence = 0
         # True in a TandemProcessGroup. Elsewhere torch 2.15 crashes on a split without this rank.
         self.splits = False
-        self.connection = _rendezvous.connect(store, group if global_ranks else "default", rank, size, self._timeout, self._options.transport)
+        self.connection: Any = _rendezvous.connect(store, group if global_ranks else "default", rank, size, self._timeout, self._options.transport)
         _backends.add(self)
 
     # What torch asks of a backend.
@@ -109,11 +109,11 @@ class TandemBackend(Backend):
         return self.splits
 
     # torch 2.15 calls the properties of Python backends without end unless they are overridden.
-    supports_coalescing = property(lambda self: False)
-    _supports_time_estimate = property(lambda self: False)
-    supports_shrinking = property(lambda self: False)
-    supports_reconfigure = property(lambda self: False)
-    supports_window = property(lambda self: False)
+    supports_coalescing: property = property(lambda self: False)
+    _supports_time_estimate: property = property(lambda self: False)
+    supports_shrinking: property = property(lambda self: False)
+    supports_reconfigure: property = property(lambda self: False)
+    supports_window: property = property(lambda self: False)
 
     @property
     def transport(self) -> str:

@@ -14,14 +14,16 @@ import pathlib
 import subprocess
 import sys
 import sysconfig
+from typing import Iterator
 
 import pytest
 
 import tandem
-from processes import DEADLINE_S
+from processes import DEADLINE_S, Process, tandem_binary
 
+RUN_S = 200.0  # TensorFlow alone takes 4 s to import, and much more on a busy machine
 PACKAGES = ["torch", "tensorflow", "grpc", "pyarrow", "numpy"]
-FOLDER = pathlib.Path(tandem.__file__).resolve().parents[1]
+FOLDER = pathlib.Path(tandem.__file__).absolute().parents[1]  # in the build tree, whose files are links
 
 PROGRAM = r"""
 import concurrent.futures, importlib, sys
@@ -95,6 +97,15 @@ print("used", *order)
 """
 
 
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """The address of a parameter server."""
+    with Process([tandem_binary(), "store"]) as store:
+        place = store.wait_for_output(r"(127\.0\.0\.1:\d+)")
+        with Process([tandem_binary(), "ps", "--index", "0", "--num-servers", "1"], TANDEM_STORE=place) as server:
+            yield server.wait_for_output(r"serving at (\S+),")
+
+
 @functools.cache
 def interpreter(package: str) -> str | None:
     """Returns an interpreter that has the package: this one, or that of `scripts/python-env --extras`."""
@@ -102,12 +113,12 @@ def interpreter(package: str) -> str | None:
     extras = os.environ.get("TANDEM_PYTHON_ENV", f"{cache}/tandem/python-env") + "-extras/bin/python"
     for python in (sys.executable, extras):
         if os.path.exists(python) and subprocess.run([python, "-c", f"import importlib.util as u; assert u.find_spec({package!r})"],
-                                                     capture_output=True).returncode == 0:
+                                                     capture_output=True, timeout=DEADLINE_S).returncode == 0:
             return python
     return None
 
 
-def run(program: str, needed: list[str], servers, **values: object) -> str:
+def run(program: str, needed: list[str], address: str, **values: object) -> str:
     """Runs the program in an interpreter that has the packages it needs; returns its output."""
     pythons = {package: interpreter(package) for package in needed if package != "tandem"}
     missing = [package for package, python in pythons.items() if python is None]
@@ -117,10 +128,10 @@ def run(program: str, needed: list[str], servers, **values: object) -> str:
     others = [python for python in pythons.values() if python != sys.executable]
     python = others[0] if others else sys.executable
     appended = [sysconfig.get_path("platlib")] if others else []
-    text = program.format(appended=appended, address=servers.addresses[0], **values)
+    text = program.format(appended=appended, address=address, **values)
     environment = {**os.environ, "PYTHONPATH": str(FOLDER), "TANDEM_TRANSPORT": "grpc", "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([python, "-B", "-X", "faulthandler", "-c", text], env=environment, capture_output=True, text=True,
-                          timeout=2 * DEADLINE_S)
+                          timeout=RUN_S)
     assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -140,8 +151,8 @@ def orders() -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("order", orders(), ids="-".join)
-def test_packages_work_whatever_is_imported_first(order, servers):
-    assert "used" in run(IN_ORDER, list(order), servers, order=list(order))
+def test_packages_work_whatever_is_imported_first(order, address):
+    assert "used" in run(IN_ORDER, list(order), address, order=list(order))
 
 
 FORKS = PROGRAM + r"""
@@ -166,9 +177,9 @@ print("used")
 
 
 @pytest.mark.parametrize("imported", [False, True], ids=["before the import", "after the import"])
-@pytest.mark.parametrize("packages", [["numpy"], ["torch"], ["torch", "tensorflow", "grpc", "pyarrow"]], ids="-".join)
-def test_a_forked_child_and_its_parent_use_tandem(packages, imported, servers):
-    assert "used" in run(FORKS, packages, servers, packages=packages, imported=imported)
+@pytest.mark.parametrize("packages", [["numpy"], ["torch"]], ids="-".join)
+def test_a_forked_child_and_its_parent_use_tandem(packages, imported, address):
+    assert "used" in run(FORKS, packages, address, packages=packages, imported=imported)
 
 
 SPAWNS = PROGRAM + r"""
@@ -190,5 +201,5 @@ print("used")
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_processes_that_multiprocessing_starts_use_tandem(method, servers):
-    assert "used" in run(SPAWNS, ["numpy"], servers, packages=["numpy"], method=method)
+def test_processes_that_multiprocessing_starts_use_tandem(method, address):
+    assert "used" in run(SPAWNS, ["numpy"], address, packages=["numpy"], method=method)

@@ -27,7 +27,7 @@ bool ConsumeIds(absl::string_view* bytes, std::vector<uint64_t>* ids) {
   bytes->remove_prefix(sizeof(count));
   if (count > bytes->size() / sizeof(uint64_t)) return false;
   ids->resize(count);
-  std::memcpy(ids->data(), bytes->data(), count * sizeof(uint64_t));
+  if (count > 0) std::memcpy(ids->data(), bytes->data(), count * sizeof(uint64_t));
   bytes->remove_prefix(count * sizeof(uint64_t));
   return true;
 }

@@ -232,6 +232,15 @@ absl::StatusOr<ipc::Descriptor> Connect(const BackendOptions& options, std::stri
   return connection;
 }
 
+// Returns the error of a rank whose connection rank 0 has closed. Rank 0 may have given up before it knew of
+// this rank, and stored the reason.
+absl::Status Gone(const BackendOptions& options) {
+  const auto leader = options.store->Get(kLeaderKey, absl::ZeroDuration());
+  if (leader.ok() && absl::StartsWith(*leader, "!")) return absl::FailedPreconditionError(leader->substr(1));
+  return absl::UnavailableError(
+      absl::StrCat("rank 0 ended while group '", options.group, "' was being set up"));
+}
+
 // Returns the segment that another thread of this process has mapped; nullptr if there is none.
 absl::StatusOr<std::shared_ptr<Segment>> FindShared(const BackendOptions& options) {
   for (int s = 0; s < options.rank; ++s) {
@@ -253,15 +262,13 @@ absl::StatusOr<SegmentSetup> Join(const BackendOptions& options, bool* connected
   hello.rank = options.rank;
   hello.has_memory = setup.segment != nullptr;
   std::memcpy(hello.secret, secret.data(), sizeof(hello.secret));
-  const absl::Status gone =
-      absl::UnavailableError(absl::StrCat("rank 0 ended while group '", options.group, "' was being set up"));
-  if (!ipc::SendPacket(connection.get(), &hello, sizeof(hello))) return gone;
+  if (!ipc::SendPacket(connection.get(), &hello, sizeof(hello))) return Gone(options);
 
   Welcome welcome;
   ipc::Descriptor memory;
   TANDEM_RETURN_IF_ERROR(AwaitReadable(connection.get(), options));
   Mapped mapped;
-  if (!ipc::ReceivePacket(connection.get(), &welcome, sizeof(welcome), &memory)) return gone;
+  if (!ipc::ReceivePacket(connection.get(), &welcome, sizeof(welcome), &memory)) return Gone(options);
   if (!hello.has_memory) {
     auto segment = Segment::Map(std::move(memory), options.world_size);
     if (segment.ok()) {
@@ -273,11 +280,11 @@ absl::StatusOr<SegmentSetup> Join(const BackendOptions& options, bool* connected
   if (setup.segment != nullptr && SpeaksForItsProcess(options, options.rank)) {
     TANDEM_RETURN_IF_ERROR(options.store->Set(ProcessKey(options.rank), OfferToThisProcess(setup.segment)));
   }
-  if (!ipc::SendPacket(connection.get(), &mapped, sizeof(mapped))) return gone;
+  if (!ipc::SendPacket(connection.get(), &mapped, sizeof(mapped))) return Gone(options);
 
   Go go;
   TANDEM_RETURN_IF_ERROR(AwaitReadable(connection.get(), options));
-  if (!ipc::ReceivePacket(connection.get(), &go, sizeof(go))) return gone;
+  if (!ipc::ReceivePacket(connection.get(), &go, sizeof(go))) return Gone(options);
   TANDEM_RETURN_IF_ERROR(FromMessage(go));
   if (!(hello.has_memory && SameProcess(options, 0, options.rank))) {
     setup.watched.push_back({0, std::move(connection)});

@@ -2,16 +2,19 @@
 // Ranks that disagree, do not come, or leave: every case ends on all ranks, with an error that names the
 // rank.
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <barrier>
 #include <cstring>
 #include <string>
 #include <vector>
 
 #include "absl/synchronization/barrier.h"
 #include "absl/synchronization/notification.h"
+#include "base/ipc/unix_socket.h"
 #include "collectives/backends/shm/shm_backend.h"
 #include "tests/collectives/backends/backend_fixture.h"
 
@@ -103,10 +106,12 @@ TEST(ShmDisagreementTest, UnevenPairsThatDoNotFitAreFoundOnAllRanks) {
 TEST(ShmTimeoutTest, AMissingCallEndsOnAllRanksNamingTheOperationAndTheAbsent) {
   for (const int world : {2, 4}) {
     absl::Barrier* const all_done = new absl::Barrier(world);  // deleted by the last rank
+    std::barrier<> all_here(world);
     RunRanks(ShmBackendFactory(), world, [&](Backend& backend, int rank) {
       std::vector<float> values(100000);
+      all_here.arrive_and_wait();
       if (rank != 1) {
-        EXPECT_THAT(backend.Run(AllReduceOf(&values, 0, absl::Milliseconds(300))),
+        EXPECT_THAT(backend.Run(AllReduceOf(&values, 0, absl::Seconds(2))),
                     StatusIs(absl::StatusCode::kDeadlineExceeded,
                              AllOf(HasSubstr("all_reduce #0 (sum of f32 x 100000) of group 'test' timed out"),
                                    HasSubstr(": rank 1 did not come"))));
@@ -166,12 +171,32 @@ TEST(ShmSetUpTest, AnAbsentRankIsNamed) {
     ranks.emplace_back([&, rank] {
       BackendOptions options = OptionsOf(&store, rank, {"h", "h", "h", "h"});
       for (int s = 0; s < 4; ++s) options.peers[s].pid = s;  // no threads of one process
-      options.deadline = absl::Now() + absl::Milliseconds(500) * (rank + 1);
+      options.deadline = absl::Now() + absl::Seconds(rank == 0 ? 2 : 30);
       EXPECT_THAT(ShmBackendFactory().make(options).status(),
                   StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 1, rank 3 did not come")));
     });
   }
   for (std::thread& rank : ranks) rank.join();
+}
+
+TEST(ShmSetUpTest, ARankThatRankZeroDoesNotKnowYetGetsTheReasonToo) {
+  MemoryStore store;
+  // The test takes the place of rank 0, which gives up between the connection and the greeting.
+  const std::string name = absl::StrCat("tandem-shm-test-", ipc::RandomToken());
+  TANDEM_ASSERT_OK_AND_ASSIGN(const ipc::Descriptor listener, ipc::ListenAbstract(name, 1));
+  TANDEM_ASSERT_OK(store.Set("shm/leader", absl::StrCat(name, " ", ipc::RandomToken())));
+  std::thread late([&] {
+    BackendOptions options = OptionsOf(&store, 1, {"h", "h"});
+    for (int s = 0; s < 2; ++s) options.peers[s].pid = s;  // no threads of one process
+    EXPECT_THAT(ShmBackendFactory().make(options).status(),
+                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("the memory is used up")));
+  });
+  pollfd comes = {listener.get(), POLLIN, 0};
+  EXPECT_EQ(poll(&comes, 1, 30'000), 1);
+  ipc::Descriptor connection = ipc::AcceptAbstract(listener.get());
+  TANDEM_EXPECT_OK(store.Set("shm/leader", "!the memory is used up"));
+  connection.Reset();
+  late.join();
 }
 
 TEST(ShmSetUpTest, AProcessWithoutTheSecretGetsNothing) {

@@ -290,7 +290,7 @@ TEST(ShmProcessTest, ARankInAnotherNetworkNamespaceIsReportedToAllRanks) {
         TANDEM_ASSERT_OK(options.store->Set("not allowed", ""));
         return;
       }
-      options.deadline = absl::Now() + absl::Seconds(rank == 2 ? 30 : 5);
+      options.deadline = absl::Now() + absl::Seconds(rank == 2 ? 30 : 15);
       const absl::Status status = ShmBackendFactory().make(options).status();
       if (const auto skipped = options.store->Check({"not allowed"}); skipped.ok() && *skipped) return;
       EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition,

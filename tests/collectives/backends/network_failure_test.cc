@@ -2,6 +2,7 @@
 // Failures of a group over a network: every one ends on every rank, by its deadline, with an error that names
 // the rank, and leaves the process alive.
 
+#include <algorithm>
 #include <array>
 #include <barrier>
 #include <functional>
@@ -53,17 +54,20 @@ TEST_P(NetworkConnectTest, AnAddressThatIsNotThisMachinesIsNamed) {
 
 TEST_P(NetworkFailureTest, TheRankThatIsMissingInAnOperationIsNamedToAll) {
   absl::BlockingCounter failed(2);
+  std::barrier<> all_have_left(
+      3);  // the time-out of the first rank runs while others leave the group's barrier
   RunRanks(Factory(), 3, [&](Backend& backend, int rank) {
-    TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));
+    TANDEM_EXPECT_OK(backend.Run(MakeBarrier(0)));
     std::vector<float> values(1024, 1.0f);
+    all_have_left.arrive_and_wait();
     if (rank == 1) failed.Wait();  // comes when the others have given up
-    const absl::Status first = backend.Run(AllReduceOf(&values, 1, absl::Milliseconds(300)));
+    const absl::Status first = backend.Run(AllReduceOf(&values, 1, absl::Seconds(2)));
     // Over gloo, the late rank finds the group broken before it has begun an operation of its own.
     const bool names_operation = GetParam() != "gloo" || rank != 1;
     EXPECT_THAT(first,
                 StatusIs(absl::StatusCode::kDeadlineExceeded,
                          HasSubstr(absl::StrCat(names_operation ? "all_reduce #1 (sum of f32 x 1024)" : "",
-                                                " on group 'test': rank 1 did not arrive within 300ms"))));
+                                                " on group 'test': rank 1 did not arrive within 2s"))));
     // The group is broken from now on, for the same reason.
     EXPECT_EQ(backend.Run(MakeBarrier(2)), first);
     EXPECT_EQ(backend.RunPointToPoint(MakeSend(values, (rank + 1) % 3)).status(), first);
@@ -73,10 +77,12 @@ TEST_P(NetworkFailureTest, TheRankThatIsMissingInAnOperationIsNamedToAll) {
 
 TEST_P(NetworkFailureTest, ARankThatIsMissingInALargeOperationIsNamedToAll) {
   absl::BlockingCounter failed(2);
+  std::barrier<> all_here(3);
   RunRanks(Factory(), 3, [&](Backend& backend, int rank) {
     std::vector<float> values(4 << 20, 1.0f);
+    all_here.arrive_and_wait();
     if (rank == 2) return failed.Wait();
-    EXPECT_THAT(backend.Run(AllReduceOf(&values, 0, absl::Milliseconds(300))),
+    EXPECT_THAT(backend.Run(AllReduceOf(&values, 0, absl::Seconds(2))),
                 StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 2 did not arrive")));
     failed.DecrementCount();
   });
@@ -97,30 +103,38 @@ TEST_P(NetworkFailureTest, AnErrorDetectedLocallyLeavesTheGroupUsable) {
 
 TEST_P(NetworkFailureTest, ARankThatHasLeftIsNamed) {
   MemoryStore store;
-  absl::Notification left;
+  absl::Notification made, left;
   std::thread leaver([&] {
     BackendOptions options = OptionsOf(&store, 1, {"a", "a"});
     options.timeout = absl::Milliseconds(100);
     auto backend = Factory().make(options);
-    TANDEM_ASSERT_OK(backend);
-    backend->reset();
+    TANDEM_EXPECT_OK(backend);
+    made.WaitForNotification();  // rank 0 may still be connecting
+    if (backend.ok()) backend->reset();
     left.Notify();
   });
   auto backend = Factory().make(OptionsOf(&store, 0, {"a", "a"}));
-  TANDEM_ASSERT_OK(backend);
+  made.Notify();
+  TANDEM_EXPECT_OK(backend);
   left.WaitForNotification();
+  if (!backend.ok()) return leaver.join();
   EXPECT_THAT((*backend)->Run(MakeBarrier(0)),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1 has left the group")));
   leaver.join();
 }
 
 TEST_P(NetworkFailureTest, RanksThatLeaveTogetherDoNotWait) {
-  absl::Time start;
-  RunRanks(Factory(), 3, [&](Backend& backend, int rank) {
-    TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));
-    if (rank == 0) start = absl::Now();
-  });
-  EXPECT_LT(absl::Now() - start, absl::Seconds(1));
+  // A busy machine may delay a group, but not each of ten.
+  absl::Duration shortest = absl::InfiniteDuration();
+  for (int i = 0; i < 10 && shortest > absl::Seconds(1); ++i) {
+    absl::Time start;
+    RunRanks(Factory(), 3, [&](Backend& backend, int rank) {
+      TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));
+      if (rank == 0) start = absl::Now();
+    });
+    shortest = std::min(shortest, absl::Now() - start);
+  }
+  EXPECT_LT(shortest, absl::Seconds(1));
 }
 
 // Each rank runs what `operation` returns for it; all must get an error that describes both sides.
@@ -261,7 +275,9 @@ TEST_P(NetworkAbortTest, AnAbortInTheMiddleOfAnOperationEndsItOnAllRanks) {
 }
 
 TEST_P(NetworkAbortTest, ACallbackMayAbortWhileAnotherThreadBreaksTheGroup) {
+  std::barrier<> all_made(2);  // an abort would fail a rank that is still connecting
   RunRanks(Factory(), 2, [&](Backend& backend, int rank) {
+    all_made.arrive_and_wait();
     std::vector<float> message(10, 1.0f), values(1 << 20);
     absl::Notification aborted;
     if (rank == 0) {
@@ -279,7 +295,9 @@ TEST_P(NetworkAbortTest, ACallbackMayAbortWhileAnotherThreadBreaksTheGroup) {
 }
 
 TEST_P(NetworkAbortTest, AnAbortEndsMessagesThatWait) {
+  std::barrier<> all_made(2);  // an abort would fail a rank that is still connecting
   RunRanks(Factory(), 2, [&](Backend& backend, int rank) {
+    all_made.arrive_and_wait();
     std::vector<float> values(1 << 20);
     absl::Notification done;
     absl::Status status;

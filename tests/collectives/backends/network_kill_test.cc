@@ -92,7 +92,7 @@ TEST_P(NetworkKillTest, AKilledRankIsNamedOnAllOthersAtOnce) {
   worker.join();
   EXPECT_THAT(mine, StatusIs(absl::StatusCode::kUnavailable,
                              AllOf(HasSubstr("all_reduce #"), HasSubstr("rank 1 was lost"))));
-  EXPECT_LT(ended - killed, absl::Seconds(5));
+  EXPECT_LT(ended - killed, absl::Seconds(20));  // of its time-out of 60 s
   auto theirs = server->store()->Get("end/2", absl::Seconds(30));
   TANDEM_ASSERT_OK(theirs);
   EXPECT_THAT(*theirs, AllOf(HasSubstr("UNAVAILABLE"), HasSubstr("rank 1 was lost")));
@@ -115,7 +115,7 @@ TEST_P(NetworkKillTest, ARankIsNamedThoughTheStoreDiedWithIt) {
   host.Kill();
   worker.join();
   EXPECT_THAT(mine, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 0 was lost")));
-  EXPECT_LT(ended - killed, absl::Seconds(5));
+  EXPECT_LT(ended - killed, absl::Seconds(20));  // of its time-out of 60 s
 }
 
 }  // namespace

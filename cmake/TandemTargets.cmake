@@ -104,7 +104,7 @@ endfunction()
 function(tandem_test NAME)
   cmake_parse_arguments(ARG "OPTIMIZED" "TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 120)
+    set(ARG_TIMEOUT 300)
   endif()
   if(TANDEM_SANITIZE)
     math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 5")  # Sanitizers make a test up to five times slower.

@@ -24,6 +24,7 @@
 #include "ps/checkpoint/checkpoint_dir.h"
 #include "tests/integration/job_dir.h"
 #include "tests/testing/processes/tandem_process.h"
+#include "tests/testing/random_seed.h"
 
 namespace tandem::integration {
 namespace {
@@ -80,7 +81,7 @@ class SmallDisk {
 class CheckpointStress : public ::testing::Test {
  protected:
   CheckpointStress() : job_(3000) {
-    const uint64_t seed = absl::ToUnixNanos(absl::Now());
+    const uint64_t seed = testing::RandomSeed();
     random_ = std::make_unique<CounterRandom>(seed, 1);
     RecordProperty("seed", absl::StrCat(seed));
   }

@@ -16,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "ps/checkpoint/checkpoint_dir.h"
 #include "ps/checkpoint/digest.h"
+#include "tests/testing/random_seed.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/worker/trainer/training_job.h"
 #include "worker/report/report.h"
@@ -115,7 +116,7 @@ TEST_F(CheckpointsTest, ARunThatDiesAtAnyStepResumesInMidEpochWithTheSameBits) {
   const std::string every = "checkpoint.every_steps=7";
   TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport whole, Run(Job({CheckpointDir("whole")}), 2, 2, kPlain));
   const std::string digest = NewestDigest("whole");
-  CounterRandom random(11, absl::ToUnixNanos(absl::Now()));
+  CounterRandom random(11, tandem::testing::RandomSeed());
   for (int round = 0; round < 3; ++round) {
     const std::string name = absl::StrCat("dying", round);
     // The run has 3 epochs of 19 steps, with 2 workers and 2 servers.

@@ -177,7 +177,7 @@ print("used")
 
 
 @pytest.mark.parametrize("imported", [False, True], ids=["before the import", "after the import"])
-@pytest.mark.parametrize("packages", [["numpy"], ["torch"]], ids="-".join)
+@pytest.mark.parametrize("packages", [["numpy"], ["torch"], ["torch", "tensorflow", "grpc", "pyarrow"]], ids="-".join)
 def test_a_forked_child_and_its_parent_use_tandem(packages, imported, address):
     assert "used" in run(FORKS, packages, address, packages=packages, imported=imported)
 

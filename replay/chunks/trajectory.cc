@@ -65,6 +65,7 @@ absl::Status Trajectory::Check() const {
     }
   }
   size_t begin = 0;
+  uint64_t bytes = 0;
   for (size_t c = 0; c < slices_end.size(); ++c) {
     if (slices_end[c] <= begin || slices_end[c] > slices.size()) {
       return absl::InvalidArgumentError(
@@ -82,6 +83,11 @@ absl::Status Trajectory::Check() const {
         return absl::InvalidArgumentError(
             absl::StrCat("column '", layout->items->column(c).name, "' of an item has steps [", slice.offset,
                          ", ", end, ") of a chunk of ", chunks[slice.chunk]->steps(), " steps"));
+      }
+      bytes += slice.length * layout->items->step_bytes(c);
+      if (bytes > kMaxBytes) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("an item's values have more than ", kMaxBytes, " bytes: make it shorter"));
       }
     }
   }

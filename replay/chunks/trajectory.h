@@ -42,6 +42,8 @@ struct ChunkSlice {
 
 // The content of one item. Built once, then immutable and shared.
 struct Trajectory {
+  static constexpr uint64_t kMaxBytes = uint64_t{1} << 30;
+
   std::shared_ptr<const ItemLayout> layout;
   absl::InlinedVector<std::shared_ptr<const Chunk>, 2> chunks;  // distinct
   // The slices of the first column, then those of the second, and so on. Slices of one column follow each
@@ -59,8 +61,8 @@ struct Trajectory {
   char* Copy(size_t c, char* out) const;
 
   // Returns InvalidArgument, which names the column, if the item is not well formed: a number of columns
-  // other than the layout's, a column without steps, slices outside a chunk, chunks of other columns, or
-  // versions in the wrong order.
+  // other than the layout's, a column without steps, slices outside a chunk, chunks of other columns,
+  // versions in the wrong order, or values of more than kMaxBytes.
   absl::Status Check() const;
 };
 

@@ -31,6 +31,8 @@ class InsertStream {
   // name.
   virtual absl::Status Insert(const std::string& table, absl::Span<const NewItem> items, absl::Time deadline,
                               size_t* inserted) = 0;
+  // Says that no later item refers to chunks with smaller keys, except those that are being inserted again.
+  virtual void ReleaseBelow(uint64_t chunk_key) {}
 };
 
 // A set of tables. Thread-safe.

@@ -157,6 +157,7 @@ void Writer::DropOldChunks() {
   while (!chunks_.empty() && chunks_.front().first + chunks_.front().chunk->steps() <= needed) {
     chunks_.pop_front();
   }
+  stream_->ReleaseBelow(chunks_.empty() ? next_chunk_ : chunks_.front().chunk->key());
 }
 
 Window Writer::Last(uint32_t steps, uint32_t skip) const {

@@ -466,7 +466,7 @@ std::vector<ItemStore::Item> Table::Peek(uint32_t count, uint32_t* next) const {
   return items;
 }
 
-TableSnapshot Table::Snapshot() const {
+TableSnapshot Table::Snapshot(absl::FunctionRef<void()> locked) const {
   TableSnapshot snapshot;
   {
     absl::MutexLock lock(&mutex_);
@@ -482,6 +482,7 @@ TableSnapshot Table::Snapshot() const {
     snapshot.inserts = limiter_.inserts();
     snapshot.samples = limiter_.samples();
     snapshot.credited = limiter_.credited();
+    locked();
   }
   std::sort(snapshot.items.begin(), snapshot.items.end(),
             [](const ItemStore::Item& a, const ItemStore::Item& b) { return a.serial < b.serial; });

@@ -14,6 +14,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -155,8 +156,9 @@ class Table {
   // samples. Sets `*next` to where to continue; 0: there are no more.
   std::vector<ItemStore::Item> Peek(uint32_t count, uint32_t* next) const;
   // Returns the content. Takes tens of milliseconds for a million items, during which the table is locked;
-  // chunks are shared, not copied.
-  TableSnapshot Snapshot() const;
+  // chunks are shared, not copied. Calls `locked` meanwhile, for what must be saved at the same moment; it
+  // must not block, nor call the table.
+  TableSnapshot Snapshot(absl::FunctionRef<void()> locked = [] {}) const;
   // Returns the columns of items; nullptr before they are known.
   std::shared_ptr<const Signature> signature() const;
 

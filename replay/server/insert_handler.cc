@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "replay/server/insert_handler.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "replay/wire/messages.h"
+#include "rpc/wire/bulk_codec.h"
+
+namespace tandem::replay {
+namespace {
+
+constexpr size_t kMaxWriterName = 256;
+constexpr size_t kMaxLayoutsOfWriter = 64;
+constexpr absl::Duration kSweepEvery = absl::Minutes(1);
+constexpr absl::Duration kKeepIdle = absl::Minutes(10);
+
+// Returns true if the layout has these columns.
+bool HasColumns(const ItemLayout& layout,
+                const google::protobuf::RepeatedPtrField<v1::ReplayItemColumn>& columns) {
+  if (layout.sources.size() != static_cast<size_t>(columns.size())) return false;
+  for (int i = 0; i < columns.size(); ++i) {
+    const auto c = static_cast<size_t>(i);
+    if (layout.sources[c] != columns[i].source() || layout.items->column(c).name != columns[i].name())
+      return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::shared_ptr<InsertHandler::Writer> InsertHandler::FindWriter(const std::string& name) {
+  if (name.empty()) return std::make_shared<Writer>();
+  const absl::Time now = options_.clock->Now();
+  absl::MutexLock lock(&mutex_);
+  if (now - last_sweep_ > kSweepEvery) DropIdleChunks(now);
+  if (writers_.size() >= InsertFence::kMaxWriters) {
+    std::erase_if(writers_, [](const auto& entry) { return entry.second.use_count() == 1; });
+  }
+  std::shared_ptr<Writer>& writer = writers_[name];
+  if (writer == nullptr) writer = std::make_shared<Writer>();
+  return writer;
+}
+
+void InsertHandler::DropIdleChunks(absl::Time now) {
+  last_sweep_ = now;
+  for (const auto& [name, writer] : writers_) {
+    absl::MutexLock lock(&writer->mutex);
+    // Calls hold references of their own.
+    if (writer.use_count() == 1 && now - writer->last_request > kKeepIdle) writer->chunks.clear();
+  }
+}
+
+void InsertHandler::Handle(std::shared_ptr<rpc::ServerCall> call) {
+  v1::ReplayInsertRequest request;
+  Bytes payload;
+  absl::Status status = rpc::DecodeBulk(call->request(), &request, &payload, options_.max_header_bytes);
+  if (!status.ok()) return call->Finish(std::move(status));
+  if (request.writer().size() > kMaxWriterName) {
+    return call->Finish(absl::InvalidArgumentError(absl::StrCat(
+        "a writer's name has ", request.writer().size(), " bytes; it must have at most ", kMaxWriterName)));
+  }
+  absl::StatusOr<std::shared_ptr<ServedTable>> served = tables_.Find(request.table());
+  if (!served.ok()) return call->Finish(served.status());
+  absl::StatusOr<std::vector<NewItem>> items;
+  {
+    const std::shared_ptr<Writer> writer = FindWriter(request.writer());
+    absl::MutexLock lock(&writer->mutex);
+    writer->last_request = options_.clock->Now();
+    items = Parse(request, payload, writer.get());
+  }
+  if (!items.ok()) {
+    return call->Finish(Annotate(items.status(), absl::StrCat(options_.server, ", table '", request.table(),
+                                                              "', writer '", request.writer(), "'")));
+  }
+  Start(call, request, *std::move(items), *served);
+}
+
+absl::StatusOr<std::vector<NewItem>> InsertHandler::Parse(const v1::ReplayInsertRequest& request,
+                                                          const Bytes& payload, Writer* writer) {
+  if (request.incarnation() < writer->incarnation) {
+    return absl::FailedPreconditionError(absl::StrCat("incarnation ", request.incarnation(),
+                                                      " has been replaced by ", writer->incarnation,
+                                                      ", which uses the same name: stop one of the two"));
+  }
+  if (request.incarnation() > writer->incarnation) {
+    writer->incarnation = request.incarnation();
+    writer->chunks.clear();
+  }
+  TANDEM_RETURN_IF_ERROR(TakeSignature(request, writer));
+  TANDEM_RETURN_IF_ERROR(TakeChunks(request, payload, writer));
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const ItemLayout> layout, Layout(request, writer));
+  std::vector<const std::shared_ptr<const Chunk>*> chunks;
+  for (const uint64_t key : request.chunk_keys()) {
+    const auto found = writer->chunks.find(key);
+    if (found == writer->chunks.end()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("chunk ", key, " is not here, or not any more: send it again"));
+    }
+    chunks.push_back(&found->second);
+  }
+  std::vector<NewItem> items;
+  items.reserve(static_cast<size_t>(request.items_size()));
+  for (const v1::ReplayItem& message : request.items()) {
+    auto trajectory = std::make_shared<Trajectory>();
+    trajectory->layout = layout;
+    trajectory->min_version = message.min_version();
+    trajectory->max_version = message.max_version();
+    absl::InlinedVector<uint32_t, 4> used;
+    TANDEM_RETURN_IF_ERROR(
+        SlicesFromProto(message.slices(), message.slices_end(), chunks.size(), trajectory.get(), &used));
+    for (const uint32_t index : used) trajectory->chunks.push_back(*chunks[index]);
+    NewItem& item = items.emplace_back();
+    if (message.has_priority()) item.priority = message.priority();
+    item.trajectory = std::move(trajectory);
+  }
+  writer->chunks.erase(writer->chunks.begin(), writer->chunks.lower_bound(request.release_below()));
+  return items;
+}
+
+absl::Status InsertHandler::TakeSignature(const v1::ReplayInsertRequest& request, Writer* writer) {
+  if (writer->signature != nullptr && Equal(request.step_columns(), writer->signature->columns())) {
+    return absl::OkStatus();
+  }
+  TANDEM_ASSIGN_OR_RETURN(std::vector<Column> columns, FromProto(request.step_columns()));
+  TANDEM_ASSIGN_OR_RETURN(writer->signature, Signature::Make(std::move(columns)));
+  writer->layouts.clear();
+  writer->chunks.clear();
+  return absl::OkStatus();
+}
+
+absl::Status InsertHandler::TakeChunks(const v1::ReplayInsertRequest& request, const Bytes& payload,
+                                       Writer* writer) {
+  BytesReader reader(payload);
+  for (const v1::ReplayChunk& message : request.chunks()) {
+    const uint64_t bytes = uint64_t{message.steps()} * writer->signature->step_bytes();
+    if (message.steps() == 0 || bytes > reader.remaining()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "chunk ", message.key(), " has ", message.steps(), " steps of ", writer->signature->step_bytes(),
+          " bytes; the payload has ", reader.remaining(), " bytes left"));
+    }
+    if (const auto known = writer->chunks.find(message.key()); known != writer->chunks.end()) {
+      if (known->second->steps() != message.steps()) {
+        return absl::InvalidArgumentError(absl::StrCat("chunk ", message.key(), " has ", message.steps(),
+                                                       " steps; it had ", known->second->steps(), " before"));
+      }
+      reader.Skip(bytes);
+      continue;
+    }
+    if (options_.max_memory_bytes > 0 && memory_.bytes() + bytes > options_.max_memory_bytes) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "chunks hold ", memory_.bytes(), " bytes and may hold ", options_.max_memory_bytes,
+          ": give the tables smaller max_items or max_bytes, or the server more memory (--max-memory)"));
+    }
+    auto data = std::make_unique_for_overwrite<char[]>(bytes);
+    reader.Copy(data.get(), bytes);
+    writer->chunks[message.key()] = memory_.Count(
+        std::make_unique<const Chunk>(message.key(), writer->signature, message.steps(), std::move(data)));
+  }
+  if (reader.remaining() == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the payload has ", reader.remaining(), " bytes that belong to no chunk"));
+}
+
+absl::StatusOr<std::shared_ptr<const ItemLayout>> InsertHandler::Layout(
+    const v1::ReplayInsertRequest& request, Writer* writer) {
+  for (const std::shared_ptr<const ItemLayout>& layout : writer->layouts) {
+    if (HasColumns(*layout, request.item_columns())) return layout;
+  }
+  std::vector<std::string> names;
+  std::vector<size_t> sources;
+  for (const v1::ReplayItemColumn& column : request.item_columns()) {
+    names.push_back(column.name());
+    sources.push_back(column.source());
+  }
+  TANDEM_ASSIGN_OR_RETURN(auto layout, ItemLayout::Make(writer->signature, names, std::move(sources)));
+  if (writer->layouts.size() == kMaxLayoutsOfWriter) writer->layouts.erase(writer->layouts.begin());
+  writer->layouts.push_back(layout);
+  return layout;
+}
+
+void InsertHandler::Start(const std::shared_ptr<rpc::ServerCall>& call,
+                          const v1::ReplayInsertRequest& request, std::vector<NewItem> items,
+                          const std::shared_ptr<ServedTable>& served) {
+  Table::InsertHooks hooks;
+  if (!request.writer().empty()) {
+    const auto id =
+        std::make_shared<const InsertId>(InsertId{.writer = request.writer(),
+                                                  .incarnation = request.incarnation(),
+                                                  .sequence = request.sequence(),
+                                                  .acknowledged_items = request.acknowledged_items()});
+    const size_t count = items.size();
+    hooks.begin = [served, id, count] { return served->fence.Begin(*id, count); };
+    hooks.progress = [served, id, count](size_t inserted) { served->fence.Progress(*id, inserted, count); };
+  }
+  const std::shared_ptr<ParkedCalls::Entry> entry = parked_.NewEntry();
+  const std::string& client = call->caller().member.empty() ? request.writer() : call->caller().member;
+  const uint64_t ticket = served->table->StartInsert(
+      std::move(items), client, std::move(hooks),
+      [call, entry, incarnation = options_.incarnation](absl::Status status, size_t) {
+        entry->Over();
+        if (!status.ok()) return call->Finish(std::move(status));
+        v1::ReplayInsertResponse response;
+        response.set_server_incarnation(incarnation);
+        call->Finish(rpc::internal::SerializeResponse(response));
+      });
+  if (ticket == 0) return;
+  const std::shared_ptr<Table> table = served->table;
+  if (request.no_wait()) return table->Expire(ticket);
+  if (!parked_.Park(entry, *call, call->request().size(), [table, ticket] { table->Expire(ticket); })) {
+    return table->Cancel(ticket, absl::UnavailableError(absl::StrCat(
+                                     options_.server, ": calls that wait hold ", parked_.bytes(),
+                                     " bytes and may hold ", parked_.max_bytes(),
+                                     " (--max-parked): samplers are behind, or there are too many writers")));
+  }
+  call->OnCancel([table, ticket] { table->Cancel(ticket, absl::CancelledError("the client is gone")); });
+}
+
+}  // namespace tandem::replay

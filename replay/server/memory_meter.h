@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TANDEM_REPLAY_SERVER_MEMORY_METER_H_
+#define TANDEM_REPLAY_SERVER_MEMORY_METER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "replay/chunks/chunk.h"
+
+namespace tandem::replay {
+
+// Counts the bytes of a server's chunks while anything refers to them: items, writers, waiting calls,
+// answers. Thread-safe. Chunks may outlive the meter.
+class MemoryMeter {
+ public:
+  // Returns a chunk that is counted until its last reference is dropped.
+  std::shared_ptr<const Chunk> Count(std::unique_ptr<const Chunk> chunk) {
+    const uint64_t bytes = chunk->bytes();
+    *bytes_ += bytes;
+    return std::shared_ptr<const Chunk>(chunk.release(), [total = bytes_, bytes](const Chunk* dropped) {
+      delete dropped;
+      *total -= bytes;
+    });
+  }
+  uint64_t bytes() const { return *bytes_; }
+
+ private:
+  std::shared_ptr<std::atomic<uint64_t>> bytes_ = std::make_shared<std::atomic<uint64_t>>(0);
+};
+
+}  // namespace tandem::replay
+
+#endif  // TANDEM_REPLAY_SERVER_MEMORY_METER_H_

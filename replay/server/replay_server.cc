@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "replay/server/replay_server.h"
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "base/counted.h"
+#include "base/logging.h"
+#include "base/random.h"
+#include "base/status.h"
+#include "replay/checkpoint/checkpoint.h"
+#include "replay/server/insert_handler.h"
+#include "replay/server/memory_meter.h"
+#include "replay/server/parked_calls.h"
+#include "replay/server/sample_handler.h"
+#include "replay/server/served_table.h"
+#include "replay/wire/messages.h"
+#include "rpc/transport/timer_queue.h"
+
+namespace tandem::replay {
+namespace {
+
+constexpr uint32_t kMaxPeek = 1000;
+
+// Returns a number that no earlier or later server has used.
+uint64_t NewIncarnation() {
+  return Mix64(static_cast<uint64_t>(absl::ToUnixNanos(absl::Now())),
+               reinterpret_cast<uintptr_t>(&kMaxPeek)) |
+         1;
+}
+
+class ReplayServerImpl : public ReplayServer {
+ public:
+  explicit ReplayServerImpl(const ReplayServerOptions& options)
+      : options_(options),
+        incarnation_(NewIncarnation()),
+        started_(options.clock->Now()),
+        tables_(options.clock),
+        parked_(options.clock, options.max_wait, options.max_parked_bytes),
+        inserts_({.server = options.name,
+                  .incarnation = incarnation_,
+                  .max_memory_bytes = options.max_memory_bytes,
+                  .clock = options.clock},
+                 &tables_, &parked_, &memory_),
+        samples_(
+            {.server = options.name, .max_message_bytes = options.max_message_bytes, .clock = options.clock},
+            &tables_, &parked_) {}
+  ~ReplayServerImpl() override { Stop(); }
+
+  // Restores the newest checkpoint, if there is one.
+  absl::Status Restore();
+  void StartCheckpoints();
+
+  rpc::Service service() override;
+  absl::StatusOr<v1::ReplaySaveCheckpointResponse> SaveCheckpoint() override;
+  v1::ListReplayTablesResponse State() const override;
+  absl::Status CreateTable(const v1::ReplayTableOptions& options) override;
+  void Stop() override;
+
+ private:
+  v1::ReplayTableInfo InfoOf(const ServedTable& served) const;
+  void WriteRegularCheckpoint();
+
+  absl::StatusOr<v1::CreateReplayTableResponse> Create(const v1::CreateReplayTableRequest& request);
+  absl::StatusOr<v1::ListReplayTablesResponse> List(const v1::ListReplayTablesRequest& request) const;
+  absl::StatusOr<v1::ReplayUpdatePrioritiesResponse> UpdatePriorities(
+      const v1::ReplayUpdatePrioritiesRequest& request);
+  absl::StatusOr<v1::ReplaySetLimitsResponse> SetLimits(const v1::ReplaySetLimitsRequest& request);
+  absl::StatusOr<v1::ReplayResetResponse> Reset(const v1::ReplayResetRequest& request);
+  absl::StatusOr<v1::ReplayExplainResponse> Explain(const v1::ReplayExplainRequest& request) const;
+  absl::StatusOr<v1::ReplayPeekResponse> Peek(const v1::ReplayPeekRequest& request) const;
+
+  const ReplayServerOptions options_;
+  const uint64_t incarnation_;
+  const absl::Time started_;
+  MemoryMeter memory_;
+  ServedTables tables_;
+  ParkedCalls parked_;
+  InsertHandler inserts_;
+  SampleHandler samples_;
+  absl::Mutex checkpoint_mutex_;  // held while a checkpoint is written
+  rpc::TimerQueue background_;    // writes checkpoints
+};
+
+// Returns "3 tables, 1000 items, 12345 bytes".
+std::string Summary(size_t tables, uint64_t items, uint64_t bytes) {
+  return absl::StrCat(Counted(static_cast<int64_t>(tables), "table"), ", ",
+                      Counted(static_cast<int64_t>(items), "item"), ", ", bytes, " bytes");
+}
+
+absl::Status ReplayServerImpl::Restore() {
+  if (options_.checkpoint_directory.empty()) return absl::OkStatus();
+  const absl::StatusOr<std::string> latest = LatestCheckpoint(options_.checkpoint_directory);
+  if (absl::IsNotFound(latest.status())) return absl::OkStatus();
+  TANDEM_RETURN_IF_ERROR(latest);
+  const auto share = [this](std::unique_ptr<const Chunk> chunk) { return memory_.Count(std::move(chunk)); };
+  TANDEM_ASSIGN_OR_RETURN(std::vector<SavedTable> saved, ReadCheckpoint(*latest, share));
+  uint64_t items = 0;
+  for (SavedTable& table : saved) {
+    items += table.snapshot.items.size();
+    auto served = std::make_shared<ServedTable>();
+    absl::StatusOr<std::shared_ptr<Table>> restored =
+        Table::Restore(std::move(table.snapshot), options_.clock);
+    if (!restored.ok()) return Annotate(restored.status(), *latest);
+    served->table = *std::move(restored);
+    served->fence.Restore({table.fences.begin(), table.fences.end()}, table.lost_items);
+    TANDEM_RETURN_IF_ERROR(Annotate(tables_.Add(std::move(served)), *latest));
+  }
+  LogInfo(absl::StrCat("restored ", *latest, ": ", Summary(saved.size(), items, memory_.bytes())));
+  return absl::OkStatus();
+}
+
+void ReplayServerImpl::StartCheckpoints() {
+  if (options_.checkpoint_directory.empty() || options_.checkpoint_every == absl::InfiniteDuration()) return;
+  background_.Schedule(options_.clock->Now() + options_.checkpoint_every,
+                       [this] { WriteRegularCheckpoint(); });
+}
+
+void ReplayServerImpl::WriteRegularCheckpoint() {
+  const absl::StatusOr<v1::ReplaySaveCheckpointResponse> written = SaveCheckpoint();
+  if (!written.ok()) LogWarning(absl::StrCat("no checkpoint was written: ", written.status().message()));
+  StartCheckpoints();
+}
+
+absl::StatusOr<v1::ReplaySaveCheckpointResponse> ReplayServerImpl::SaveCheckpoint() {
+  if (options_.checkpoint_directory.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(options_.name, " has no directory for checkpoints (--checkpoint-dir)"));
+  }
+  absl::MutexLock lock(&checkpoint_mutex_);
+  const absl::Time begin = MonotonicNow();
+  std::vector<SavedTable> saved;
+  for (const std::shared_ptr<ServedTable>& served : tables_.All()) {
+    SavedTable& table = saved.emplace_back();
+    table.snapshot = served->table->Snapshot([&] {
+      table.fences = served->fence.Save();
+      table.lost_items = served->fence.lost_items();
+    });
+  }
+  TANDEM_ASSIGN_OR_RETURN(const WrittenCheckpoint written,
+                          WriteCheckpoint(options_.checkpoint_directory, saved));
+  v1::ReplaySaveCheckpointResponse response;
+  response.set_directory(written.directory);
+  response.set_items(written.items);
+  response.set_bytes(written.bytes);
+  response.set_seconds(absl::ToDoubleSeconds(MonotonicNow() - begin));
+  return response;
+}
+
+void ReplayServerImpl::Stop() {
+  background_.Stop();
+  tables_.Stop();
+  parked_.Stop();
+}
+
+rpc::Service ReplayServerImpl::service() {
+  rpc::Service service;
+  service.name = "tandem.v1.Replay";
+  service.methods = {
+      {"CreateTable", rpc::ProtoHandler<v1::CreateReplayTableRequest, v1::CreateReplayTableResponse>(
+                          [this](const auto& request) { return Create(request); })},
+      {"ListTables", rpc::ProtoHandler<v1::ListReplayTablesRequest, v1::ListReplayTablesResponse>(
+                         [this](const auto& request) { return List(request); })},
+      {"Insert", [this](std::shared_ptr<rpc::ServerCall> call) { inserts_.Handle(std::move(call)); }},
+      {"Sample", [this](std::shared_ptr<rpc::ServerCall> call) { samples_.Handle(std::move(call)); }},
+      {"UpdatePriorities",
+       rpc::ProtoHandler<v1::ReplayUpdatePrioritiesRequest, v1::ReplayUpdatePrioritiesResponse>(
+           [this](const auto& request) { return UpdatePriorities(request); })},
+      {"SetLimits", rpc::ProtoHandler<v1::ReplaySetLimitsRequest, v1::ReplaySetLimitsResponse>(
+                        [this](const auto& request) { return SetLimits(request); })},
+      {"Reset", rpc::ProtoHandler<v1::ReplayResetRequest, v1::ReplayResetResponse>(
+                    [this](const auto& request) { return Reset(request); })},
+      {"Explain", rpc::ProtoHandler<v1::ReplayExplainRequest, v1::ReplayExplainResponse>(
+                      [this](const auto& request) { return Explain(request); })},
+      {"Peek", rpc::ProtoHandler<v1::ReplayPeekRequest, v1::ReplayPeekResponse>(
+                   [this](const auto& request) { return Peek(request); })},
+      {"SaveCheckpoint",
+       rpc::AsyncProtoHandler<v1::ReplaySaveCheckpointRequest, v1::ReplaySaveCheckpointResponse>(
+           [this](std::shared_ptr<rpc::ServerCall>, const v1::ReplaySaveCheckpointRequest&,
+                  const rpc::Reply<v1::ReplaySaveCheckpointResponse>& reply) {
+             background_.RunSoon([this, reply] { reply(SaveCheckpoint()); });
+           })},
+  };
+  return service;
+}
+
+absl::Status ReplayServerImpl::CreateTable(const v1::ReplayTableOptions& message) {
+  TANDEM_ASSIGN_OR_RETURN(const TableOptions options, FromProto(message));
+  return tables_.Create(options);
+}
+
+absl::StatusOr<v1::CreateReplayTableResponse> ReplayServerImpl::Create(
+    const v1::CreateReplayTableRequest& request) {
+  TANDEM_RETURN_IF_ERROR(Annotate(CreateTable(request.options()), options_.name));
+  return v1::CreateReplayTableResponse();
+}
+
+v1::ReplayTableInfo ReplayServerImpl::InfoOf(const ServedTable& served) const {
+  v1::ReplayTableInfo info = ToProto(served.table->Info());
+  info.set_lost_items(served.fence.lost_items());
+  info.set_repeated_inserts(served.fence.repeated());
+  return info;
+}
+
+v1::ListReplayTablesResponse ReplayServerImpl::State() const {
+  v1::ListReplayTablesResponse response;
+  response.set_server_incarnation(incarnation_);
+  response.set_chunk_bytes(memory_.bytes());
+  response.set_max_memory_bytes(options_.max_memory_bytes);
+  response.set_parked_calls(parked_.calls());
+  response.set_parked_bytes(parked_.bytes());
+  response.set_uptime_s(absl::ToDoubleSeconds(options_.clock->Now() - started_));
+  for (const std::shared_ptr<ServedTable>& served : tables_.All()) *response.add_tables() = InfoOf(*served);
+  return response;
+}
+
+absl::StatusOr<v1::ListReplayTablesResponse> ReplayServerImpl::List(
+    const v1::ListReplayTablesRequest& request) const {
+  v1::ListReplayTablesResponse response = State();
+  if (request.table().empty()) return response;
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<ServedTable> served, tables_.Find(request.table()));
+  response.clear_tables();
+  *response.add_tables() = InfoOf(*served);
+  return response;
+}
+
+absl::StatusOr<v1::ReplayUpdatePrioritiesResponse> ReplayServerImpl::UpdatePriorities(
+    const v1::ReplayUpdatePrioritiesRequest& request) {
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<ServedTable> served, tables_.Find(request.table()));
+  TANDEM_ASSIGN_OR_RETURN(const uint64_t changed,
+                          served->table->UpdatePriorities(request.keys(), request.priorities()));
+  v1::ReplayUpdatePrioritiesResponse response;
+  response.set_changed(changed);
+  return response;
+}
+
+absl::StatusOr<v1::ReplaySetLimitsResponse> ReplayServerImpl::SetLimits(
+    const v1::ReplaySetLimitsRequest& request) {
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<ServedTable> served, tables_.Find(request.table()));
+  const TableOptions options = served->table->Info().options;
+  RateLimit limit = options.limit;
+  if (request.has_samples_per_insert()) limit.samples_per_insert = request.samples_per_insert();
+  if (request.has_min_diff()) limit.min_diff = request.min_diff();
+  if (request.has_max_diff()) limit.max_diff = request.max_diff();
+  if (request.has_min_size()) limit.min_size = request.min_size();
+  TANDEM_RETURN_IF_ERROR(
+      served->table->SetLimits(limit, request.has_max_items() ? request.max_items() : options.max_items,
+                               request.has_max_bytes() ? request.max_bytes() : options.max_bytes));
+  v1::ReplaySetLimitsResponse response;
+  *response.mutable_table() = InfoOf(*served);
+  return response;
+}
+
+absl::StatusOr<v1::ReplayResetResponse> ReplayServerImpl::Reset(const v1::ReplayResetRequest& request) {
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<ServedTable> served, tables_.Find(request.table()));
+  const uint64_t before = served->table->Info().removals.by_reset;
+  served->table->Reset();
+  v1::ReplayResetResponse response;
+  response.set_removed(served->table->Info().removals.by_reset - before);
+  return response;
+}
+
+absl::StatusOr<v1::ReplayExplainResponse> ReplayServerImpl::Explain(
+    const v1::ReplayExplainRequest& request) const {
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<ServedTable> served, tables_.Find(request.table()));
+  const v1::ReplayTableInfo info = InfoOf(*served);
+  v1::ReplayExplainResponse response;
+  const std::string table = absl::StrCat("table '", request.table(), "' ");
+  response.add_reasons(info.why_no_insert().empty() ? absl::StrCat(table, "takes inserts")
+                                                    : info.why_no_insert());
+  response.add_reasons(info.why_no_sample().empty() ? absl::StrCat(table, "gives samples")
+                                                    : info.why_no_sample());
+  if (info.waiting_inserts() + info.waiting_samples() > 0) {
+    response.add_reasons(
+        absl::StrCat(Counted(static_cast<int64_t>(info.waiting_inserts()), "insert"), " and ",
+                     Counted(static_cast<int64_t>(info.waiting_samples()), "sample"), " wait"));
+  }
+  if (info.lost_items() > 0) {
+    response.add_reasons(
+        absl::StrCat(Counted(static_cast<int64_t>(info.lost_items()), "item"),
+                     " were acknowledged and then lost, because the server ended after its last checkpoint"));
+  }
+  return response;
+}
+
+absl::StatusOr<v1::ReplayPeekResponse> ReplayServerImpl::Peek(const v1::ReplayPeekRequest& request) const {
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<ServedTable> served, tables_.Find(request.table()));
+  if (request.count() < 1 || request.count() > kMaxPeek) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Peek of ", request.count(), " items; the number must be in [1, ", kMaxPeek, "]"));
+  }
+  v1::ReplayPeekResponse response;
+  uint32_t next = request.next();
+  for (const ItemStore::Item& item : served->table->Peek(request.count(), &next)) {
+    v1::ReplayItemInfo& info = *response.add_items();
+    info.set_key(item.key);
+    info.set_priority(item.priority);
+    info.set_times_sampled(item.times_sampled);
+    info.set_serial(item.serial);
+    info.set_min_version(item.trajectory->min_version);
+    info.set_max_version(item.trajectory->max_version);
+    for (size_t c = 0; c < item.trajectory->slices_end.size(); ++c) {
+      info.add_steps(static_cast<uint32_t>(item.trajectory->steps(c)));
+    }
+  }
+  response.set_next(next);
+  return response;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ReplayServer>> ReplayServer::Make(const ReplayServerOptions& options) {
+  auto server = std::make_unique<ReplayServerImpl>(options);
+  TANDEM_RETURN_IF_ERROR(Annotate(server->Restore(), options.name));
+  server->StartCheckpoints();
+  return std::unique_ptr<ReplayServer>(std::move(server));
+}
+
+}  // namespace tandem::replay

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TANDEM_REPLAY_SERVER_REPLAY_SERVER_H_
+#define TANDEM_REPLAY_SERVER_REPLAY_SERVER_H_
+
+// The service tandem.v1.Replay over tables in this process (proto/tandem/v1/replay.proto).
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "rpc/service.h"
+#include "tandem/v1/replay.pb.h"
+
+namespace tandem::replay {
+
+namespace v1 = ::tandem::v1;
+
+struct ReplayServerOptions {
+  std::string name = "replay/0";  // in errors
+  // Limits the chunks in memory, of items, writers and answers. Further inserts are refused. 0: no limit.
+  uint64_t max_memory_bytes = 0;
+  // Limits the requests of calls that wait. Further ones that would have to wait fail with Unavailable.
+  uint64_t max_parked_bytes = uint64_t{256} << 20;
+  size_t max_message_bytes = size_t{1} << 30;
+  // A call waits at most this long, even if its deadline is later.
+  absl::Duration max_wait = absl::Hours(1);
+  // Where checkpoints are. At the start the newest one is restored. Empty: there are none.
+  std::string checkpoint_directory;
+  // How often a checkpoint is written; InfiniteDuration: only by the method SaveCheckpoint.
+  absl::Duration checkpoint_every = absl::InfiniteDuration();
+  Clock* clock = Clock::Real();
+};
+
+// A replay server without its transport. Thread-safe.
+class ReplayServer {
+ public:
+  // Makes a server and restores the newest checkpoint, which blocks on the disk. Errors are those of reading
+  // it (replay/checkpoint/checkpoint.h).
+  static absl::StatusOr<std::unique_ptr<ReplayServer>> Make(const ReplayServerOptions& options);
+  virtual ~ReplayServer() = default;
+
+  // Returns the service, whose handlers must not be called after this object is destroyed.
+  virtual rpc::Service service() = 0;
+  // Writes a checkpoint. Blocks on the disk; one at a time. FailedPrecondition: there is no directory for it.
+  virtual absl::StatusOr<v1::ReplaySaveCheckpointResponse> SaveCheckpoint() = 0;
+  // Returns what ListTables returns for all tables.
+  virtual v1::ListReplayTablesResponse State() const = 0;
+  // Creates a table, as the method does.
+  virtual absl::Status CreateTable(const v1::ReplayTableOptions& options) = 0;
+  // Ends all calls that wait with Cancelled, and the writing of checkpoints. Idempotent.
+  virtual void Stop() = 0;
+};
+
+}  // namespace tandem::replay
+
+#endif  // TANDEM_REPLAY_SERVER_REPLAY_SERVER_H_

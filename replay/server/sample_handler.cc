@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "replay/server/sample_handler.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "replay/table/batch.h"
+#include "replay/wire/messages.h"
+#include "rpc/wire/bulk_codec.h"
+
+namespace tandem::replay {
+namespace {
+
+constexpr size_t kMaxSamplerName = 256;
+
+// Returns the bytes of the values of all items.
+uint64_t ValueBytes(const Sample& sample) {
+  uint64_t bytes = 0;
+  for (const SampledItem& item : sample.items) {
+    const Signature& signature = *item.trajectory->layout->items;
+    for (size_t c = 0; c < signature.size(); ++c)
+      bytes += item.trajectory->steps(c) * signature.step_bytes(c);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::shared_ptr<SampleHandler::Sampler> SampleHandler::FindSampler(const std::string& name) {
+  if (name.empty()) return std::make_shared<Sampler>();
+  absl::MutexLock lock(&mutex_);
+  const auto found = samplers_.find(name);
+  if (found != samplers_.end()) return found->second;
+  if (samplers_.size() >= kMaxSamplers) {
+    auto oldest = samplers_.begin();
+    absl::Time when = absl::InfiniteFuture();
+    for (auto it = samplers_.begin(); it != samplers_.end(); ++it) {
+      absl::MutexLock one(&it->second->mutex);
+      if (it->second->last_request < when) {
+        when = it->second->last_request;
+        oldest = it;
+      }
+    }
+    samplers_.erase(oldest);
+  }
+  return samplers_.emplace(name, std::make_shared<Sampler>()).first->second;
+}
+
+absl::StatusOr<std::shared_ptr<SampleHandler::Answer>> SampleHandler::FindAnswer(
+    const v1::ReplaySampleRequest& request, Sampler* sampler, bool* created) {
+  if (request.incarnation() < sampler->incarnation) {
+    return absl::FailedPreconditionError(absl::StrCat("sampler '", request.sampler(), "' of incarnation ",
+                                                      request.incarnation(), " has been replaced by one of ",
+                                                      sampler->incarnation,
+                                                      ", which uses the same name: stop one of the two"));
+  }
+  if (request.incarnation() > sampler->incarnation) {
+    sampler->incarnation = request.incarnation();
+    sampler->answers.clear();
+  }
+  std::map<uint64_t, std::shared_ptr<Answer>>& answers = sampler->answers;
+  if (!request.sampler().empty()) {
+    if (request.sequence() <= request.acknowledged()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "sampler '", request.sampler(), "': sequence ", request.sequence(), " and acknowledged ",
+          request.acknowledged(), "; sequences count from 1 and exceed what is acknowledged"));
+    }
+    answers.erase(answers.begin(), answers.upper_bound(request.acknowledged()));
+  }
+  std::shared_ptr<Answer>& answer = answers[request.sequence()];
+  *created = answer == nullptr;
+  if (*created) answer = std::make_shared<Answer>();
+  const std::shared_ptr<Answer> result = answer;
+  while (answers.size() > kKeptAnswers) answers.erase(answers.begin());
+  return result;
+}
+
+void SampleHandler::Handle(std::shared_ptr<rpc::ServerCall> call) {
+  v1::ReplaySampleRequest request;
+  absl::Status status = rpc::internal::ParseRequest(*call, &request);
+  if (!status.ok()) return call->Finish(std::move(status));
+  if (request.sampler().size() > kMaxSamplerName) {
+    return call->Finish(
+        absl::InvalidArgumentError(absl::StrCat("a sampler's name has ", request.sampler().size(),
+                                                " bytes; it must have at most ", kMaxSamplerName)));
+  }
+  absl::StatusOr<std::shared_ptr<ServedTable>> served = tables_.Find(request.table());
+  if (!served.ok()) return call->Finish(served.status());
+  const std::string client = call->caller().member.empty() ? request.sampler() : call->caller().member;
+  const std::shared_ptr<Sampler> sampler = FindSampler(request.sampler());
+  std::shared_ptr<Answer> answer;
+  std::shared_ptr<rpc::ServerCall> replaced;
+  std::shared_ptr<const Sample> ready;
+  bool created = false;
+  {
+    absl::MutexLock lock(&sampler->mutex);
+    sampler->last_request = options_.clock->Now();
+    absl::StatusOr<std::shared_ptr<Answer>> found = FindAnswer(request, sampler.get(), &created);
+    if (!found.ok()) {
+      status = found.status();
+    } else if (answer = *std::move(found); answer->sample != nullptr) {
+      ready = answer->sample;
+    } else {
+      replaced = std::exchange(answer->call, call);
+      if (answer->parked != nullptr) answer->parked->Over();
+      answer->parked = parked_.NewEntry();
+      answer->table = (*served)->table;
+    }
+  }
+  if (!status.ok()) return call->Finish(std::move(status));
+  if (ready != nullptr) return Respond(*ready, request.table(), call.get());
+  if (replaced != nullptr)
+    replaced->Finish(absl::AbortedError("a repetition of this request has replaced it"));
+  if (created) {
+    Start(request, sampler, answer, client);
+  } else {
+    Park(sampler, answer, request.no_wait());
+  }
+}
+
+void SampleHandler::Start(const v1::ReplaySampleRequest& request, const std::shared_ptr<Sampler>& sampler,
+                          const std::shared_ptr<Answer>& answer, const std::string& client) {
+  const uint64_t ticket = answer->table->StartSample(
+      {.batch = request.batch(), .min_batch = request.min_batch()}, client,
+      [this, sampler, sequence = request.sequence(), answer](absl::StatusOr<Sample> sample) {
+        Done(sampler, sequence, answer, std::move(sample));
+      });
+  if (ticket == 0) return;
+  {
+    absl::MutexLock lock(&sampler->mutex);
+    answer->ticket = ticket;
+  }
+  Park(sampler, answer, request.no_wait());
+}
+
+void SampleHandler::Park(const std::shared_ptr<Sampler>& sampler, const std::shared_ptr<Answer>& answer,
+                         bool no_wait) {
+  std::shared_ptr<rpc::ServerCall> call;
+  std::shared_ptr<ParkedCalls::Entry> parked;
+  uint64_t ticket = 0;
+  {
+    absl::MutexLock lock(&sampler->mutex);
+    call = answer->call;
+    parked = answer->parked;
+    ticket = answer->ticket;
+  }
+  if (call == nullptr || ticket == 0) return;  // it has been answered; or the call that starts it parks it
+  const std::shared_ptr<Table> table = answer->table;
+  if (no_wait) return table->Expire(ticket);
+  if (!parked_.Park(parked, *call, call->request().size(), [table, ticket] { table->Expire(ticket); })) {
+    return table->Cancel(ticket, absl::UnavailableError(absl::StrCat(
+                                     options_.server, ": calls that wait hold ", parked_.bytes(),
+                                     " bytes and may hold ", parked_.max_bytes(), " (--max-parked)")));
+  }
+  // The hook must not own the call, which the answer refers to; the table's end of the call is all it needs.
+  std::weak_ptr<Answer> weak = answer;
+  const rpc::ServerCall* const asking = call.get();
+  call->OnCancel([table, ticket, weak, sampler, asking] {
+    if (const std::shared_ptr<Answer> waiting = weak.lock()) {
+      {
+        absl::MutexLock lock(&sampler->mutex);
+        if (waiting->call.get() != asking) return;  // a repetition waits in its place
+      }
+      table->Cancel(ticket, absl::CancelledError("the client is gone"));
+    }
+  });
+}
+
+void SampleHandler::Done(const std::shared_ptr<Sampler>& sampler, uint64_t sequence,
+                         const std::shared_ptr<Answer>& answer, absl::StatusOr<Sample> sample) {
+  std::shared_ptr<rpc::ServerCall> call;
+  std::shared_ptr<ParkedCalls::Entry> parked;
+  std::shared_ptr<const Sample> drawn;
+  if (sample.ok()) drawn = std::make_shared<const Sample>(*std::move(sample));
+  {
+    absl::MutexLock lock(&sampler->mutex);
+    call = std::exchange(answer->call, nullptr);
+    parked = answer->parked;
+    answer->sample = drawn;
+    const auto found = sampler->answers.find(sequence);
+    if (drawn == nullptr && found != sampler->answers.end() && found->second == answer) {
+      sampler->answers.erase(found);
+    }
+  }
+  parked->Over();
+  if (drawn == nullptr) return call->Finish(sample.status());
+  Respond(*drawn, answer->table->name(), call.get());
+}
+
+void SampleHandler::Respond(const Sample& sample, const std::string& table, rpc::ServerCall* call) {
+  if (const uint64_t bytes = ValueBytes(sample); bytes > options_.max_message_bytes / 2) {
+    return call->Finish(absl::ResourceExhaustedError(absl::StrCat(
+        options_.server, ", table '", table, "': a batch of ", sample.items.size(), " items has ", bytes,
+        " bytes, and a response may have ", options_.max_message_bytes / 2, ": ask for a smaller batch")));
+  }
+  size_t total = 0;
+  std::shared_ptr<char> memory;
+  const Batch batch = GatherBatch(sample, [&](size_t bytes) {
+    total = bytes;
+    memory = call->ResponseMemory(bytes);
+    if (memory == nullptr) memory = buffers_.Get(bytes);
+    return memory;
+  });
+  v1::ReplaySampleResponse response;
+  response.mutable_keys()->Add(batch.keys.begin(), batch.keys.end());
+  response.mutable_probabilities()->Add(batch.probabilities.begin(), batch.probabilities.end());
+  response.mutable_priorities()->Add(batch.priorities.begin(), batch.priorities.end());
+  response.mutable_times_sampled()->Add(batch.times_sampled.begin(), batch.times_sampled.end());
+  response.mutable_min_versions()->Add(batch.min_versions.begin(), batch.min_versions.end());
+  response.mutable_max_versions()->Add(batch.max_versions.begin(), batch.max_versions.end());
+  response.set_table_items(batch.table_items);
+  response.set_mass(batch.mass);
+  for (const BatchColumn& column : batch.columns) {
+    v1::ReplayBatchColumn& message = *response.add_columns();
+    *message.mutable_column() = ToProto(column.column);
+    message.set_steps(column.steps);
+    message.mutable_lengths()->Add(column.lengths.begin(), column.lengths.end());
+    message.set_offset(static_cast<uint64_t>(column.data.get() - memory.get()));
+    message.set_bytes(column.bytes);
+  }
+  const char* const data = memory.get();
+  call->Finish(rpc::EncodeBulk(response, Bytes(Slice(std::move(memory), data, total))));
+}
+
+}  // namespace tandem::replay

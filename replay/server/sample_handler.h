@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TANDEM_REPLAY_SERVER_SAMPLE_HANDLER_H_
+#define TANDEM_REPLAY_SERVER_SAMPLE_HANDLER_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "base/buffer_pool.h"
+#include "base/clock.h"
+#include "replay/server/parked_calls.h"
+#include "replay/server/served_table.h"
+#include "rpc/service.h"
+#include "tandem/v1/replay.pb.h"
+
+namespace tandem::replay {
+
+// Handles the method Sample: keeps the last answers of each sampler, so that a repeated request gets the same
+// items, and copies the values of items into responses. Thread-safe. Lock order: the handler's mutex, then a
+// sampler's.
+class SampleHandler {
+ public:
+  static constexpr size_t kKeptAnswers = 16;
+  static constexpr size_t kMaxSamplers = 4096;
+  struct Options {
+    std::string server;  // for errors: "replay/0"
+    size_t max_message_bytes = size_t{1} << 30;
+    Clock* clock = nullptr;
+  };
+  // All arguments must outlive the handler.
+  SampleHandler(Options options, ServedTables* tables, ParkedCalls* parked)
+      : options_(std::move(options)), tables_(*tables), parked_(*parked) {}
+
+  // Does not block. Finishes the call, now or later.
+  void Handle(std::shared_ptr<rpc::ServerCall> call);
+
+ private:
+  // The request of one sequence, and its sample once it has been drawn.
+  struct Answer {
+    std::shared_ptr<rpc::ServerCall> call;  // the newest one that asks; nullptr: it has been answered
+    std::shared_ptr<ParkedCalls::Entry> parked;
+    std::shared_ptr<Table> table;
+    uint64_t ticket = 0;
+    std::shared_ptr<const Sample> sample;
+  };
+  struct Sampler {
+    absl::Mutex mutex;
+    uint64_t incarnation ABSL_GUARDED_BY(mutex) = 0;
+    std::map<uint64_t, std::shared_ptr<Answer>> answers ABSL_GUARDED_BY(mutex);  // by sequence
+    absl::Time last_request ABSL_GUARDED_BY(mutex);
+  };
+
+  std::shared_ptr<Sampler> FindSampler(const std::string& name);
+  // Returns the answer of this sequence, or makes one and sets `*created`.
+  absl::StatusOr<std::shared_ptr<Answer>> FindAnswer(const v1::ReplaySampleRequest& request, Sampler* sampler,
+                                                     bool* created)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(sampler->mutex);
+  void Start(const v1::ReplaySampleRequest& request, const std::shared_ptr<Sampler>& sampler,
+             const std::shared_ptr<Answer>& answer, const std::string& client);
+  void Done(const std::shared_ptr<Sampler>& sampler, uint64_t sequence, const std::shared_ptr<Answer>& answer,
+            absl::StatusOr<Sample> sample);
+  // Lets the answer's call wait until its deadline.
+  void Park(const std::shared_ptr<Sampler>& sampler, const std::shared_ptr<Answer>& answer, bool no_wait);
+  void Respond(const Sample& sample, const std::string& table, rpc::ServerCall* call);
+
+  const Options options_;
+  ServedTables& tables_;
+  ParkedCalls& parked_;
+  BufferPool buffers_;
+  absl::Mutex mutex_;
+  std::map<std::string, std::shared_ptr<Sampler>> samplers_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace tandem::replay
+
+#endif  // TANDEM_REPLAY_SERVER_SAMPLE_HANDLER_H_

@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "replay/server/replay_server.h"
+
+#include <atomic>
+#include <cmath>
+#include <map>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "base/random.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "replay/client/sampler.h"
+#include "rpc/wire/bulk_codec.h"
+#include "tests/replay/server/replay_peer.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::replay {
+namespace {
+
+using ::tandem::testing::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::IdsOf;
+using testing::IdWriter;
+using testing::ReplaceableServer;
+using testing::WriteId;
+
+constexpr auto kInvalidArgument = absl::StatusCode::kInvalidArgument;
+
+TEST(ReplayServer, GivesBackWhatAWriterHasWritten) {
+  ReplaceableServer server;
+  RemoteReplay replay(server.channel());
+  TANDEM_ASSERT_OK(replay.CreateTable(TableOptions::Queue("queue", 100)));
+  auto writer = Writer::Create(&replay, {{.name = "x", .dtype = DType::kI32}, {.name = "pair", .shape = {2}}},
+                               {.name = "actor/0", .chunk_steps = 3});
+  TANDEM_ASSERT_OK(writer);
+  for (int32_t i = 0; i < 8; ++i) {
+    const std::vector<int32_t> x = {i};
+    const std::vector<float> pair = {static_cast<float>(i), 0.5f};
+    TANDEM_ASSERT_OK((*writer)->Append({x, pair}, {.policy_version = i}));
+  }
+  TANDEM_ASSERT_OK((*writer)->CreateItem("queue", 2.5, (*writer)->Last(4)));
+  TANDEM_ASSERT_OK((*writer)->CreateItem(
+      "queue", std::nullopt, {{"x", "x", (*writer)->Last(2)}, {"pair", "pair", (*writer)->Last(1, 5)}}));
+  TANDEM_ASSERT_OK((*writer)->Flush());
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Batch batch, replay.Sample("queue", {.batch = 2}));
+  ASSERT_EQ(batch.size(), 2u);
+  EXPECT_THAT(batch.Find("x")->lengths, ElementsAre(4, 2));
+  EXPECT_THAT(batch.Find("x")->values<int32_t>(), ElementsAre(4, 5, 6, 7, 6, 7));
+  EXPECT_THAT(batch.Find("pair")->lengths, ElementsAre(4, 1));
+  EXPECT_THAT(batch.Find("pair")->values<float>(), ElementsAre(4, 0.5, 5, 0.5, 6, 0.5, 7, 0.5, 2, 0.5));
+  EXPECT_THAT(batch.priorities, ElementsAre(2.5, 2.5));
+  EXPECT_THAT(batch.min_versions, ElementsAre(4, 2));
+  EXPECT_THAT(batch.max_versions, ElementsAre(7, 7));
+  EXPECT_EQ(server.Info("queue").last_inserter(), "actor/0");
+}
+
+TEST(ReplayServer, AWriterSendsEachChunkOnceAndItemsShareIt) {
+  std::atomic<size_t> inserts{0};
+  ReplaceableServer server({}, [&](absl::string_view method, int64_t) {
+    if (absl::StrContains(method, "Insert")) ++inserts;
+    return rpc::Fault();
+  });
+  RemoteReplay replay(server.channel());
+  TANDEM_ASSERT_OK(replay.CreateTable(TableOptions::Uniform("replay", 1000, 1)));
+  const auto writer = IdWriter(&replay, "actor/0", /*chunk_steps=*/4);
+  for (int64_t id = 0; id < 40; ++id) TANDEM_ASSERT_OK(WriteId(*writer, "replay", id));
+  TANDEM_ASSERT_OK(writer->Flush());
+  EXPECT_EQ(server.Info("replay").items(), 40u);
+  EXPECT_EQ(server.Info("replay").bytes(), 40u * (8 + 1 + 8));
+  EXPECT_GE(server.server().State().chunk_bytes(), 40u * (8 + 1 + 8));
+  EXPECT_LE(inserts, 25u);
+}
+
+TEST(ReplayServer, CallsThatWaitHoldNoThreadAndEndWithTheReason) {
+  ReplaceableServer server;  // the loopback has one thread, so a handler that blocks would block all calls
+  RemoteReplay replay(server.channel());
+  TANDEM_ASSERT_OK(replay.CreateTable(TableOptions::Queue("queue", 2)));
+  const auto writer = IdWriter(&replay, "actor/0", 1);
+  const absl::Time soon = absl::InfinitePast();
+  TANDEM_ASSERT_OK(WriteId(*writer, "queue", 1, soon));
+  TANDEM_ASSERT_OK(WriteId(*writer, "queue", 2, soon));
+  EXPECT_THAT(WriteId(*writer, "queue", 3, soon),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       HasSubstr("2 inserts x 1 - 0 samples reaches max_diff 2")));
+  std::thread waiting([&] { TANDEM_EXPECT_OK(writer->Flush()); });
+  while (server.server().State().parked_calls() == 0) std::this_thread::yield();
+  EXPECT_GT(server.server().State().parked_bytes(), 0u);
+  EXPECT_EQ(server.Info("queue").waiting_inserts(), 1u);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Batch batch, replay.Sample("queue", {.batch = 2}));
+  EXPECT_THAT(IdsOf(batch), ElementsAre(1, 2));
+  waiting.join();
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Batch last, replay.Sample("queue", {.batch = 1}));
+  EXPECT_THAT(IdsOf(last), ElementsAre(3));
+  EXPECT_THAT(replay.Sample("queue", {.batch = 1}, soon),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("gives no samples: it holds 0 items")));
+  EXPECT_THAT(replay.Sample("queue", {.batch = 1}, MonotonicNow() + absl::Milliseconds(60)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded));
+  // The server ends its part of the last call by its own timer.
+  while (server.server().State().parked_calls() > 0) std::this_thread::yield();
+  while (server.server().State().parked_bytes() > 0) std::this_thread::yield();
+}
+
+TEST(ReplayServer, RequestsThatWaitBeyondTheMemoryForThemAreRefused) {
+  ReplaceableServer server({.max_parked_bytes = 10});
+  RemoteReplay replay(server.channel());
+  TANDEM_ASSERT_OK(replay.CreateTable(TableOptions::Queue("queue", 1)));
+  const auto writer = IdWriter(&replay, "actor/0", 1);
+  TANDEM_ASSERT_OK(WriteId(*writer, "queue", 1));
+  EXPECT_THAT(WriteId(*writer, "queue", 2, MonotonicNow() + absl::Milliseconds(300)),
+              ::testing::Not(tandem::testing::IsOk()));
+  EXPECT_EQ(server.server().State().parked_calls(), 0u);
+  EXPECT_EQ(server.Info("queue").items(), 1u);
+}
+
+TEST(ReplayServer, ChunksBeyondTheMemoryLimitAreRefused) {
+  ReplaceableServer server({.max_memory_bytes = 100});
+  RemoteReplay replay(server.channel());
+  TANDEM_ASSERT_OK(replay.CreateTable(TableOptions::Uniform("replay", 1000, 1)));
+  const auto writer = IdWriter(&replay, "actor/0", 1);
+  absl::Status status;
+  for (int64_t id = 0; status.ok() && id < 100; ++id) status = WriteId(*writer, "replay", id);
+  EXPECT_THAT(status,
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       ::testing::AllOf(HasSubstr("may hold 100"), HasSubstr("replay/0, table 'replay'"))));
+  EXPECT_LE(server.server().State().chunk_bytes(), 100u);
+}
+
+TEST(ReplayServer, ARepeatedSampleGetsTheSameItems) {
+  ReplaceableServer server;
+  RemoteReplay replay(server.channel());
+  TANDEM_ASSERT_OK(replay.CreateTable(TableOptions::Queue("queue", 100)));
+  const auto writer = IdWriter(&replay, "actor/0", 1);
+  for (int64_t id = 0; id < 10; ++id) TANDEM_ASSERT_OK(WriteId(*writer, "queue", id));
+  const auto sample = [&](uint64_t sequence, uint64_t acknowledged, uint64_t incarnation = 5) {
+    absl::Notification done;
+    absl::StatusOr<Batch> batch;
+    replay.StartSample("queue", {.batch = 2},
+                       {.sampler = "learner",
+                        .incarnation = incarnation,
+                        .sequence = sequence,
+                        .acknowledged = acknowledged},
+                       absl::ZeroDuration(), {}, [&](absl::StatusOr<Batch> result) {
+                         batch = std::move(result);
+                         done.Notify();
+                       });
+    done.WaitForNotification();
+    return batch;
+  };
+  EXPECT_THAT(IdsOf(*sample(1, 0)), ElementsAre(0, 1));
+  EXPECT_THAT(IdsOf(*sample(2, 0)), ElementsAre(2, 3));
+  EXPECT_THAT(IdsOf(*sample(1, 0)), ElementsAre(0, 1));
+  EXPECT_THAT(IdsOf(*sample(2, 1)), ElementsAre(2, 3));
+  EXPECT_THAT(sample(1, 1), StatusIs(kInvalidArgument, HasSubstr("sequence 1 and acknowledged 1")));
+  EXPECT_THAT(IdsOf(*sample(1, 0, 6)), ElementsAre(4, 5)) << "a sampler that has started again";
+  EXPECT_THAT(sample(3, 2, 5), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("replaced")));
+}
+
+TEST(ReplayServer, APrefetchingSamplerGetsEveryItemOfAQueueOnce) {
+  ReplaceableServer server;
+  RemoteReplay replay(server.channel());
+  TANDEM_ASSERT_OK(replay.CreateTable(TableOptions::Queue("queue", 8)));
+  constexpr int64_t kItems = 300;
+  std::thread writing([&] {
+    const auto writer = IdWriter(&replay, "actor/0", 3);
+    for (int64_t id = 0; id < kItems; ++id) TANDEM_EXPECT_OK(WriteId(*writer, "queue", id));
+    TANDEM_EXPECT_OK(writer->Flush());
+  });
+  auto sampler =
+      Sampler::Create(&replay, {.name = "learner", .table = "queue", .size = {.batch = 3}, .prefetch = 4});
+  TANDEM_ASSERT_OK(sampler);
+  for (int64_t id = 0; id < kItems; id += 3) {
+    TANDEM_ASSERT_OK_AND_ASSIGN(const Batch batch, (*sampler)->Next());
+    EXPECT_THAT(IdsOf(batch), ElementsAre(id, id + 1, id + 2));
+  }
+  writing.join();
+  EXPECT_THAT((*sampler)->Next(MonotonicNow() + absl::Milliseconds(20)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded));
+}
+
+// Answers are lost, requests are lost and requests arrive twice; every item must be sampled exactly once.
+TEST(ReplayServer, TheLedgerClosesUnderFaults) {
+  for (const uint64_t seed : {1u, 2u, 3u}) {
+    std::atomic<int> faults{0};
+    ReplaceableServer server({}, [seed, &faults](absl::string_view method, int64_t index) {
+      CounterRandom random(seed, static_cast<uint64_t>(index));
+      const bool covered = absl::StrContains(method, "Insert") || absl::StrContains(method, "Sample");
+      if (!covered || random.Below(3) != 0) return rpc::Fault();
+      ++faults;
+      constexpr rpc::Fault::Kind kKinds[] = {rpc::Fault::Kind::kFailBefore, rpc::Fault::Kind::kFailAfter,
+                                             rpc::Fault::Kind::kDuplicate};
+      return rpc::Fault{.kind = kKinds[random.Below(3)]};
+    });
+    RemoteReplay replay(server.channel());
+    TANDEM_ASSERT_OK(replay.CreateTable(TableOptions::Queue("queue", 5)));
+    constexpr int64_t kWriters = 3, kItems = 60;
+    std::vector<std::thread> threads;
+    for (int64_t w = 0; w < kWriters; ++w) {
+      threads.emplace_back([&, w] {
+        const auto writer = IdWriter(&replay, absl::StrCat("actor/", w), 2);
+        for (int64_t i = 0; i < kItems; ++i) TANDEM_EXPECT_OK(WriteId(*writer, "queue", w * kItems + i));
+        TANDEM_EXPECT_OK(writer->Flush());
+      });
+    }
+    std::map<int64_t, int> seen;
+    auto sampler =
+        Sampler::Create(&replay, {.name = "learner", .table = "queue", .size = {.batch = 4, .min_batch = 1}});
+    TANDEM_ASSERT_OK(sampler);
+    while (seen.size() < kWriters * kItems) {
+      const auto batch = (*sampler)->Next();
+      TANDEM_ASSERT_OK(batch);
+      for (const int64_t id : IdsOf(*batch)) EXPECT_EQ(++seen[id], 1) << "item " << id;
+    }
+    for (std::thread& thread : threads) thread.join();
+    const v1::ReplayTableInfo info = server.Info("queue");
+    EXPECT_EQ(info.total_inserts(), static_cast<uint64_t>(kWriters * kItems));
+    EXPECT_EQ(info.consumed(), info.total_inserts());
+    EXPECT_EQ(info.items(), 0u);
+    EXPECT_EQ(info.lost_items(), 0u);
+    EXPECT_GT(faults, 20);
+  }
+}
+
+TEST(ReplayServer, AServerThatStartsAgainGetsTheChunksAgainAndCountsWhatWasLost) {
+  ReplaceableServer server;
+  RemoteReplay replay(server.channel());
+  const TableOptions options = TableOptions::Uniform("replay", 1000, 1);
+  TANDEM_ASSERT_OK(replay.CreateTable(options));
+  const auto writer = IdWriter(&replay, "actor/0", 1);
+  for (int64_t id = 0; id < 10; ++id) TANDEM_ASSERT_OK(WriteId(*writer, "replay", id));
+  server.Restart();
+  TANDEM_ASSERT_OK(replay.CreateTable(options));
+  // This item refers to chunks that only the earlier server had.
+  TANDEM_ASSERT_OK(writer->CreateItem("replay", 1.0, writer->Last(8)));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Batch batch, replay.Sample("replay", {.batch = 1}));
+  EXPECT_THAT(IdsOf(batch), ElementsAre(2, 3, 4, 5, 6, 7, 8, 9));
+  EXPECT_EQ(server.Info("replay").lost_items(), 10u);
+  v1::ReplayExplainRequest request;
+  request.set_table("replay");
+  v1::ReplayExplainResponse reasons;
+  TANDEM_ASSERT_OK(replay.Call("Explain", request, &reasons));
+  EXPECT_THAT(reasons.reasons(), ElementsAre("table 'replay' takes inserts", "table 'replay' gives samples",
+                                             HasSubstr("10 items were acknowledged and then lost")));
+}
+
+TEST(ReplayServer, LimitsChangeWhileCallsWait) {
+  ReplaceableServer server;
+  RemoteReplay replay(server.channel());
+  TANDEM_ASSERT_OK(replay.CreateTable(TableOptions::Queue("queue", 1)));
+  const auto writer = IdWriter(&replay, "actor/0", 1);
+  TANDEM_ASSERT_OK(WriteId(*writer, "queue", 1));
+  std::thread waiting([&] { TANDEM_EXPECT_OK(WriteId(*writer, "queue", 2)); });
+  while (server.server().State().parked_calls() == 0) std::this_thread::yield();
+  v1::ReplaySetLimitsRequest request;
+  request.set_table("queue");
+  request.set_max_diff(0);
+  v1::ReplaySetLimitsResponse response;
+  EXPECT_THAT(replay.Call("SetLimits", request, &response),
+              StatusIs(kInvalidArgument, HasSubstr("at least 1 wide")));
+  request.set_max_diff(5);
+  request.set_max_items(5);
+  TANDEM_ASSERT_OK(replay.Call("SetLimits", request, &response));
+  waiting.join();
+  EXPECT_EQ(server.Info("queue").items(), 2u);
+  EXPECT_EQ(response.table().options().limit().max_diff(), 5);
+
+  v1::ReplayPeekRequest peek;
+  peek.set_table("queue");
+  peek.set_count(1);
+  v1::ReplayPeekResponse items;
+  TANDEM_ASSERT_OK(replay.Call("Peek", peek, &items));
+  ASSERT_EQ(items.items_size(), 1);
+  EXPECT_EQ(items.items(0).serial(), 1u);
+  EXPECT_THAT(items.items(0).steps(), ElementsAre(1));
+  peek.set_next(items.next());
+  TANDEM_ASSERT_OK(replay.Call("Peek", peek, &items));
+  EXPECT_EQ(items.items(0).serial(), 2u);
+  EXPECT_EQ(items.next(), 0u);
+  peek.set_count(0);
+  EXPECT_THAT(replay.Call("Peek", peek, &items), StatusIs(kInvalidArgument, HasSubstr("[1, 1000]")));
+
+  v1::ReplayResetRequest reset;
+  reset.set_table("queue");
+  v1::ReplayResetResponse removed;
+  TANDEM_ASSERT_OK(replay.Call("Reset", reset, &removed));
+  EXPECT_EQ(removed.removed(), 2u);
+}
+
+// Requests that no client of this program makes.
+class WrongRequests : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    TANDEM_ASSERT_OK(replay_.CreateTable(TableOptions::Prioritized("replay", 10, 1)));
+    request_.set_writer("stranger");
+    request_.set_incarnation(1);
+    request_.set_sequence(1);
+    request_.set_table("replay");
+    v1::ReplayColumn& column = *request_.add_step_columns();
+    column.set_name("id");
+    column.set_dtype(static_cast<uint32_t>(DType::kI64));
+    request_.add_item_columns()->set_name("id");
+    v1::ReplayChunk& chunk = *request_.add_chunks();
+    chunk.set_key(1);
+    chunk.set_steps(2);
+    request_.add_chunk_keys(1);
+    v1::ReplayItem& item = *request_.add_items();
+    for (const uint32_t number : {0, 0, 2}) item.add_slices(number);
+    item.add_slices_end(1);
+  }
+  absl::Status Send(const v1::ReplayInsertRequest& request, size_t payload = 16) {
+    return server_.channel()
+        ->Call("/tandem.v1.Replay/Insert", rpc::EncodeBulk(request, Bytes(std::string(payload, '\0'))), {})
+        .status();
+  }
+
+  ReplaceableServer server_;
+  RemoteReplay replay_{server_.channel()};
+  v1::ReplayInsertRequest request_;  // a correct one
+};
+
+TEST_F(WrongRequests, ACorrectOneIsTaken) {
+  TANDEM_EXPECT_OK(Send(request_));
+  EXPECT_EQ(server_.Info("replay").items(), 1u);
+}
+
+TEST_F(WrongRequests, AreRefusedAndLeaveTheServerAsItWas) {
+  const auto expect_refused = [&](const std::function<void(v1::ReplayInsertRequest&)>& spoil,
+                                  const std::string& why, absl::StatusCode code = kInvalidArgument,
+                                  size_t payload = 16) {
+    v1::ReplayInsertRequest request = request_;
+    spoil(request);
+    EXPECT_THAT(Send(request, payload), StatusIs(code, HasSubstr(why)));
+  };
+  expect_refused([](auto& r) { r.set_table("none"); }, "no table 'none'; there are: replay",
+                 absl::StatusCode::kNotFound);
+  expect_refused([](auto& r) { r.set_sequence(0); }, "count from 1");
+  expect_refused([](auto& r) { r.mutable_step_columns(0)->set_dtype(99); }, "dtype 99");
+  expect_refused([](auto& r) { r.mutable_step_columns(0)->add_shape(-5); }, "at least 1");
+  expect_refused([](auto& r) { r.mutable_step_columns(0)->add_shape(int64_t{1} << 60); }, "more than");
+  expect_refused([](auto& r) { r.clear_step_columns(); }, "0 columns");
+  expect_refused([](auto& r) { r.mutable_item_columns(0)->set_source(7); }, "column 7 of the steps");
+  expect_refused([](auto& r) { r.clear_item_columns(); }, "0 columns");
+  expect_refused([](auto& r) { r.mutable_chunks(0)->set_steps(0xffffffff); }, "the payload has 16");
+  expect_refused([](auto& r) { r.mutable_chunks(0)->set_steps(0); }, "has 0 steps");
+  expect_refused([](auto&) {}, "1 bytes that belong to no chunk", kInvalidArgument, 17);
+  expect_refused([](auto&) {}, "the payload has 15 bytes left", kInvalidArgument, 15);
+  expect_refused([](auto& r) { r.set_chunk_keys(0, 9); }, "chunk 9 is not here",
+                 absl::StatusCode::kFailedPrecondition);
+  expect_refused([](auto& r) { r.mutable_items(0)->set_slices(0, 5); }, "chunk 5 of 1");
+  expect_refused([](auto& r) { r.mutable_items(0)->set_slices(1, 0xffffffff); }, "of a chunk of 2 steps");
+  expect_refused([](auto& r) { r.mutable_items(0)->set_slices(2, 0); }, "of a chunk of 2 steps");
+  expect_refused([](auto& r) { r.mutable_items(0)->add_slices(1); }, "4 numbers for its slices");
+  expect_refused([](auto& r) { r.mutable_items(0)->set_slices_end(0, 2); }, "has no steps");
+  expect_refused([](auto& r) { r.mutable_items(0)->clear_slices_end(); }, "0 columns");
+  expect_refused([](auto& r) { r.mutable_items(0)->set_priority(std::nan("")); }, "priority nan");
+  expect_refused([](auto& r) { r.mutable_items(0)->set_priority(-1); }, "priority -1");
+  expect_refused([](auto& r) { r.mutable_items(0)->set_priority(HUGE_VAL); }, "priority inf");
+  expect_refused([](auto& r) { r.mutable_items(0)->set_min_version(3); }, "smallest policy version");
+  expect_refused([](auto& r) { r.set_writer(std::string(1000, 'x')); }, "at most 256");
+  EXPECT_THAT(server_.channel()->Call("/tandem.v1.Replay/Insert", Bytes(std::string("\xff\xff\xff")), {}),
+              StatusIs(kInvalidArgument));
+  EXPECT_EQ(server_.Info("replay").total_inserts(), 0u);
+  EXPECT_EQ(server_.server().State().parked_calls(), 0u);
+  TANDEM_EXPECT_OK(Send(request_));
+  EXPECT_EQ(server_.Info("replay").items(), 1u);
+}
+
+TEST_F(WrongRequests, ATableWithWrongOptionsIsRefused) {
+  v1::CreateReplayTableRequest request;
+  v1::CreateReplayTableResponse response;
+  *request.mutable_options() = server_.Info("replay").options();
+  request.mutable_options()->set_name("other");
+  request.mutable_options()->mutable_limit()->set_min_diff(std::nan(""));
+  EXPECT_THAT(replay_.Call("CreateTable", request, &response),
+              StatusIs(kInvalidArgument, HasSubstr("window")));
+  request.mutable_options()->mutable_limit()->clear_min_diff();
+  request.mutable_options()->mutable_sampler()->set_kind(static_cast<v1::ReplaySelector::Kind>(77));
+  EXPECT_THAT(replay_.Call("CreateTable", request, &response),
+              StatusIs(kInvalidArgument, HasSubstr("unknown selector 77")));
+  EXPECT_THAT(replay_.Call("CreateTable", v1::CreateReplayTableRequest(), &response),
+              StatusIs(kInvalidArgument));
+}
+
+}  // namespace
+}  // namespace tandem::replay

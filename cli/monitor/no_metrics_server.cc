@@ -1,17 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements MetricsServer for a build without prometheus-cpp.
+// Implements MetricsServer and ReplayHttp for a build without prometheus-cpp.
 
 #include "cli/monitor/metrics_server.h"
+#include "cli/monitor/replay_http.h"
 
 namespace tandem::cli {
+namespace {
+
+absl::Status Unavailable() {
+  return absl::UnimplementedError(
+      "this `tandem` was built without prometheus-cpp (Debian: prometheus-cpp-dev): leave --metrics-port "
+      "out");
+}
+
+}  // namespace
 
 bool MetricsServer::available() { return false; }
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::string&, int,
                                                                     std::function<ServerMetrics()>) {
-  return absl::UnimplementedError(
-      "this `tandem` was built without prometheus-cpp (Debian: prometheus-cpp-dev): leave --metrics-port "
-      "out");
+  return Unavailable();
+}
+
+absl::StatusOr<std::unique_ptr<ReplayHttp>> ReplayHttp::Start(const std::string&, int,
+                                                              const replay::ReplayServer*) {
+  return Unavailable();
 }
 
 }  // namespace tandem::cli

@@ -65,7 +65,7 @@ TEST_F(LauncherControlTest, AProcessThatWasBusyForSeveralRoundsComesIntoTheNewes
     TANDEM_ASSERT_OK(control.Announce({{"worker/1", AssignmentOf(number, 7)}}));
   }
   TANDEM_ASSERT_OK_AND_ASSIGN(const Assignment next,
-                              Child("worker/1")->AwaitAssignment(2, absl::Now() + absl::Seconds(5)));
+                              Child("worker/1")->AwaitAssignment(2, absl::Now() + absl::Seconds(20)));
   EXPECT_EQ(next.number, 5);
 }
 

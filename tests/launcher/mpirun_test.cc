@@ -64,7 +64,7 @@ class MpirunTest : public ::testing::TestWithParam<Mpi> {
   std::string Said() const { return ReadFile(log_); }
   std::string RendezvousHandler() const {
     return absl::StrCat("--rdzv-backend c10d --rdzv-endpoint ", endpoint_,
-                        " --rdzv-conf is_host=false,lease=2");
+                        " --rdzv-conf is_host=false,lease=10");
   }
 
   testing::TempDir dir_;

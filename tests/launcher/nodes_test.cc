@@ -57,7 +57,7 @@ class NodesTest : public ::testing::Test {
                                      "--log-dir",
                                      dir_.File(name),
                                      "--rdzv-conf",
-                                     "is_host=false,lease=2,last_call_timeout=0.5,join_timeout=30"};
+                                     "is_host=false,lease=6,last_call_timeout=0.5,join_timeout=30"};
     args.insert(args.end(), flags.begin(), flags.end());
     for (const std::string& word : {std::string("/bin/sh"), std::string("-c"), script}) args.push_back(word);
     return std::make_unique<TandemProcess>(args, Mark());
@@ -182,7 +182,7 @@ TEST_F(NodesTest, WithEtcdTheFirstNodeMayDie) {
         std::vector<std::string>{"run", "--nnodes", nnodes, "--rdzv-backend", "etcd", "--rdzv-endpoint",
                                  cluster[0]->address(), "--rdzv-id", "job", "--max-restarts", "3",
                                  "--log-dir", dir_.File(name), "--rdzv-conf",
-                                 "lease=2,last_call_timeout=20,join_timeout=30", "/bin/sh", "-c", script},
+                                 "lease=6,last_call_timeout=20,join_timeout=30", "/bin/sh", "-c", script},
         Mark());
   };
   auto a = node("a", "1:2"), b = node("b", "1:2");
@@ -225,7 +225,7 @@ TEST_F(NodesTest, StatusSeesTheNodesOfAJobWhoseStateIsInEtcd) {
                                  "--log-dir",
                                  dir_.File(name),
                                  "--rdzv-conf",
-                                 "lease=2,last_call_timeout=20,join_timeout=30,etcd_lease=5",
+                                 "lease=10,last_call_timeout=20,join_timeout=30,etcd_lease=10",
                                  "/bin/sh",
                                  "-c",
                                  absl::StrCat("echo world of $WORLD_SIZE; exec ", kForever)},

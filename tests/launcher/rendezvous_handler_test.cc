@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/rendezvous_handler.h"
 
+#include <algorithm>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -52,11 +53,17 @@ TEST(RendezvousHandlerTest, WhoCanBindTheEndpointServesAndTheOthersComeToIt) {
   EXPECT_EQ(rounds[0].WorldSize("w"), 3);
   EXPECT_NE(rounds[0].group_rank, rounds[1].group_rank);
   // SendShutdownNotice of the launcher that serves the store returns after that of the other.
-  std::thread shutdown_notice([&] { other->SendShutdownNotice(rounds[1]); });
-  const absl::Time began = absl::Now();
-  one->SendShutdownNotice(rounds[0]);
-  EXPECT_LT(absl::Now() - began, absl::Seconds(4));
-  shutdown_notice.join();
+  // A busy machine may delay one of them, but not each of three; without the other's notice, each would last
+  // 5 s.
+  absl::Duration shortest = absl::InfiniteDuration();
+  for (int i = 0; i < 3 && shortest > absl::Seconds(4); ++i) {
+    std::thread shutdown_notice([&] { other->SendShutdownNotice(rounds[1]); });
+    const absl::Time began = absl::Now();
+    one->SendShutdownNotice(rounds[0]);
+    shortest = std::min(shortest, absl::Now() - began);
+    shutdown_notice.join();
+  }
+  EXPECT_LT(shortest, absl::Seconds(4));
 }
 
 TEST(RendezvousHandlerTest, AStoreThatNobodyServesIsNamed) {

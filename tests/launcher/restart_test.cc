@@ -59,12 +59,13 @@ class RestartTest : public ::testing::Test {
 };
 
 TEST_F(RestartTest, AFailureRestartsTheWholeJobUpToTheLimit) {
-  const Finished finished = RunTandem(
-      Args({"--nproc-per-node", "2", "--max-restarts", "2"},
-           absl::StrCat(
-               "echo $RANK.$TORCHELASTIC_RESTART_COUNT.$TANDEM_EPOCH; if [ $RANK = 1 ]; then exit 3; fi; ",
-               kForever)),
-      Mark());
+  // Rank 1 fails when rank 0 has written its line: the launcher might stop rank 0 before.
+  const Finished finished =
+      RunTandem(Args({"--nproc-per-node", "2", "--max-restarts", "2"},
+                     absl::StrCat("round=$TORCHELASTIC_RESTART_COUNT.$TANDEM_EPOCH; echo $RANK.$round; "
+                                  "if [ $RANK = 1 ]; then until grep -qs 0.$round ",
+                                  dir_.File("worker-0.log"), "; do :; done; exit 3; fi; ", kForever)),
+                Mark());
   EXPECT_EQ(finished.exit_code, 3);
   for (const char* round : {"0.1", "1.2", "2.3"}) {
     for (const char* rank : {"0", "1"}) EXPECT_THAT(finished.out, HasSubstr(absl::StrCat(rank, ".", round)));

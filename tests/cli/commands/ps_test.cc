@@ -50,7 +50,7 @@ class PsTest : public ::testing::Test {
 };
 
 TEST_F(PsTest, RegistersServesAndEndsWithTheJob) {
-  TandemProcess ps(Args({"--lease", "1"}), Variables());
+  TandemProcess ps(Args({"--lease", "8"}), Variables());
   TANDEM_ASSERT_OK_AND_ASSIGN(const std::string address, store_->store()->Get("ps/1", kTestTimeout));
   EXPECT_THAT(address, StartsWith("127.0.0.1:"));
   TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, rpc::ConnectGrpc(address));
@@ -128,7 +128,7 @@ TEST_F(PsTest, AsManyThreadsAnswerAsTheLaunchersEnvironmentOrAFlagSays) {
 }
 
 TEST_F(PsTest, EndsWithTheReasonWhenTheJobFails) {
-  TandemProcess ps(Args({"--lease", "1"}), Variables());
+  TandemProcess ps(Args({"--lease", "8"}), Variables());
   TANDEM_ASSERT_OK(store_->store()->Get("ps/1", kTestTimeout).status());
   store_->membership()->End("worker/0", /*failed=*/true, "loss is NaN");
   EXPECT_EQ(ps.Wait(), 1);
@@ -198,7 +198,7 @@ TEST_F(PsTest, AWorkerOfAnotherRoundIsRefusedByName) {
   TANDEM_ASSERT_OK(Step(*worker, 0, 1.0f).status());
   // This server belongs to the round that is over: updates of the new round would be lost with it. It is
   // called several times, because it might learn of the new round.
-  EXPECT_THAT(ClientOf(address, 6, 1, absl::Seconds(1)).status(),
+  EXPECT_THAT(ClientOf(address, 6, 1, absl::Seconds(4)).status(),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        HasSubstr("worker/0 belongs to epoch 6; ps/0 at this address is still at epoch 5")));
   // A worker that was restarted alone belongs to the same round. Pushes of its earlier process are still

@@ -88,15 +88,13 @@ TEST_F(RunFailureTest, ADeathBySignalIsNamed) {
 }
 
 TEST_F(RunFailureTest, ADeathBySignalIsTheCauseOfErrorsThatCameJustBefore) {
-  // Worker 0 fails the moment it sees that worker 1 is about to die: its error is the secondary one.
+  // Worker 0 fails the moment worker 1 is dying: its error is the secondary one.
   const std::string fifo = dir_.File("fifo");
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
-  const Finished finished =
-      RunTandem(Args({"--workers", "2"}, absl::StrCat("if [ $RANK = 1 ]; then exec 3>", fifo,
-                                                      "; exec 3>&-; kill -SEGV $$; fi; "
-                                                      "cat ",
-                                                      fifo, "; exit 1")),
-                Mark());
+  const Finished finished = RunTandem(
+      Args({"--workers", "2"}, absl::StrCat("if [ $RANK = 1 ]; then echo $$ >", fifo, "; ", kForever,
+                                            "; fi; read pid <", fifo, "; kill -SEGV $pid; exit 1")),
+      Mark());
   EXPECT_EQ(finished.exit_code, 139);
   EXPECT_THAT(finished.err, ContainsRegex("worker/1 \\(pid [0-9]+\\) was killed by signal 11 \\(SIGSEGV\\)"));
   EXPECT_TRUE(NoLeaks());
@@ -165,8 +163,8 @@ TEST_F(RunFailureTest, AskedTwiceItDoesNotWaitForTheGrace) {
 }
 
 TEST_F(RunFailureTest, KillingTheLauncherKillsEverythingItStarted) {
-  TandemProcess tandem(Args({"--ps", "1", "--workers", "2"}, absl::StrCat("echo up $RANK; ", kForever)),
-                       Mark());
+  TandemProcess tandem(
+      Args({"--ps", "1", "--workers", "2"}, absl::StrCat(kForever, " & echo up $RANK; wait")), Mark());
   for (const char* up : {"up 0", "up 1", "[ps/0] "}) ASSERT_TRUE(tandem.WaitForOutput(up)) << tandem.err();
   EXPECT_GE(ProcessesMarked(absl::StrCat("TANDEM_TEST_MARK=", dir_.path())).size(),
             6u);  // shells, tails, server, launcher

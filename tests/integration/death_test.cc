@@ -30,8 +30,9 @@ using testing::Lines;
 using testing::TandemProcess;
 
 constexpr absl::Duration kDeadline = absl::Seconds(30);  // a lease is 10 s
-// The end of a job whose launcher sees the death. The others learn of it within a quarter of a lease.
-constexpr absl::Duration kAtOnce = absl::Seconds(5);
+// The end of a job whose launcher sees the death. The others learn of it within a quarter of a lease. Less
+// than a lease: the end must not come from the silence.
+constexpr absl::Duration kAtOnce = absl::Seconds(9);
 
 // Arguments of a job that trains until it is stopped.
 const Args kEndless = {"--set", "train.epochs=1000000", "--set", "checkpoint.every_epochs=0",

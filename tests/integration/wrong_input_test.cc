@@ -41,7 +41,7 @@ class WrongInputTest : public ::testing::Test {
     const Finished finished = job_.Train(servers, 2, more);
     EXPECT_NE(finished.exit_code, 0);
     EXPECT_LT(finished.exit_code, 126) << "no crash";
-    EXPECT_LT(absl::Now() - began, absl::Seconds(20)) << what;
+    EXPECT_LT(absl::Now() - began, absl::Seconds(45)) << what;
     EXPECT_THAT(finished.err, ContainsRegex(what));
     EXPECT_LE(Lines(finished.err).size(), most_lines) << finished.err;
     EXPECT_THAT(finished.err,
@@ -144,7 +144,7 @@ TEST_F(WrongInputTest, AnEnvironmentThatIsNotWholeOrLeadsNowhereIsNamed) {
     Finished finished = testing::RunTandem({"train", "job.yaml", "--set", "train.timeout_seconds=2"},
                                            variables, job_.File("."));
     EXPECT_NE(finished.exit_code, 0);
-    EXPECT_LT(absl::Now() - began, absl::Seconds(15));
+    EXPECT_LT(absl::Now() - began, absl::Seconds(45));
     EXPECT_LE(Lines(finished.err).size(), 2u) << finished.err;
     return finished.err;
   };
@@ -178,13 +178,13 @@ TEST_F(WrongInputTest, AServerThatIsNotWhereItSaysIsNamed) {
                                                   {"TANDEM_PS_INDEX", "0"}};
   variables.merge(job_.Mark());
   testing::TandemProcess server(Args{"ps", "--advertise", "127.0.0.1:1"}, variables, job_.File("."));
-  // The two seconds bound the request to the wrong address, not the start of the server.
+  // The six seconds bound the request to the wrong address, not the start of the server.
   TANDEM_ASSERT_OK(store->store()->Get("ps/0", testing::kTestTimeout));
   variables["RANK"] = "0";
-  const Finished worker = testing::RunTandem({"train", "job.yaml", "--set", "train.timeout_seconds=2"},
+  const Finished worker = testing::RunTandem({"train", "job.yaml", "--set", "train.timeout_seconds=6"},
                                              variables, job_.File("."));
   EXPECT_EQ(worker.exit_code, 1);
-  EXPECT_THAT(worker.err, ContainsRegex("worker/0 server 0 \\(127.0.0.1:1\\): .*no answer within 2s"));
+  EXPECT_THAT(worker.err, ContainsRegex("worker/0 server 0 \\(127.0.0.1:1\\): .*no answer within 6s"));
   EXPECT_EQ(Lines(worker.err).size(), 1u) << worker.err;
   // The server receives the reason and does not wait for its lease.
   EXPECT_EQ(server.Wait(), 1);

@@ -64,7 +64,7 @@ bool PlayRank(const std::string& backend, int rank, const TempDir& dir, int hold
   }
   if (rank != kAbsent) {
     // Fails, and the group writes its dump.
-    return !(*group)->AllReduce(absl::MakeSpan(data), {.timeout = absl::Seconds(1)}).Wait().ok();
+    return !(*group)->AllReduce(absl::MakeSpan(data), {.timeout = absl::Seconds(3)}).Wait().ok();
   }
   // Hangs outside the group until the test releases it; a signal makes it write a dump. It does not wait in a
   // read, which would be restarted after the signal: ThreadSanitizer would delay the signal there.

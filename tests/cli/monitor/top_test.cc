@@ -74,13 +74,13 @@ TEST_F(TopTest, FindsTheJobByTheEnvironment) {
 TEST_F(TopTest, AServerThatDiesDoesNotEndIt) {
   servers_[1]->Signal(SIGKILL);
   servers_[1]->Wait();
-  const Finished finished = RunTandem({"top", "--once", "--servers", Servers(), "--timeout", "2"});
+  const Finished finished = RunTandem({"top", "--once", "--servers", Servers(), "--timeout", "5"});
   EXPECT_EQ(finished.exit_code, 0) << finished.err;
   EXPECT_THAT(finished.out, HasSubstr(absl::StrCat("1 ", addresses_[1], "  does not answer")));
   EXPECT_THAT(finished.out, HasSubstr("user"));
   // A change that only some servers would make is refused.
   const Finished refused = RunTandem(
-      {"table", "set-mode", "--table", "user", "--mode", "sync", "--servers", Servers(), "--timeout", "2"});
+      {"table", "set-mode", "--table", "user", "--mode", "sync", "--servers", Servers(), "--timeout", "5"});
   EXPECT_EQ(refused.exit_code, 1);
   EXPECT_THAT(refused.err, HasSubstr("server 1"));
 }

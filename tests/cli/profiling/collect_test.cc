@@ -33,7 +33,7 @@ class CollectTest : public ::testing::Test {
   std::vector<std::unique_ptr<rpc::DiagnosticsServer>> servers_;
 };
 
-constexpr CollectOptions kShort{.length = absl::Milliseconds(20), .timeout = absl::Seconds(2)};
+constexpr CollectOptions kShort{.length = absl::Milliseconds(20), .timeout = absl::Seconds(10)};
 
 TEST_F(CollectTest, ClocksOfOneKernelAreTheSame) {
   const std::vector<CollectedTrace> collected = CollectTraces({Serve("worker/0", 0)}, kShort);

@@ -103,7 +103,16 @@ std::unique_ptr<tandem::testing::TempDir> ProfilingTest::dir_;
 std::unique_ptr<TandemProcess> ProfilingTest::job_;
 
 TEST_F(ProfilingTest, StatusSaysWhoIsThereAndHowFar) {
-  const Json status = Status();
+  // A busy machine may delay a heartbeat, but not in each of several looks.
+  const auto all_alive = [](const Json& status) {
+    for (const Json& member : status.value("members", Json::array())) {
+      if (member["liveness"] != "alive") return false;
+    }
+    return true;
+  };
+  Json status = Status();
+  for (const absl::Time end = absl::Now() + kTestTimeout; !all_alive(status) && absl::Now() < end;)
+    status = Status();
   EXPECT_EQ(status["ended"], false);
   ASSERT_EQ(status["members"].size(), 4u);
   std::set<std::string> names;
@@ -128,7 +137,7 @@ TEST_F(ProfilingTest, StatusSaysWhoIsThereAndHowFar) {
 
 TEST_F(ProfilingTest, TraceShowsBothHalvesOfCallsAndEveryPartOfAStep) {
   const std::string path = dir_->File("trace.json");
-  const Finished finished = RunTandem({"trace", "--seconds", "1", "-o", path, "--job", dir_->File("logs")});
+  const Finished finished = RunTandem({"trace", "--seconds", "3", "-o", path, "--job", dir_->File("logs")});
   ASSERT_EQ(finished.exit_code, 0) << finished.err;
   EXPECT_EQ(finished.err, "");
   EXPECT_THAT(finished.out, HasSubstr("4 processes"));
@@ -163,7 +172,7 @@ TEST_F(ProfilingTest, AProcessThatHangsIsNamedAndTheOthersAreInTheTrace) {
   const std::string path = dir_->File("hang.json");
   ::kill(pid, SIGSTOP);
   const Finished finished =
-      RunTandem({"trace", "--seconds", "0.3", "-o", path, "--job", dir_->File("logs"), "--timeout", "1"});
+      RunTandem({"trace", "--seconds", "0.3", "-o", path, "--job", dir_->File("logs"), "--timeout", "4"});
   ::kill(pid, SIGCONT);
   EXPECT_EQ(finished.exit_code, 0) << finished.err;
   EXPECT_THAT(finished.err, HasSubstr("ps/1 is not in the trace"));

@@ -80,7 +80,7 @@ TEST_F(RemoteFunctionsProfilingTest, StatusShowsTheStagesOfAPipeline) {
 TEST_F(RemoteFunctionsProfilingTest, StatusAndTraceShowWhoCallsWhat) {
   AwaitStatusOf(TANDEM_PARAMETER_SERVER_BINARY, 2);
   const std::string path = dir.File("trace.json");
-  const Finished finished = RunTandem({"trace", "--seconds", "0.5", "-o", path, "--job", dir.File("logs")});
+  const Finished finished = RunTandem({"trace", "--seconds", "2", "-o", path, "--job", dir.File("logs")});
   ASSERT_EQ(finished.exit_code, 0) << finished.err;
   EXPECT_THAT(finished.out, HasSubstr("3 processes"));
   const Json trace = ParseJson(ReadFile(path));

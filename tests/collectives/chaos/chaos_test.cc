@@ -170,21 +170,25 @@ class Chaos {
         took = AwaitSteps(8, 0, name);
         break;
       }
-      case 4:
+      case 4: {
         cluster_.SignalNode(node, SIGSTOP);
         took = AwaitSteps(4, epoch, name);
         absl::SleepFor(std::max(pause_ - took, absl::ZeroDuration()));  // the mishap's length
+        const int64_t alone = log_.ReadLatest().epoch;
         cluster_.SignalNode(node, SIGCONT);
-        AwaitSteps(8, log_.ReadLatest().epoch, absl::StrCat(name, ", after it"));
+        AwaitSteps(8, alone, absl::StrCat(name, ", after it"));
         break;
-      case 5:
+      }
+      case 5: {
         if (!cluster_.has_cables()) return;
         cluster_.Cut(node);
         took = AwaitSteps(4, epoch, name);
         absl::SleepFor(std::max(pause_ - took, absl::ZeroDuration()));  // the mishap's length
+        const int64_t alone = log_.ReadLatest().epoch;
         cluster_.Mend(node);
-        AwaitSteps(8, log_.ReadLatest().epoch, absl::StrCat(name, ", after it"));
+        AwaitSteps(8, alone, absl::StrCat(name, ", after it"));
         break;
+      }
       case 6:
         expected_[node] = false;
         cluster_.SignalNode(node, SIGTERM);

@@ -50,8 +50,9 @@ class EtcdServer {
     }
     return {};
   }
-  static std::unique_ptr<EtcdServer> Start(const std::vector<std::string>& options = {}) {
-    auto cluster = StartCluster(1, options);
+  static std::unique_ptr<EtcdServer> Start(const std::vector<std::string>& options = {},
+                                           const std::string& host = "127.0.0.1") {
+    auto cluster = StartCluster(1, options, host);
     return cluster.empty() ? nullptr : std::move(cluster[0]);
   }
 
@@ -68,7 +69,8 @@ class EtcdServer {
     ::waitpid(pid_, nullptr, 0);
     pid_ = -1;
   }
-  // Starts the server again after Kill, with its data and its address.
+  // Starts the server again after Kill, with its data and its address. Other programs must not take its port
+  // meanwhile, so the server needs a host of its own, such as 127.0.77.2.
   bool Restart() {
     Exec();
     return AwaitUp();

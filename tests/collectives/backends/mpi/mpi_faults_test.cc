@@ -70,10 +70,10 @@ TEST_F(MpiFaultsTest, ARankThatDoesNotComeIsNamed) {
   std::vector<float> values(100, 1.0f);
   if (rank() != late) {
     const absl::Time begin = absl::Now();
-    EXPECT_THAT(backend->Run(Sum(&values, absl::Seconds(1))),
+    EXPECT_THAT(backend->Run(Sum(&values, absl::Seconds(3))),
                 StatusIs(absl::StatusCode::kDeadlineExceeded,
                          AllOf(HasSubstr("all_reduce #0"), HasSubstr(absl::StrCat("rank ", late)))));
-    EXPECT_LT(absl::Now() - begin, absl::Seconds(20));
+    EXPECT_LT(absl::Now() - begin, absl::Seconds(40));
   }
   AwaitAllRanks("timed out");
   if (rank() == late) {

@@ -57,6 +57,11 @@ std::unique_ptr<Server> StartServer(Service service, ServerOptions options = {})
 
 std::string TargetOf(const Server& server) { return absl::StrCat("127.0.0.1:", server.port()); }
 
+// A host of this test's own: another program does not take a port there between two servers of a test.
+constexpr char kOwnHost[] = "127.0.77.3";
+const ServerOptions kAtOwnHost = {.listen = absl::StrCat(kOwnHost, ":0")};
+std::string TargetAtOwnHost(const Server& server) { return absl::StrCat(kOwnHost, ":", server.port()); }
+
 std::unique_ptr<Channel> ChannelTo(const std::string& target, ChannelOptions options = {}) {
   auto channel = ConnectGrpc(target, options);
   TANDEM_CHECK_MSG(channel.ok(), channel.status().ToString());
@@ -169,8 +174,8 @@ TEST(ServerTest, LongErrorMessagesArriveCutWithTheirCode) {
 TEST(ServerTest, ARefusedConnectionNamesTargetAndMethod) {
   std::string target;
   {
-    auto server = StartServer(PlainEchoService());
-    target = TargetOf(*server);
+    auto server = StartServer(PlainEchoService(), kAtOwnHost);
+    target = TargetAtOwnHost(*server);
   }
   EXPECT_THAT(ChannelTo(target)->Call(kEcho, Bytes(), {}),
               StatusIs(absl::StatusCode::kUnavailable,
@@ -190,8 +195,8 @@ TEST(ServerTest, MalformedTargetsAreRefusedAtOnce) {
 TEST(ServerTest, AnIdempotentCallWaitsForAServerThatIsStillStarting) {
   std::string target;
   {
-    auto server = StartServer(PlainEchoService());
-    target = TargetOf(*server);
+    auto server = StartServer(PlainEchoService(), kAtOwnHost);
+    target = TargetAtOwnHost(*server);
   }
   auto channel = ChannelTo(target);
   EXPECT_THAT(channel->Call(kEcho, Bytes(), {}), StatusIs(absl::StatusCode::kUnavailable));
@@ -209,8 +214,8 @@ TEST(ServerTest, AnIdempotentCallWaitsForAServerThatIsStillStarting) {
 
 TEST(ServerTest, IdempotentCallsOutliveARestartAndOthersFailOnce) {
   DeferredCalls deferred_calls;
-  auto server = StartServer(DeferringService(&deferred_calls));
-  const std::string target = TargetOf(*server);
+  auto server = StartServer(DeferringService(&deferred_calls), kAtOwnHost);
+  const std::string target = TargetAtOwnHost(*server);
   auto channel = ChannelTo(target);
   absl::Notification retried, failed;
   absl::StatusOr<Bytes> retried_response, failed_response;
@@ -245,8 +250,8 @@ TEST(ServerTest, IdempotentCallsOutliveARestartAndOthersFailOnce) {
 }
 
 TEST(ServerTest, ARestartedServerIsFoundAsSoonAsACallIsTriedAgain) {
-  auto server = StartServer(PlainEchoService());
-  const std::string target = TargetOf(*server);
+  auto server = StartServer(PlainEchoService(), kAtOwnHost);
+  const std::string target = TargetAtOwnHost(*server);
   auto channel = ChannelTo(target);
   std::vector<absl::Duration> took;
   for (int round = 0; round < 3; ++round) {

@@ -252,8 +252,10 @@ TEST(ConnectTest, AStrangerGetsNoMemory) {
 
 TEST(ConnectTest, ARestartedServerIsFoundAgain) {
   DeferredCalls deferred_calls;
-  auto server = StartServer(DeferringService(&deferred_calls));
-  const std::string target = TargetOf(*server);
+  // A host of this test's own: another program does not take the port between two servers.
+  constexpr char kOwnHost[] = "127.0.77.5";
+  auto server = StartServer(DeferringService(&deferred_calls), {.listen = absl::StrCat(kOwnHost, ":0")});
+  const std::string target = absl::StrCat(kOwnHost, ":", server->port());
   TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, Connect(target));
   ASSERT_EQ(channel->transport(), "shm");
   absl::Notification failed, served;

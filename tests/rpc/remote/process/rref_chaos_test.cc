@@ -27,7 +27,7 @@ constexpr int kKillAt[] = {3500, 6500};
 constexpr absl::Duration kTimeout = absl::Seconds(60);
 // The delay that a busy machine adds to a lease: the owner checks four times per lease, and messages take
 // time.
-constexpr absl::Duration kSlack = absl::Seconds(2);
+constexpr absl::Duration kSlack = absl::Seconds(10);
 
 // A thing in the model: its owner, and how many references each worker has.
 struct Model {

@@ -12,7 +12,7 @@
 
 namespace tandem::rpc::remote::testing {
 
-inline constexpr absl::Duration kTestLease = absl::Seconds(2);
+inline constexpr absl::Duration kTestLease = absl::Seconds(5);
 
 // A value with a number. Its worker keeps a list of the living ones.
 class Thing {

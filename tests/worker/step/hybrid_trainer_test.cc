@@ -358,7 +358,7 @@ TEST(HybridTrainerTest, AServerThatGoesAwayEndsThePassWithItsName) {
     if (!absl::EndsWith(method, "/Push") || calls++ < 6) return {};
     return {.kind = rpc::Fault::Kind::kFailBefore, .status = absl::UnavailableError("connection reset")};
   };
-  TANDEM_ASSERT_OK_AND_ASSIGN(auto client, cluster.Connect(0, injector, absl::Seconds(1)));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto client, cluster.Connect(0, injector, absl::Seconds(4)));
   TANDEM_ASSERT_OK(CreateTables(client.get(), ps::Async(), 1));
   TANDEM_ASSERT_OK_AND_ASSIGN(auto model, CreateModel({.kind = "wide_deep",
                                                        .num_dense = kDense,

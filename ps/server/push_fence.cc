@@ -14,15 +14,15 @@ absl::StatusOr<PushFence::Verdict> PushFence::Check(uint32_t worker, uint64_t ep
     return absl::InvalidArgumentError(
         absl::StrCat("worker ", worker, ": push sequence 0: sequences count from 1"));
   }
-  auto found = fences_.find(worker);
-  if (found == fences_.end()) return Verdict::kNew;
   const uint64_t newest = Newest(worker);
-  if (epoch < newest) {  // also if a checkpoint has brought its epoch back
+  if (epoch < newest) {  // also if a checkpoint was loaded since, which may not know the worker
     return absl::FailedPreconditionError(absl::StrCat(
         "worker ", worker, ": push of epoch ", epoch, ", but this server has heard its epoch ", newest,
         ": an older process of this worker is still running, which must stop; or this worker "
         "repeats a push from before it took the new epoch, which cannot be repeated any more"));
   }
+  const auto found = fences_.find(worker);
+  if (found == fences_.end()) return Verdict::kNew;
   const Fence& fence = found->second;
   if (epoch > fence.epoch) return Verdict::kNew;
   if (fence.closed) {

@@ -46,7 +46,8 @@ class PushFence {
   // Returns the state for a checkpoint.
   std::vector<v1::WorkerFence> Save() const;
   // Replaces the state with the one from a checkpoint. The newest epoch of each worker is remembered: pushes
-  // of epochs between the saved one and the newest one are refused, and StartEpoch exceeds both.
+  // of earlier epochs are refused, also if the checkpoint does not know the worker, and StartEpoch exceeds
+  // it.
   void Restore(const std::vector<v1::WorkerFence>& fences);
   // Replaces the state with the epochs of a checkpoint of another number of servers, whose sequences mean
   // nothing here. From now on each worker must push with an epoch above its saved one.

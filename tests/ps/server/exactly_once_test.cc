@@ -91,6 +91,7 @@ TEST(Fence, AnEpochFromBeforeARestoreIsNeverStartedAgain) {
     // A worker that the checkpoint does not know.
     fences.Commit(1, 8, 1);
     same_servers ? fences.Restore(saved) : fences.RestoreEpochsOnly(saved);
+    EXPECT_THAT(fences.Check(1, 7, 1), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("epoch 8")));
     EXPECT_EQ(*fences.StartEpoch(1, 0), 9u);
     EXPECT_EQ(*fences.StartEpoch(0, 0), 7u);
   }
@@ -152,7 +153,10 @@ TEST(Fence, SurvivesSavingAndRestoring) {
   for (uint64_t sequence : {2, 3, 6}) EXPECT_EQ(*after.Check(2, 7, sequence), kDuplicate) << sequence;
   for (uint64_t sequence : {4, 5, 7}) EXPECT_EQ(*after.Check(2, 7, sequence), kNew) << sequence;
   EXPECT_THAT(after.Check(2, 6, 9), StatusIs(absl::StatusCode::kFailedPrecondition));
-  EXPECT_EQ(*after.Check(9, 1, 1), kNew);
+  // The checkpoint does not know worker 9. Its process may go on; an older one that hung may not.
+  EXPECT_EQ(*after.Check(9, 9, 10), kNew);
+  EXPECT_THAT(after.Check(9, 8, 1), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("epoch 9")));
+  EXPECT_EQ(*after.Check(8, 1, 1), kNew);  // a worker of which nothing was heard
   // A new process begins with sequence 1. Under the old epoch the server would mistake its pushes for
   // retries.
   EXPECT_THAT(after.Check(2, 7, 1),

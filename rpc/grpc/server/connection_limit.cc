@@ -70,7 +70,7 @@ ConnectionLimit::ConnectionLimit(std::string server, size_t limit)
 
 void ConnectionLimit::AddListener(int fd) {
   absl::MutexLock lock(&mutex_);
-  listeners_.push_back(fd);
+  listeners_.push_back({fd, InodeOf(fd)});
 }
 
 void ConnectionLimit::AddConnection(int fd) {
@@ -99,7 +99,7 @@ size_t ConnectionLimit::size() {
 }
 
 void ConnectionLimit::RemoveClosed() {
-  std::erase_if(connections_, [](const Connection& one) { return InodeOf(one.fd) != one.inode; });
+  std::erase_if(connections_, [](const Socket& one) { return InodeOf(one.fd) != one.inode; });
 }
 
 void ConnectionLimit::Refuse(int fd) const {
@@ -110,8 +110,10 @@ void ConnectionLimit::Refuse(int fd) const {
 }
 
 void ConnectionLimit::RefuseWaiting() {
-  // gRPC closes its listeners only after it has stopped accepting, so these descriptors are its own.
-  for (const int listener : listeners_) {
+  // gRPC closes a listener that cannot be bound, and its number may then belong to another socket.
+  std::erase_if(listeners_, [](const Socket& one) { return InodeOf(one.fd) != one.inode; });
+  for (const Socket& one : listeners_) {
+    const int listener = one.fd;
     const int flags = ::fcntl(listener, F_GETFL);
     if (flags < 0 || (flags & O_NONBLOCK) == 0) continue;
     for (int i = 0; i < kRefusedAtOnce; ++i) {

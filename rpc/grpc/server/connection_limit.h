@@ -44,9 +44,9 @@ class ConnectionLimit : public std::enable_shared_from_this<ConnectionLimit> {
   size_t size();
 
  private:
-  struct Connection {
+  struct Socket {
     int fd;
-    ino_t inode;  // a descriptor with another inode belongs to something else: this connection is closed
+    ino_t inode;  // a descriptor with another inode belongs to something else: this socket is closed
   };
   void RemoveClosed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Sends the reason and ends the connection. The descriptor stays open.
@@ -58,8 +58,9 @@ class ConnectionLimit : public std::enable_shared_from_this<ConnectionLimit> {
   const size_t limit_;
   const std::string reason_;  // as HTTP/2 frames
   absl::Mutex mutex_;
-  std::vector<int> listeners_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Connection> connections_ ABSL_GUARDED_BY(mutex_);  // may contain closed ones
+  // Both may contain closed ones.
+  std::vector<Socket> listeners_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Socket> connections_ ABSL_GUARDED_BY(mutex_);
   absl::Time next_warning_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
 };
 

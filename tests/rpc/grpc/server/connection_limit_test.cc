@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <dirent.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/resource.h>
@@ -103,6 +104,40 @@ TEST(ConnectionLimitTest, TheLimitLeavesDescriptorsForFiles) {
   if (descriptors.rlim_cur != RLIM_INFINITY) {
     EXPECT_EQ(EffectiveConnections(SIZE_MAX), descriptors.rlim_cur / 4 * 3);
   }
+}
+
+TEST(ConnectionLimitTest, TheSocketThatGotAClosedListenersNumberIsLeftAlone) {
+  const auto listen = [] {
+    ipc::Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    EXPECT_EQ(::listen(socket.get(), 5), 0);
+    return socket;
+  };
+  const auto connect = [](const ipc::Descriptor& listener) {
+    sockaddr_in address = {};
+    socklen_t size = sizeof(address);
+    EXPECT_EQ(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    ipc::Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), size), 0);
+    return socket;
+  };
+  const auto limit = std::make_shared<ConnectionLimit>("here", 0);
+  ipc::Descriptor failed = listen();
+  const int number = failed.get();
+  limit->AddListener(number);
+  // gRPC closes a listener that it cannot bind, and the program opens another one.
+  failed = ipc::Descriptor();
+  ipc::Descriptor other = listen();
+  if (other.get() != number) {
+    ASSERT_EQ(::dup3(other.get(), number, O_CLOEXEC), number);
+    other = ipc::Descriptor(number);
+  }
+  const ipc::Descriptor client = connect(other), refused = connect(other);
+  const ipc::Descriptor accepted(::accept4(other.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  limit->AddConnection(accepted.get());  // beyond the limit
+  // The client that waits was not refused: its connection can be accepted.
+  pollfd waiting = {other.get(), POLLIN, 0};
+  EXPECT_EQ(::poll(&waiting, 1, 0), 1);
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ Json LatencyJson(double p50, double p99) { return {{"p50_us", p50}, {"p99_us", p
 }  // namespace
 
 std::vector<TableActivity> Activity(const Snapshot& now, const Snapshot* before) {
-  double seconds = before == nullptr ? 0 : absl::ToDoubleSeconds(now.time - before->time);
+  double seconds = before == nullptr ? 0 : absl::ToDoubleSeconds(now.taken - before->taken);
   std::vector<std::vector<TableInfo>> grown;
   for (size_t s = 0; s < now.servers.size(); ++s) {
     const ServerSnapshot& server = now.servers[s];

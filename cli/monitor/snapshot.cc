@@ -99,7 +99,7 @@ Snapshot ServerSet::Take(size_t hottest, absl::Duration timeout) {
   const std::vector<absl::StatusOr<Bytes>> own =
       CallAll("GetServerStatistics", tandem::v1::GetServerStatisticsRequest(),
               std::max(until - MonotonicNow(), absl::Milliseconds(50)), /*insist=*/false);
-  Snapshot snapshot{.time = absl::Now()};
+  Snapshot snapshot{.time = absl::Now(), .taken = MonotonicNow()};
   std::vector<std::vector<tandem::v1::TableInfo>> by_server;
   for (size_t s = 0; s < size(); ++s) {
     ServerSnapshot& server = snapshot.servers.emplace_back();

@@ -27,7 +27,8 @@ struct ServerSnapshot {
 };
 
 struct Snapshot {
-  absl::Time time;
+  absl::Time time;                            // of the wall clock, to be shown
+  absl::Time taken;                           // of MonotonicNow(), for rates
   std::vector<ServerSnapshot> servers;        // by index
   std::vector<tandem::v1::TableInfo> tables;  // summed over the servers that responded
   // Returns whether any server responded.

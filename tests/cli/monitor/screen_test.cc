@@ -48,7 +48,9 @@ v1::TableInfo Table(const std::string& name, uint64_t rows, uint64_t pulls, v1::
 }
 
 Snapshot TwoServers(double uptime_s, uint64_t pulls) {
-  Snapshot snapshot{.time = absl::FromUnixSeconds(1000) + absl::Seconds(uptime_s)};
+  // The wall clock steps back between two snapshots, which no rate may show.
+  Snapshot snapshot{.time = absl::FromUnixSeconds(1000) - absl::Seconds(uptime_s),
+                    .taken = absl::FromUnixSeconds(1000) + absl::Seconds(uptime_s)};
   ServerSnapshot responses{.address = "127.0.0.1:7000"};
   responses.statistics.set_uptime_s(uptime_s);
   responses.statistics.set_cpu_s(uptime_s / 2);

@@ -30,7 +30,7 @@ absl::StatusOr<RendezvousEvent> LocalRendezvous::WaitForEvent(int64_t epoch, abs
   }
   if (closed_) {
     return RendezvousEvent{RendezvousEvent::Kind::kClosed, failed_, reason_,
-                           failed_ ? std::max(exit_code_, 1) : 0};
+                           failed_ ? std::max(exit_code_, 1) : 0, stopped_};
   }
   if (!failed_) return absl::CancelledError("this node has left the job");
   return RendezvousEvent{RendezvousEvent::Kind::kRestart, /*failed=*/true, reason_};
@@ -62,11 +62,22 @@ absl::Status LocalRendezvous::Finish(int64_t epoch) {
 
 absl::Status LocalRendezvous::Close(bool failed, absl::string_view reason, int exit_code) {
   absl::MutexLock lock(&mutex_);
-  if (closed_) return absl::OkStatus();
+  CloseLocked(failed, reason, exit_code);
+  return absl::OkStatus();
+}
+
+void LocalRendezvous::CloseLocked(bool failed, absl::string_view reason, int exit_code) {
+  if (closed_) return;
   closed_ = true;
   failed_ = failed;
   reason_ = std::string(reason);
   exit_code_ = exit_code;
+}
+
+absl::Status LocalRendezvous::Stop(absl::string_view reason, int exit_code) {
+  absl::MutexLock lock(&mutex_);
+  stopped_ = stopped_ || !closed_;
+  CloseLocked(/*failed=*/true, reason, exit_code);
   return absl::OkStatus();
 }
 

@@ -24,9 +24,13 @@ class LocalRendezvous final : public collectives::Rendezvous {
   absl::Status RequestRestart(int64_t epoch, absl::string_view reason, int exit_code) override;
   absl::Status Finish(int64_t epoch) override;
   absl::Status Close(bool failed, absl::string_view reason, int exit_code) override;
+  absl::Status Stop(absl::string_view reason, int exit_code) override;
   absl::Status Leave() override;
 
  private:
+  void CloseLocked(bool failed, absl::string_view reason, int exit_code)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   const int max_restarts_;
   absl::Mutex mutex_;
   int64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -34,8 +38,9 @@ class LocalRendezvous final : public collectives::Rendezvous {
   bool joined_ ABSL_GUARDED_BY(mutex_) = false;  // the node is in a round that is not over
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool failed_ ABSL_GUARDED_BY(mutex_) = false;
-  std::string reason_ ABSL_GUARDED_BY(mutex_);  // why the round or the job ended
-  int exit_code_ ABSL_GUARDED_BY(mutex_) = 0;   // of the failure that ended the round or the job
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;  // by Stop
+  std::string reason_ ABSL_GUARDED_BY(mutex_);    // why the round or the job ended
+  int exit_code_ ABSL_GUARDED_BY(mutex_) = 0;     // of the failure that ended the round or the job
 };
 
 }  // namespace tandem::launcher

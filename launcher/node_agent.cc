@@ -115,7 +115,6 @@ NodeAgent::NodeAgent(const NodeAgentOptions& options, std::unique_ptr<RoundProce
                      Processes* processes, RendezvousHandler* rendezvous)
     : grace_(options.grace),
       timeout_(options.timeout),
-      signals_(options.signals),
       processes_(processes),
       rendezvous_(rendezvous),
       local_(std::move(local)),
@@ -267,8 +266,10 @@ void NodeAgent::OnSignal(int signal) {
     // The other nodes continue without this one if they are enough.
     monitor_->Leave();
   } else {
-    CloseJob(absl::StrCat("the launcher on ", rendezvous_->host(), " was stopped by ", SignalName(signal)),
-             128 + signal);
+    closed_ = true;
+    monitor_->Tell([reason = absl::StrCat("the launcher on ", rendezvous_->host(), " was stopped by ",
+                                          SignalName(signal)),
+                    signal](Rendezvous& rendezvous) { return rendezvous.Stop(reason, 128 + signal); });
   }
   asked_to_stop_ = true;
   signalled_at_ = MonotonicNow();
@@ -396,8 +397,7 @@ void NodeAgent::OnRoundOver(const AgentEvent& over) {
     } else {
       console.Say(absl::StrCat("the job is over: ", event.reason));
     }
-    // If so, the launcher of another node was stopped by a signal.
-    asked_to_stop_ = absl::c_linear_search(signals_, event.exit_code - 128);
+    asked_to_stop_ = event.stopped;  // the launcher of another node, by a signal
     if (!asked_to_stop_) EndForMembers(event.exit_code, event.reason);
     return Stop(Next::kEnd, event.exit_code, grace_);
   }
@@ -454,6 +454,7 @@ void NodeAgent::OnTime() {
 
 void NodeAgent::OnAllStopped() {
   if (next_ == Next::kEnd) {
+    if (await_others_ && phase_ == Phase::kStopping) return;
     phase_ = Phase::kOver;
     if (saved_ && !unsaved_) {
       exit_code_ = kRunAgain;
@@ -539,14 +540,20 @@ void NodeAgent::Stop(Next next, int exit_code, absl::Duration grace, int signal)
 
 void NodeAgent::StopServers() {
   if (!processes_->OnlyServing()) return;
-  if (next_ == Next::kEnd && round_.has_value() && !ended_told_) {
+  // A node that only leaves the job is not awaited.
+  if (next_ == Next::kEnd && closed_ && round_.has_value() && !ended_told_) {
     ended_told_ = true;
     const char* const outcome = unsaved_ ? kUnsaved : saved_ ? kSaved : "";
     monitor_->Tell([this, round = *round_, outcome](Rendezvous&) {
       rendezvous_->SendWorkersEnded(round, outcome);
       return absl::OkStatus();
     });
-    if (await_others_ && !local_->AllEnded()) AwaitOtherWorkers();
+    if (await_others_ && local_->AllEnded()) {
+      // The workers of the other nodes need the stores of this launcher while they save their state.
+      await_others_ = round_->group_rank == 0 || rendezvous_->serves_store();
+      if (await_others_) processes_->console().Say("waiting for the workers of the other nodes");
+    }
+    if (await_others_) AwaitOtherWorkers();
   }
   if (!await_others_ && local_->TerminateServing()) deadline_ = MonotonicNow() + stop_grace_;
 }

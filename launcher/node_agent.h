@@ -47,9 +47,6 @@ struct NodeAgentOptions {
   int master_port = 0;                                // 0: a free port in every round
   absl::Duration grace = absl::Seconds(30);           // between the first signal and SIGKILL
   absl::Duration timeout = absl::InfiniteDuration();  // of the whole job
-  // The signals that end the job. Another node's exit code of 128 + one of them means that its launcher was
-  // asked to stop; other such codes mean that a process was killed.
-  std::vector<int> signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
 };
 
 // One per launcher. For use by the launcher's main thread.
@@ -122,7 +119,6 @@ class NodeAgent {
   const LaunchPlan& plan() const { return local_->options().plan; }
 
   const absl::Duration grace_, timeout_;
-  const std::vector<int> signals_;
   Processes* const processes_;
   RendezvousHandler* const rendezvous_;
   const std::unique_ptr<RoundProcesses> local_;
@@ -149,8 +145,8 @@ class NodeAgent {
   absl::Time deadline_ = absl::InfiniteFuture();  // of the phase
   absl::Time end_by_ = absl::InfiniteFuture();    // of the job
   int exit_code_ = 0;
-  absl::Duration stop_grace_;   // of Stop
-  bool asked_to_stop_ = false;  // a signal ends the job, here or on another node
+  absl::Duration stop_grace_;                       // of Stop
+  bool asked_to_stop_ = false;                      // a signal ends the job, here or on another node
   absl::Time signalled_at_ = absl::InfinitePast();  // when this launcher got the last signal
   bool ended_told_ = false;    // the other launchers know that this node's workers have ended
   bool await_others_ = false;  // the servers must not end before the workers of the other nodes

@@ -45,6 +45,8 @@ class RendezvousHandler {
   bool alone() const { return options_.backend.empty(); }
   // The rendezvous address for commands outside the job: etcd's URL or the store's endpoint; "" if alone().
   const std::string& address() const { return address_; }
+  // Returns true if the store at which the nodes meet is this launcher's.
+  bool serves_store() const { return server_ != nullptr; }
   int node_rank() const { return options_.node_rank; }
   // Returns true if nodes may join and leave while the job runs.
   bool elastic() const { return options_.rendezvous.min_nodes < options_.rendezvous.max_nodes; }

@@ -185,7 +185,6 @@ int RunJob(RunFlags flags, const std::vector<std::string>& program) {
   const absl::StatusOr<std::unique_ptr<Processes>> processes = Processes::Create(*signals);
   if (!processes.ok()) return Report("run", processes.status());
   absl::StatusOr<Job> job = PrepareJob(std::move(flags), program, (*processes)->console());
-  if (job.ok()) job->agent.signals = *signals;
   const absl::StatusOr<int> exit_code = job.ok() ? RunAgent(*std::move(job), processes->get()) : job.status();
   if (exit_code.ok()) return *exit_code;
   (*processes)->console().Say(WithVariables(exit_code.status().message(), variables));

@@ -53,9 +53,10 @@ struct RendezvousEvent {
     kClosed,   // the job is over for all nodes
   };
   Kind kind = Kind::kRestart;
-  bool failed = false;  // of kClosed: the job did not reach its end; of kRestart: it counts as a restart
-  std::string reason;   // "node b (10.0.0.2) has been silent for 5s (lease 5s): killed, or cut off?"
-  int exit_code = 0;    // of kClosed: that of the root cause; 1 for a failure without one, 0 for success
+  bool failed = false;   // of kClosed: the job did not reach its end; of kRestart: it counts as a restart
+  std::string reason;    // "node b (10.0.0.2) has been silent for 5s (lease 5s): killed, or cut off?"
+  int exit_code = 0;     // of kClosed: that of the root cause; 1 for a failure without one, 0 for success
+  bool stopped = false;  // of kClosed: a launcher was asked to stop the job (Rendezvous::Stop)
 };
 
 struct RendezvousOptions {
@@ -110,6 +111,10 @@ class Rendezvous {
   // Ends the job for all nodes; if it has failed, they receive `exit_code` (0: none is known). The first end
   // stays.
   virtual absl::Status Close(bool failed, absl::string_view reason, int exit_code) = 0;
+  // Ends the job for all nodes because the launcher was asked to, by a signal: as Close with failed = true,
+  // but the event of the other nodes says so. An exit code cannot: a process killed by the same signal has it
+  // too.
+  virtual absl::Status Stop(absl::string_view reason, int exit_code) = 0;
   // Leaves the round. The others continue without this node if they are enough. A waiting Join returns
   // Cancelled.
   virtual absl::Status Leave() = 0;

@@ -260,11 +260,12 @@ void FinishNode(absl::string_view id, int64_t epoch, RendezvousState* state) {
   CloseState(/*failed=*/false, "all nodes have finished", /*exit_code=*/0, state);
 }
 
-void CloseState(bool failed, absl::string_view reason, int exit_code, RendezvousState* state) {
+void CloseState(bool failed, absl::string_view reason, int exit_code, RendezvousState* state, bool stopped) {
   if (state->phase() == RendezvousState::CLOSED) return;
   state->set_phase(RendezvousState::CLOSED);
   state->set_failed(failed);
   state->set_exit_code(failed ? exit_code : 0);
+  state->set_stopped(stopped);
   state->set_reason(Bounded(reason));
 }
 
@@ -347,6 +348,7 @@ RendezvousEvent EndEvent(const RendezvousState& state, int64_t epoch) {
     event.failed = state.failed();
     event.reason = state.reason();
     event.exit_code = state.failed() ? std::max(state.exit_code(), 1) : 0;
+    event.stopped = state.stopped();
     return event;
   }
   event.reason = absl::StrCat("epoch ", epoch, " is over");

@@ -67,9 +67,10 @@ void RestartRound(int64_t epoch, absl::string_view reason, int exit_code, Rendez
 // Records that the node's processes have finished successfully; closes the job as succeeded when those of all
 // nodes of the round have. No effect if the round has ended already, or if the node does not take part in it.
 void FinishNode(absl::string_view id, int64_t epoch, RendezvousState* state);
-// Closes the job, as failed or succeeded. `exit_code` is stored only if it failed; 0: none is known. No
-// effect if the job is closed already.
-void CloseState(bool failed, absl::string_view reason, int exit_code, RendezvousState* state);
+// Closes the job, as failed or succeeded. `exit_code` is stored only if it failed; 0: none is known.
+// `stopped`: a launcher was asked to stop the job. No effect if the job is closed already.
+void CloseState(bool failed, absl::string_view reason, int exit_code, RendezvousState* state,
+                bool stopped = false);
 
 // Returns true if the job gathers nodes and at least min_nodes wait. A round may then begin: at once if
 // HasAll, else after last_call.

@@ -331,6 +331,15 @@ absl::Status StoreRendezvous::Close(bool failed, absl::string_view reason, int e
       .status();
 }
 
+absl::Status StoreRendezvous::Stop(absl::string_view reason, int exit_code) {
+  return Update(/*create=*/false,
+                [&](RendezvousState* s) {
+                  CloseState(/*failed=*/true, reason, exit_code, s, /*stopped=*/true);
+                  return absl::OkStatus();
+                })
+      .status();
+}
+
 absl::Status StoreRendezvous::Leave() {
   std::string me;
   {

@@ -38,6 +38,7 @@ class StoreRendezvous final : public Rendezvous {
   absl::Status RequestRestart(int64_t epoch, absl::string_view reason, int exit_code) override;
   absl::Status Finish(int64_t epoch) override;
   absl::Status Close(bool failed, absl::string_view reason, int exit_code) override;
+  absl::Status Stop(absl::string_view reason, int exit_code) override;
   absl::Status Leave() override;
 
  private:

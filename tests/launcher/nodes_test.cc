@@ -6,17 +6,22 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/json.h"
+#include "collectives/store/remote_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "rpc/channel.h"
 #include "tests/launcher/forever.h"
 #include "tests/testing/processes/etcd_server.h"
 #include "tests/testing/processes/tandem_process.h"
+#include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 
 namespace tandem::launcher {
@@ -256,6 +261,54 @@ TEST_F(NodesTest, StatusSeesTheNodesOfAJobWhoseStateIsInEtcd) {
   b->Signal(SIGTERM);
   EXPECT_EQ(b->Wait(), 143) << b->err();
   EXPECT_TRUE(NoLeaks());
+}
+
+TEST_F(NodesTest, AWorkerKilledByASignalIsAFailureOnTheOtherNodes) {
+  auto a = Node("a", "2", {}, "trap 'exit 75' TERM; echo up; while :; do sleep 0.05; done");
+  auto b =
+      Node("b", "2", {},
+           absl::StrCat("echo up; until [ -e ", dir_.File("go"), " ]; do sleep 0.05; done; kill -TERM $$"));
+  for (auto* node : {&a, &b}) ASSERT_TRUE((*node)->WaitForOutput("up")) << (*node)->err();
+  std::ofstream(dir_.File("go")) << "go";
+  EXPECT_EQ(b->Wait(), 143) << b->err();
+  // Not 75, with which a job ends that was asked to stop and has saved its state.
+  EXPECT_EQ(a->Wait(), 143) << a->err();
+  EXPECT_THAT(a->err(), HasSubstr("the job failed: worker/"));
+  EXPECT_TRUE(NoLeaks());
+}
+
+TEST_F(NodesTest, TheNodeThatServesTheJobsStoreOutlivesTheWorkersThatSave) {
+  // The first node has saved at once; the other one goes on until the file is there.
+  auto first =
+      Node("first", "2", {"--node-rank", "0"}, "trap 'exit 75' TERM; echo up; while :; do sleep 0.05; done");
+  auto second =
+      Node("second", "2", {"--node-rank", "1"},
+           absl::StrCat("trap 'echo saving; until [ -e ", dir_.File("saved"),
+                        " ]; do sleep 0.05; done; exit 75' TERM; echo up; while :; do sleep 0.05; done"));
+  for (auto* node : {&first, &second}) ASSERT_TRUE((*node)->WaitForOutput("up")) << (*node)->err();
+  first->Signal(SIGTERM);
+  ASSERT_TRUE(second->WaitForOutput("saving")) << second->err();
+  ASSERT_TRUE(first->WaitForOutput("waiting for the workers of the other nodes")) << first->err();
+  std::ofstream(dir_.File("saved")) << "saved";
+  EXPECT_EQ(first->Wait(), 75) << first->err();
+  EXPECT_EQ(second->Wait(), 75) << second->err();
+  EXPECT_TRUE(NoLeaks());
+}
+
+TEST_F(NodesTest, ANodeThatLeavesAnElasticJobLeavesNoKeyBehind) {
+  const std::string forever = absl::StrCat("echo up; exec ", kForever);
+  auto a = Node("a", "1:2", {}, forever), b = Node("b", "1:2", {}, forever);
+  for (auto* node : {&a, &b}) ASSERT_TRUE((*node)->WaitForOutput("up")) << (*node)->err();
+  ASSERT_TRUE(a->WaitForOutput("of 2 in round")) << a->err();
+  b->Signal(SIGTERM);
+  EXPECT_EQ(b->Wait(), 143) << b->err();
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, rpc::ConnectGrpc(endpoint_));
+  collectives::RemoteStore store(std::move(channel));
+  const absl::StatusOr<std::vector<std::string>> keys = store.List("launchers/job/");
+  TANDEM_EXPECT_OK(keys);
+  EXPECT_THAT(*keys, ::testing::IsEmpty());
+  a->Signal(SIGTERM);
+  EXPECT_EQ(a->Wait(), 143) << a->err();
 }
 
 TEST_F(NodesTest, InterruptedWhileItWaitsForOthersItEnds) {

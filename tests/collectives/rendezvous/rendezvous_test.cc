@@ -253,6 +253,26 @@ TEST(RendezvousTest, TheExitCodeOfTheFirstFailureReachesTheOtherNodes) {
   }
 }
 
+TEST(RendezvousTest, AStopBySignalIsToldApartFromAProcessKilledByIt) {
+  for (const bool stopped : {false, true}) {
+    MemoryStore store;
+    Launcher a(&store, Between(2, 2), NodeOf("a")), b(&store, Between(2, 2), NodeOf("b"));
+    a.Join();
+    b.Join();
+    TANDEM_ASSERT_OK(a.Joined());
+    TANDEM_ASSERT_OK(b.Joined());
+    TANDEM_ASSERT_OK(stopped ? b.rendezvous->Stop("the launcher on b was stopped by SIGTERM", 143)
+                             : b.rendezvous->Close(/*failed=*/true, "worker/3 was killed by signal 15", 143));
+    TANDEM_ASSERT_OK(a.rendezvous->Stop("too late", 130));
+    for (Launcher* node : {&a, &b}) {
+      TANDEM_ASSERT_OK_AND_ASSIGN(const RendezvousEvent end, node->rendezvous->WaitForEvent(1, Soon()));
+      EXPECT_TRUE(end.failed);
+      EXPECT_EQ(end.exit_code, 143);
+      EXPECT_EQ(end.stopped, stopped);
+    }
+  }
+}
+
 TEST(RendezvousTest, AWaitEndsWithCancelledWhenTheNodeLeaves) {
   MemoryStore store;
   Launcher a(&store, Between(1, 2), NodeOf("a"));

@@ -143,9 +143,9 @@ absl::StatusOr<v1::ScanRowsResponse> RowStatesService::Scan(const v1::ScanRowsRe
         absl::StrCat(Who(*table), ": there is no bucket ", request.bucket(), "; there are ", buckets));
   }
   if (const uint32_t owner = tables_.shard_map().OwnerOfBucket(request.bucket()); owner != tables_.server()) {
-    return absl::FailedPreconditionError(absl::StrCat(Who(*table), ": bucket ", request.bucket(),
-                                                      " belongs to server ", owner, ", this is server ",
-                                                      tables_.server(), ": the client's shard map is out of date"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(Who(*table), ": bucket ", request.bucket(), " belongs to server ", owner,
+                     ", this is server ", tables_.server(), ": the client's shard map is out of date"));
   }
   const std::shared_ptr<TableStorage> storage = table->storage();
   const uint32_t row_floats = storage->row_floats();
@@ -154,16 +154,13 @@ absl::StatusOr<v1::ScanRowsResponse> RowStatesService::Scan(const v1::ScanRowsRe
   v1::ScanRowsResponse response;
   response.set_dim(table->dim());
   response.set_state_floats(row_floats - table->dim());
-  TANDEM_RETURN_IF_ERROR(
-      storage->VisitBucket(request.bucket(), [&](uint64_t id, const float* row, const RowHistory&) {
-        if (id < request.first_id()) return;
-        if (static_cast<size_t>(response.ids_size()) >= limit) {
-          response.set_more(true);
-          return;
-        }
-        response.add_ids(id);
-        response.mutable_values()->Add(row, row + row_floats);
-      }));
+  const auto add = [&](uint64_t id, const float* row, const RowHistory&) {
+    response.add_ids(id);
+    response.mutable_values()->Add(row, row + row_floats);
+  };
+  TANDEM_ASSIGN_OR_RETURN(const bool more,
+                          storage->VisitRows(request.bucket(), request.first_id(), limit, add));
+  response.set_more(more);
   return response;
 }
 

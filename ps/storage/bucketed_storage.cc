@@ -211,17 +211,26 @@ StorageStatistics BucketedStorage::Statistics() const {
 }
 
 absl::Status BucketedStorage::VisitBucket(uint32_t bucket, RowVisitor visit) {
+  return VisitRows(bucket, /*first_id=*/0, std::numeric_limits<size_t>::max(), visit).status();
+}
+
+absl::StatusOr<bool> BucketedStorage::VisitRows(uint32_t bucket, uint64_t first_id, size_t limit,
+                                                RowVisitor visit) {
   TANDEM_CHECK(bucket < buckets_.num_buckets());
   TANDEM_RETURN_IF_ERROR(CheckWhole());
-  if (spiller_ != nullptr) return spiller_->VisitBucket(bucket, visit);
+  if (spiller_ != nullptr) return spiller_->VisitRows(bucket, first_id, limit, visit);
   const FairLock::Reader lock(&buckets_.LockOfBucket(bucket));
   const RowLayout& layout = buckets_.layout();
   std::vector<float> floats(layout.row_floats());
-  for (const Buckets::StoredRow& row : buckets_.SortedRows(bucket)) {
+  // One row more than the limit shows whether there are more.
+  const size_t one_more = limit + (limit < std::numeric_limits<size_t>::max() ? 1 : 0);
+  size_t visited = 0;
+  for (const Buckets::StoredRow& row : buckets_.SortedRows(bucket, first_id, one_more)) {
+    if (visited++ == limit) return true;
     buckets_.ReadRow(row.row, floats.data());
     visit(row.id, floats.data(), {row.version, layout.count(row.row)});
   }
-  return absl::OkStatus();
+  return false;
 }
 
 absl::Status BucketedStorage::Restore(uint64_t id, const float* floats, const RowHistory& history) {

@@ -76,6 +76,7 @@ class BucketedStorage : public TableStorage {
   StorageStatistics Statistics() const override;
   uint32_t row_floats() const override { return static_cast<uint32_t>(buckets_.layout().row_floats()); }
   absl::Status VisitBucket(uint32_t bucket, RowVisitor visit) override;
+  absl::StatusOr<bool> VisitRows(uint32_t bucket, uint64_t first_id, size_t limit, RowVisitor visit) override;
   absl::Status Restore(uint64_t id, const float* row, const RowHistory& history) override;
   std::string SaveFilter(uint32_t bucket) const override;
   bool RestoreFilter(uint32_t bucket, absl::string_view counters) override;

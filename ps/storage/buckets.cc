@@ -67,12 +67,23 @@ void Buckets::PrepareGrowth(std::vector<uint32_t>* buckets) {
   buckets->clear();
 }
 
-std::vector<Buckets::StoredRow> Buckets::SortedRows(uint32_t bucket) const {
+std::vector<Buckets::StoredRow> Buckets::SortedRows(uint32_t bucket, uint64_t first_id, size_t limit) const {
   const RowStore& store = stores_[bucket];
+  const auto by_id = [](const StoredRow& a, const StoredRow& b) { return a.id < b.id; };
   std::vector<StoredRow> rows;
-  rows.reserve(store.size());
-  store.ForEach([&](const Cell& cell, const char* row) { rows.push_back({cell.id, row, cell.version}); });
-  std::sort(rows.begin(), rows.end(), [](const StoredRow& a, const StoredRow& b) { return a.id < b.id; });
+  rows.reserve(std::min<size_t>(limit, store.size()));
+  store.ForEach([&](const Cell& cell, const char* row) {
+    if (cell.id < first_id) return;
+    if (rows.size() < limit) {
+      rows.push_back({cell.id, row, cell.version});
+      if (rows.size() == limit) std::make_heap(rows.begin(), rows.end(), by_id);
+    } else if (limit > 0 && cell.id < rows.front().id) {  // the greatest of those kept
+      std::pop_heap(rows.begin(), rows.end(), by_id);
+      rows.back() = {cell.id, row, cell.version};
+      std::push_heap(rows.begin(), rows.end(), by_id);
+    }
+  });
+  std::sort(rows.begin(), rows.end(), by_id);
   return rows;
 }
 

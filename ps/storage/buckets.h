@@ -115,7 +115,7 @@ class Buckets {
   // then the optimizer state, layout().row_floats() in all.
   //
   // Returns the rows of a bucket in ascending order of id. Requires its lock while the rows are used.
-  std::vector<StoredRow> SortedRows(uint32_t bucket) const;
+  std::vector<StoredRow> SortedRows(uint32_t bucket, uint64_t first_id = 0, size_t limit = SIZE_MAX) const;
   // Requires the row's lock.
   void ReadRow(const char* row, float* floats) const;
   // Creates or overwrites a row. Requires its lock, exclusively.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -304,38 +305,55 @@ absl::Status RowSpiller::Restore(uint64_t id, const float* floats, RowHistory hi
   return absl::OkStatus();
 }
 
-absl::Status RowSpiller::VisitBucket(uint32_t bucket, TableStorage::RowVisitor visit) {
+absl::StatusOr<bool> RowSpiller::VisitRows(uint32_t bucket, uint64_t first_id, size_t limit,
+                                           TableStorage::RowVisitor visit) {
   absl::ReaderMutexLock tier_lock(&TierLockOf(bucket));
   const FairLock::Reader lock(&buckets_->LockOfBucket(bucket));
   const RowLayout& layout = buckets_->layout();
   std::vector<float> floats(layout.row_floats());
+  size_t visited = 0;
+  // Returns false, and visits nothing, once the limit is reached.
   const auto visit_one = [&](uint64_t id, const char* row, uint32_t version) {
+    if (visited == limit) return false;
+    ++visited;
     buckets_->ReadRow(row, floats.data());
     visit(id, floats.data(), {version, layout.count(row)});
+    return true;
   };
-  const std::vector<Buckets::StoredRow> in_memory = buckets_->SortedRows(bucket);
+  // One row more than the limit shows whether there are more.
+  const size_t one_more = limit + (limit < std::numeric_limits<size_t>::max() ? 1 : 0);
+  const std::vector<Buckets::StoredRow> in_memory = buckets_->SortedRows(bucket, first_id, one_more);
   auto next = in_memory.begin();
+  bool more = false;
   const uint32_t cold = states_[bucket].cold.load(std::memory_order_relaxed);
   if (cold > 0) {
-    uint32_t visited = 0;
+    uint32_t visited_cold = 0;
     std::vector<float> aligned((cold_row_bytes_ + sizeof(float) - 1) / sizeof(float));
     const auto* const copy = reinterpret_cast<const char*>(aligned.data());
-    TANDEM_RETURN_IF_ERROR(tier_->VisitBucket(bucket, cold_row_bytes_, [&](uint64_t id, const char* row) {
-      for (; next != in_memory.end() && next->id < id; ++next) visit_one(next->id, next->row, next->version);
-      if (next != in_memory.end() && next->id == id) return;  // superseded
+    const auto visit_cold = [&](uint64_t id, const char* row) {
+      for (; next != in_memory.end() && next->id < id; ++next) {
+        more = !visit_one(next->id, next->row, next->version);
+        if (more) return false;
+      }
+      if (next != in_memory.end() && next->id == id) return true;  // superseded
       std::memcpy(aligned.data(), row, cold_row_bytes_);
       uint32_t version;
       std::memcpy(&version, copy, sizeof(version));
-      visit_one(id, copy + sizeof(version), version);
-      ++visited;
-    }));
-    if (visited != cold) {
+      more = !visit_one(id, copy + sizeof(version), version);
+      ++visited_cold;
+      return !more;
+    };
+    TANDEM_RETURN_IF_ERROR(tier_->VisitBucket(bucket, first_id, cold_row_bytes_, visit_cold));
+    if (more) return true;
+    if (first_id == 0 && visited_cold != cold) {
       return absl::DataLossError(absl::StrCat("table '", name_, "': bucket ", bucket, " should have ", cold,
-                                              " rows on disk and has ", visited));
+                                              " rows on disk and has ", visited_cold));
     }
   }
-  for (; next != in_memory.end(); ++next) visit_one(next->id, next->row, next->version);
-  return absl::OkStatus();
+  for (; next != in_memory.end(); ++next) {
+    if (!visit_one(next->id, next->row, next->version)) return true;
+  }
+  return false;
 }
 
 void RowSpiller::Clear(absl::FunctionRef<void(uint32_t bucket)> clear_bucket) ABSL_NO_THREAD_SAFETY_ANALYSIS {

@@ -95,8 +95,9 @@ class RowSpiller {
   absl::Status ReadRows(absl::Span<const uint64_t> ids, absl::Span<const uint32_t> missing, float* out,
                         uint8_t* exists);
 
-  // Implement TableStorage::VisitBucket and TableStorage::Restore.
-  absl::Status VisitBucket(uint32_t bucket, TableStorage::RowVisitor visit);
+  // Implement TableStorage::VisitRows and TableStorage::Restore.
+  absl::StatusOr<bool> VisitRows(uint32_t bucket, uint64_t first_id, size_t limit,
+                                 TableStorage::RowVisitor visit);
   // A row that exists keeps its count of updates if `keep_count` is true.
   absl::Status Restore(uint64_t id, const float* floats, RowHistory history, bool keep_count = false);
   // Removes all rows: calls clear_bucket(bucket) with each bucket's lock held exclusively, and clears the

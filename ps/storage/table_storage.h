@@ -159,6 +159,10 @@ class TableStorage {
   // rows have not been visited.
   using RowVisitor = absl::FunctionRef<void(uint64_t id, const float* row, const RowHistory& history)>;
   virtual absl::Status VisitBucket(uint32_t bucket, RowVisitor visit) = 0;
+  // As VisitBucket, but visits only the first `limit` rows with ids of at least `first_id`; the others are
+  // neither sorted nor read. Returns whether there are rows with greater ids.
+  virtual absl::StatusOr<bool> VisitRows(uint32_t bucket, uint64_t first_id, size_t limit,
+                                         RowVisitor visit) = 0;
   // Creates or replaces the row of `id`. `row` is [row_floats()]; its embedding is rounded to nearest. A
   // DENSE table ignores ids out of range. After an error the id's row is unchanged.
   virtual absl::Status Restore(uint64_t id, const float* row, const RowHistory& history) = 0;

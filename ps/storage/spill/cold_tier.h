@@ -45,9 +45,10 @@ class ColdTier {
   // rows[i * row_bytes, (i + 1) * row_bytes) if keys[i] has a row; else sets found[i] to 0. Rows must have
   // been put with the same `row_bytes`. Does not change the tier.
   virtual absl::Status Get(absl::Span<const Key> keys, size_t row_bytes, char* rows, uint8_t* found) = 0;
-  // Calls visit(id, row) for each row of `bucket`, in ascending order of id. `row` has any alignment.
-  using Visitor = absl::FunctionRef<void(uint64_t id, const char* row)>;
-  virtual absl::Status VisitBucket(uint32_t bucket, size_t row_bytes, Visitor visit) = 0;
+  // Calls visit(id, row) for each row of `bucket` whose id is at least `first_id`, in ascending order of id,
+  // until it returns false. `row` has any alignment.
+  using Visitor = absl::FunctionRef<bool(uint64_t id, const char* row)>;
+  virtual absl::Status VisitBucket(uint32_t bucket, uint64_t first_id, size_t row_bytes, Visitor visit) = 0;
   // Removes all rows. No other call may be in progress.
   virtual void Clear() = 0;
   // Returns an estimate of the bytes held, including superseded rows.

@@ -175,8 +175,8 @@ class RocksTier : public ColdTier {
     return absl::OkStatus();
   }
 
-  absl::Status VisitBucket(uint32_t bucket, size_t row_bytes, Visitor visit) override {
-    const KeyBytes begin = KeyOf(tier_, bucket, 0), end = KeyOf(tier_, uint64_t{bucket} + 1, 0);
+  absl::Status VisitBucket(uint32_t bucket, uint64_t first_id, size_t row_bytes, Visitor visit) override {
+    const KeyBytes begin = KeyOf(tier_, bucket, first_id), end = KeyOf(tier_, uint64_t{bucket} + 1, 0);
     const rocksdb::Slice lower = SliceOf(begin), upper = SliceOf(end);
     rocksdb::ReadOptions options;
     options.iterate_lower_bound = &lower;
@@ -186,7 +186,7 @@ class RocksTier : public ColdTier {
     for (at->Seek(lower); at->Valid(); at->Next()) {
       const uint64_t id = IdOf(at->key());
       if (at->value().size() != row_bytes) return WrongSize(id, at->value().size(), row_bytes);
-      visit(id, at->value().data());
+      if (!visit(id, at->value().data())) break;
     }
     return at->status().ok() ? absl::OkStatus() : ToStatus(at->status(), absl::StrCat(who_, ": reading"));
   }

@@ -43,6 +43,7 @@ class MapStorage : public TableStorage {
     }
     return absl::OkStatus();
   }
+  absl::StatusOr<bool> VisitRows(uint32_t, uint64_t, size_t, RowVisitor) override { return false; }
   absl::Status Restore(uint64_t id, const float* row, const RowHistory&) override {
     rows_[id].assign(row, row + kRowFloats);
     return absl::OkStatus();

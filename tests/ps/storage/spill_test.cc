@@ -41,6 +41,7 @@ using ::testing::HasSubstr;
 using testing::MemoryDisk;
 using testing::MemoryTier;
 using testing::StoredRows;
+using testing::StoredRowsByPages;
 
 std::unique_ptr<TableStorage> Make(const v1::TableConfig& config, uint32_t num_buckets,
                                    std::unique_ptr<ColdTier> tier) {
@@ -200,6 +201,9 @@ TEST_P(SpillModelTest, BehavesLikeATableWithoutABoundOverALongRandomSequence) {
     }
   }
   ASSERT_EQ(AllStoredRows(table.get(), num_buckets), AllStoredRows(model.get(), num_buckets));
+  for (const size_t page : {7, 100000}) {
+    ASSERT_EQ(StoredRowsByPages(table.get(), num_buckets, page), AllStoredRows(model.get(), num_buckets));
+  }
   const StorageStatistics statistics = table->Statistics();
   EXPECT_EQ(statistics.rows + statistics.spilled_rows, table->rows());
   EXPECT_EQ(statistics.evicted_rows, 0);

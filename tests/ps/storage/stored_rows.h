@@ -37,6 +37,32 @@ inline StoredRows AllStoredRows(TableStorage* table, uint32_t num_buckets) {
   return rows;
 }
 
+// Reads the same with VisitRows, `page` rows at a time. All pages of a bucket must be full except the last.
+inline StoredRows StoredRowsByPages(TableStorage* table, uint32_t num_buckets, size_t page) {
+  StoredRows rows;
+  for (uint32_t b = 0; b < num_buckets; ++b) {
+    uint64_t next = 0;
+    bool more = true;
+    while (more) {
+      size_t visited = 0;
+      const absl::StatusOr<bool> result =
+          table->VisitRows(b, next, page, [&](uint64_t id, const float* row, const RowHistory& history) {
+            EXPECT_GE(id, next);
+            EXPECT_TRUE(
+                rows.emplace(id, StoredRow{{row, row + table->row_floats()}, history.version, history.count})
+                    .second);
+            next = id + 1;
+            ++visited;
+          });
+      TANDEM_EXPECT_OK(result);
+      if (!result.ok()) return rows;
+      more = *result;
+      EXPECT_TRUE(more ? visited == page : visited <= page) << visited;
+    }
+  }
+  return rows;
+}
+
 }  // namespace tandem::ps::testing
 
 #endif  // TANDEM_TESTS_PS_STORAGE_STORED_ROWS_H_

@@ -16,6 +16,7 @@
 #include "ps/policies/initializer.h"
 #include "ps/shard_map.h"
 #include "ps/table.h"
+#include "tests/ps/storage/stored_rows.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::ps {
@@ -173,6 +174,10 @@ TEST_P(TableStorageModelTest, BehavesLikeAMapOverALongRandomSequenceOfOperations
     }
   }
   EXPECT_EQ(AllRows(table.get(), param.num_buckets), model.rows());
+  for (const size_t page : {1, 7, 100000}) {
+    EXPECT_EQ(testing::StoredRowsByPages(table.get(), param.num_buckets, page),
+              testing::AllStoredRows(table.get(), param.num_buckets));
+  }
 }
 
 TEST(TableStorageTest, ValuesDependNeitherOnOrderOfArrivalNorOnHowBucketsAreSplit) {

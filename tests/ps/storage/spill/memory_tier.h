@@ -67,15 +67,15 @@ class MemoryTier : public ColdTier {
     }
     return absl::OkStatus();
   }
-  absl::Status VisitBucket(uint32_t bucket, size_t, Visitor visit) override {
+  absl::Status VisitBucket(uint32_t bucket, uint64_t first_id, size_t, Visitor visit) override {
     std::map<std::pair<uint32_t, uint64_t>, std::string> rows;  // so that `visit` may use other tiers
     {
       absl::MutexLock lock(&disk_->mutex);
       if (!disk_->get_error.ok()) return disk_->get_error;
-      rows = rows_;
+      rows.insert(rows_.lower_bound({bucket, first_id}), rows_.lower_bound({bucket + 1, 0}));
     }
-    for (auto row = rows.lower_bound({bucket, 0}); row != rows.end() && row->first.first == bucket; ++row) {
-      visit(row->first.second, row->second.data());
+    for (const auto& [key, row] : rows) {
+      if (!visit(key.second, row.data())) break;
     }
     return absl::OkStatus();
   }

@@ -61,10 +61,11 @@ Model All(ColdTier& tier, uint32_t num_buckets, size_t row_bytes) {
   Model all;
   for (uint32_t b = 0; b < num_buckets; ++b) {
     uint64_t visited = 0, previous = 0;
-    TANDEM_EXPECT_OK(tier.VisitBucket(b, row_bytes, [&](uint64_t id, const char* row) {
+    TANDEM_EXPECT_OK(tier.VisitBucket(b, /*first_id=*/0, row_bytes, [&](uint64_t id, const char* row) {
       EXPECT_TRUE(visited++ == 0 || id > previous);
       previous = id;
       all[{b, id}].assign(row, row_bytes);
+      return true;
     }));
   }
   return all;

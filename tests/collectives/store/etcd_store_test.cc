@@ -113,13 +113,15 @@ TEST_F(EtcdStoreTest, ARendezvousThatWaitsStoresNothing) {
   std::thread joiner([&] { TANDEM_EXPECT_OK(a.Join({.id = "a", .host = "h"}).status()); });
   TANDEM_ASSERT_OK_AND_ASSIGN(const Round round, b.Join({.id = "b", .host = "h"}));
   joiner.join();
-  // Whatever follows the beginning of the round is stored within one heartbeat.
-  EXPECT_THAT(a.WaitForEvent(round.epoch, MonotonicNow() + absl::Seconds(2)),
-              StatusIs(absl::StatusCode::kDeadlineExceeded));
-  const int64_t before = RevisionOf(etcd->address());
-  EXPECT_THAT(a.WaitForEvent(round.epoch, MonotonicNow() + absl::Seconds(3)),
-              StatusIs(absl::StatusCode::kDeadlineExceeded));
-  EXPECT_EQ(RevisionOf(etcd->address()), before);
+  // Whatever follows the beginning of the round is stored soon. From then on, heartbeats pass without a change.
+  bool quiet = false;
+  for (int i = 0; i < 5 && !quiet; ++i) {
+    const int64_t before = RevisionOf(etcd->address());
+    EXPECT_THAT(a.WaitForEvent(round.epoch, MonotonicNow() + options.lease / 2),
+                StatusIs(absl::StatusCode::kDeadlineExceeded));
+    quiet = RevisionOf(etcd->address()) == before;
+  }
+  EXPECT_TRUE(quiet);
   // A change is seen without polling.
   TANDEM_ASSERT_OK(b.RequestRestart(round.epoch, "a test", 1));
   TANDEM_EXPECT_OK(a.WaitForEvent(round.epoch, MonotonicNow() + absl::Seconds(30)).status());

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/logging.h"
+#include "base/status.h"
+#include "ps/checkpoint/checkpoint_dir.h"
+#include "worker/trainer/training_run_impl.h"
+
+namespace tandem::worker {
+namespace {
+
+v1::InputState InputOf(const Dataset& dataset, int workers) {
+  v1::InputState input;
+  const InputStatistics& statistics = dataset.statistics();
+  for (size_t d = 0; d < statistics.dense.size(); ++d) {
+    v1::DenseInput* dense = input.add_dense();
+    dense->set_column(dataset.schema().dense[d].column);
+    dense->set_mean(statistics.dense[d].mean);
+    dense->set_scale(statistics.dense[d].scale);
+  }
+  input.set_index_features(static_cast<uint32_t>(statistics.index_features));
+  input.set_workers(static_cast<uint32_t>(workers));
+  return input;
+}
+
+}  // namespace
+
+absl::Status TrainingRun::Begin() {
+  bool anew = options_.resume.empty();
+  absl::Status begun;
+  if (is_leader()) {
+    if (options_.resume == "auto") {
+      begun = ps::RepairCheckpoints(job_.checkpoint.dir);
+      const auto paths = ps::CheckpointPaths(job_.checkpoint.dir);
+      begun.Update(paths.status());
+      anew = paths.ok() && paths->empty();
+    }
+    if (begun.ok() && anew) begun = checkpoints_.StartAnew();
+  }
+  double agreed[] = {begun.ok() ? 1.0 : 0.0, anew ? 1.0 : 0.0};
+  // Removing the checkpoints of an earlier run may take long.
+  TANDEM_RETURN_IF_ERROR(BroadcastFromLeader(absl::MakeSpan(agreed), CheckpointTimeout()));
+  TANDEM_RETURN_IF_ERROR(begun);
+  if (agreed[0] != 1.0) return absl::AbortedError("rank 0 does not start; its log says why");
+  if (agreed[1] != 1.0) TANDEM_RETURN_IF_ERROR(Annotate(Resume(), "resuming"));
+  // After a checkpoint is loaded, because it may hold pushes of this worker's epoch.
+  return context_.client->StartPushEpoch();
+}
+
+absl::Status TrainingRun::Resume() {
+  const std::string from = options_.resume == "auto" ? "latest" : options_.resume;
+  ModelState state;
+  TANDEM_RETURN_IF_ERROR(Load([&] { return checkpoints_.Resume(from, context_.client); }, &state));
+  first_epoch_ = static_cast<int>(state.epoch) + 1;
+  if (state.position.has_value()) {
+    position_ = *state.position;
+    if (is_leader()) {
+      LogInfo(absl::StrCat("resuming in epoch ", first_epoch_, " after ", BatchesBefore(), " of ",
+                           steps_per_epoch_, " batches"));
+    }
+  }
+  if (is_leader() && loaded_path_ == absl::StrCat(job_.checkpoint.dir, "/", ps::CheckpointName(state.step))) {
+    saved_path_ = loaded_path_;
+  }
+  double in_directory[] = {saved_path_.empty() ? 0.0 : 1.0};
+  TANDEM_RETURN_IF_ERROR(BroadcastFromLeader(absl::MakeSpan(in_directory)));
+  if (in_directory[0] == 1.0) saved_step_ = state.step;
+  auto metric = [&](const char* name, double fallback) {
+    const auto found = state.metrics.find(name);
+    return found == state.metrics.end() ? fallback : found->second;
+  };
+  best_metric_ = metric("best_metric", best_metric_);
+  report_.best_epoch = static_cast<int>(metric("best_epoch", 0));
+  epochs_since_best_ = static_cast<int>(metric("epochs_since_best", 0));
+  if (is_leader()) best_checkpoint_ = checkpoints_.OfEpoch(static_cast<uint64_t>(report_.best_epoch));
+  return absl::OkStatus();
+}
+
+absl::Status TrainingRun::Load(absl::FunctionRef<absl::StatusOr<LoadedModel>()> load, ModelState* state) {
+  absl::Status status;
+  std::string serialized;
+  if (is_leader()) {
+    absl::StatusOr<LoadedModel> loaded = load();
+    status = loaded.status();
+    if (loaded.ok()) {
+      serialized = loaded->Serialize();
+      loaded_path_ = loaded->path;
+      LogInfo(absl::StrCat("loaded ", loaded->path));
+    }
+  }
+  TANDEM_ASSIGN_OR_RETURN(std::vector<std::string> gathered,
+                          context_.group->AllGatherBytes(serialized, {.timeout = CheckpointTimeout()}));
+  TANDEM_RETURN_IF_ERROR(status);
+  if (gathered[0].empty())
+    return absl::AbortedError("rank 0 could not load the checkpoint; its log says why");
+  TANDEM_ASSIGN_OR_RETURN(LoadedModel loaded, LoadedModel::Parse(gathered[0]));
+  TANDEM_RETURN_IF_ERROR(loaded.Apply(model_.get(), optimizer_.get(), &*schedule_));
+  trainer_->set_step(loaded.state.step);
+  TANDEM_RETURN_IF_ERROR(replication_->Restore(loaded.state.replicated));
+  if (context_.status != nullptr) context_.status->SetStep(loaded.state.step);
+  *state = std::move(loaded.state);
+  return absl::OkStatus();
+}
+
+ModelState TrainingRun::StateAfter(int epochs) const {
+  return {.step = trainer_->step(),
+          .epoch = static_cast<uint64_t>(epochs),
+          .metrics = {{"best_metric", best_metric_},
+                      {"best_epoch", report_.best_epoch},
+                      {"epochs_since_best", epochs_since_best_}},
+          .run_id = checkpoints_.run_id(),
+          .input = InputOf(*dataset_, world_size_)};
+}
+
+absl::StatusOr<bool> TrainingRun::SaveCheckpoint(const ModelState& state) {
+  SetState("saving");
+  // Rank 0 writes while the others wait. No push is in flight, so all servers save the same state.
+  absl::Status saved;
+  if (is_leader()) {
+    ModelState complete = state;
+    // The servers save the tables, so they need the rows that the workers have.
+    auto replicated = replication_->WriteBack();
+    absl::StatusOr<std::string> path = absl::UnknownError("");
+    if (replicated.ok()) {
+      complete.replicated = *std::move(replicated);
+      path = SaveModel(job_, complete, context_.client, model_.get(), *optimizer_, *schedule_);
+    } else {
+      path = replicated.status();
+    }
+    saved = path.status();
+    if (path.ok()) {
+      saved_path_ = *path;
+      checkpoints_.Prune(best_checkpoint_);
+    }
+  }
+  double ok[] = {saved.ok() ? 1.0 : 0.0};
+  TANDEM_RETURN_IF_ERROR(BroadcastFromLeader(absl::MakeSpan(ok), CheckpointTimeout()));
+  boundary_.NoteCheckpoint();
+  if (ok[0] == 1.0) {
+    saved_step_ = state.step;
+    report_.save_error.clear();
+    return true;
+  }
+  const bool goes_on = job_.checkpoint.on_failure == SaveFailure::kContinue;
+  if (!is_leader()) {
+    if (goes_on) return false;
+    return absl::AbortedError("rank 0 could not save a checkpoint; its log says why");
+  }
+  saved = Annotate(saved, absl::StrCat("saving the checkpoint of step ", state.step));
+  if (!goes_on) return saved;
+  report_.save_error = std::string(saved.message());
+  LogError(absl::StrCat(saved.message(),
+                        "; training goes on (checkpoint.on_failure: continue), and resumes from the "
+                        "checkpoint before if it fails now"));
+  return false;
+}
+
+void TrainingRun::CompleteCheckpoint(const ModelState& state) {
+  if (saved_path_.empty()) return;
+  const absl::Status updated = UpdateModelState(job_, saved_path_, state, *model_, *schedule_);
+  if (updated.ok()) return;
+  // The checkpoint is good; a run that resumes from it evaluates the epoch again.
+  LogError(absl::StrCat("recording the evaluation in ", saved_path_, ": ", updated.message()));
+}
+
+}  // namespace tandem::worker

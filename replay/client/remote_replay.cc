@@ -160,11 +160,17 @@ void RemoteReplay::StartSample(const std::string& table, const SampleSize& size,
 absl::StatusOr<Batch> RemoteReplay::Sample(absl::string_view table, const SampleSize& size,
                                            absl::Time deadline, absl::string_view sampler) {
   SampleId id = {.sampler = sampler_, .incarnation = incarnation_};
+  const std::string wanted = absl::StrCat(size.batch, " ", size.min_batch, " ", table);
   {
     absl::MutexLock lock(&mutex_);
-    id.sequence = next_sequence_++;
-    id.acknowledged = outstanding_.empty() ? id.sequence - 1 : *outstanding_.begin() - 1;
-    outstanding_.insert(id.sequence);
+    if (const auto earlier = unresolved_.find(wanted); earlier != unresolved_.end()) {
+      id.sequence = earlier->second;
+      unresolved_.erase(earlier);
+    } else {
+      id.sequence = next_sequence_++;
+      outstanding_.insert(id.sequence);
+    }
+    id.acknowledged = *outstanding_.begin() - 1;
   }
   absl::StatusOr<Batch> batch;
   for (bool over = false; !over;) {
@@ -180,7 +186,11 @@ absl::StatusOr<Batch> RemoteReplay::Sample(absl::string_view table, const Sample
     over = !absl::IsDeadlineExceeded(batch.status()) || deadline - MonotonicNow() < kShortestCall;
   }
   absl::MutexLock lock(&mutex_);
-  outstanding_.erase(id.sequence);
+  if (absl::IsDeadlineExceeded(batch.status()) || absl::IsUnavailable(batch.status())) {
+    unresolved_.emplace(wanted, id.sequence);
+  } else {
+    outstanding_.erase(id.sequence);
+  }
   return batch;
 }
 

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <stop_token>
@@ -91,7 +92,10 @@ class RemoteReplay : public Replay {
   const std::string sampler_;
   absl::Mutex mutex_;
   uint64_t next_sequence_ ABSL_GUARDED_BY(mutex_) = 1;
-  std::set<uint64_t> outstanding_ ABSL_GUARDED_BY(mutex_);  // sequences of calls that are not over
+  std::set<uint64_t> outstanding_ ABSL_GUARDED_BY(mutex_);  // sequences whose answers have not arrived
+  // Sequences of calls that ended without an answer, by what they asked for. The server may have drawn items
+  // for them, which the next such call then gets.
+  std::multimap<std::string, uint64_t> unresolved_ ABSL_GUARDED_BY(mutex_);
   // The bytes of batches that are read in place. Batches may outlive this object.
   const std::shared_ptr<std::atomic<size_t>> in_place_ = std::make_shared<std::atomic<size_t>>(0);
 };

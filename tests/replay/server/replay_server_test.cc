@@ -161,6 +161,25 @@ TEST(ReplayServer, ARepeatedSampleGetsTheSameItems) {
   EXPECT_THAT(sample(3, 2, 5), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("replaced")));
 }
 
+// The server draws items whose answer does not arrive before the deadline.
+TEST(ReplayServer, ASampleThatEndsWithoutItsAnswerLosesNoItems) {
+  std::atomic<int> samples{0};
+  ReplaceableServer server({}, [&](absl::string_view method, int64_t) {
+    const bool first = absl::StrContains(method, "Sample") && samples++ == 0;
+    return rpc::Fault{.kind = first ? rpc::Fault::Kind::kNeverRespond : rpc::Fault::Kind::kNone};
+  });
+  RemoteReplay replay(server.channel());
+  TANDEM_ASSERT_OK(replay.CreateTable(TableOptions::Queue("queue", 10)));
+  const auto writer = IdWriter(&replay, "actor/0", 1);
+  for (int64_t id = 0; id < 4; ++id) TANDEM_ASSERT_OK(WriteId(*writer, "queue", id));
+  EXPECT_THAT(replay.Sample("queue", {.batch = 2}, MonotonicNow() + absl::Milliseconds(100)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Batch again, replay.Sample("queue", {.batch = 2}));
+  EXPECT_THAT(IdsOf(again), ElementsAre(0, 1));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Batch rest, replay.Sample("queue", {.batch = 2}));
+  EXPECT_THAT(IdsOf(rest), ElementsAre(2, 3));
+}
+
 TEST(ReplayServer, APrefetchingSamplerGetsEveryItemOfAQueueOnce) {
   ReplaceableServer server;
   RemoteReplay replay(server.channel());

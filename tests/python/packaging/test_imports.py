@@ -21,7 +21,7 @@ import pytest
 import tandem
 from processes import DEADLINE_S, Process, tandem_binary
 
-RUN_S = 200.0  # TensorFlow alone takes 4 s to import, and much more on a busy machine
+RUN_S = 200.0  # less than the limit of a test (conftest.py); TensorFlow alone takes 4 s to import, much more on a busy machine
 PACKAGES = ["torch", "tensorflow", "grpc", "pyarrow", "numpy"]
 FOLDER = pathlib.Path(tandem.__file__).absolute().parents[1]  # in the build tree, whose files are links
 

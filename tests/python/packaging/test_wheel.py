@@ -22,7 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
 def run(*command: object, **options: object) -> str:
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=2 * DEADLINE_S, **options)
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=DEADLINE_S, **options)
     assert done.returncode == 0, f"{command}: exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 

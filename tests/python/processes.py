@@ -64,7 +64,10 @@ class Process:
         deadline = time.monotonic() + DEADLINE_S
         while self._read(deadline):
             pass
-        return self._process.wait(max(0.0, deadline - time.monotonic()))
+        try:
+            return self._process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the process has not ended within {DEADLINE_S} s:\n{self.output}") from None
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:

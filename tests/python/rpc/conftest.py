@@ -43,6 +43,6 @@ def worker(rpc_store: str, start_worker: Callable[[str], Process]) -> Iterator[A
     from tandem import rpc
 
     start_worker("worker")
-    rpc.start("test", store=rpc_store, wait_for=["worker"])
+    rpc.start("test", store=rpc_store, wait_for=["worker"], timeout=200, call_timeout=200)  # importing torch takes long on a busy machine
     yield rpc
     rpc.shutdown(graceful=False)

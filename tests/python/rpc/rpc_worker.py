@@ -170,6 +170,6 @@ def batch_sizes() -> list[int]:
 
 
 if __name__ == "__main__":
-    rpc.start(sys.argv[1], store=sys.argv[2], wait_for=[])
+    rpc.start(sys.argv[1], store=sys.argv[2], wait_for=[], timeout=200, call_timeout=200)
     print("ready", os.getpid(), flush=True)
     threading.Event().wait()

@@ -50,7 +50,7 @@ def test_only_public_methods_of_registered_classes_are_called(worker):
 def test_a_result_stays_until_it_is_fetched(worker):
     there = worker.remote("worker", "add", np.ones(3), 1)
     np.testing.assert_array_equal(there.to_here(), np.full(3, 2.0))
-    np.testing.assert_array_equal(there.to_here_async().result(timeout=30), np.full(3, 2.0))
+    np.testing.assert_array_equal(there.to_here_async().result(), np.full(3, 2.0))
 
 
 def test_a_value_of_this_process_is_used_by_another(worker):

@@ -71,14 +71,14 @@ def test_processes_without_a_launcher_use_a_list_of_addresses(tmp_path):
     addresses = {name: f"unix:{tmp_path}/{name}" for name in ("a", "b")}
     serve = PROGRAM + f"""
 rpc.start("b", peers={addresses!r})
-rpc.shutdown(timeout=50)
+rpc.shutdown(timeout=150)
 """
     call = PROGRAM + f"""
 rpc.start("a", peers={addresses!r})
-print(rpc.call("b", scale, np.arange(3), 2, timeout=50).tolist(), rpc.workers()["b"], flush=True)
+print(rpc.call("b", scale, np.arange(3), 2, timeout=150).tolist(), rpc.workers()["b"], flush=True)
 kept = rpc.remote("b", scale, 2, 4)
 print(kept.to_here(), flush=True)
-rpc.shutdown(timeout=50)
+rpc.shutdown(timeout=150)
 """
     (tmp_path / "b.py").write_text(serve)
     with Process([sys.executable, "-B", "-u", str(tmp_path / "b.py")]) as b, start_script(tmp_path, call) as a:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import collections
-import datetime
 import itertools
 import time
 from typing import Any
@@ -14,30 +13,24 @@ from tandem.errors import DeadlineExceededError
 
 _core = load_core()
 
-_SLICE = datetime.timedelta(seconds=0.5)
 _names: dict[str, itertools.count[int]] = collections.defaultdict(itertools.count)
 
 
 def _wait(store: Any, keys: dict[str, int], group: str, timeout: float, deadline: float) -> None:
-    """Waits for the keys, each set by one rank, in slices, because torch's waits do not notice Ctrl-C."""
-    while True:
-        begin = time.monotonic()
-        try:
-            store.wait(list(keys), _SLICE)
-            return
-        except RuntimeError as error:
-            # The stores of torch have no common exception for a time-out.
-            if time.monotonic() < begin + _SLICE.total_seconds() / 2:
-                raise
-            if time.monotonic() < deadline:
-                continue
+    """Waits for the keys, each set by one rank. Asks again and again: torch's own waits do not notice Ctrl-C, and those that end
+    without the key print warnings."""
+    pause = 0.0005
+    while not store.check(list(keys)):
+        if time.monotonic() >= deadline:
             absent = [str(rank) for key, rank in keys.items() if not store.check([key])]
             if not absent:
                 return
             raise DeadlineExceededError(
                 f"process group '{group}': rank{'s' if len(absent) > 1 else ''} {', '.join(absent)} did not come "
                 f"within {timeout:g} s"
-            ) from error
+            )
+        time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+        pause = min(2 * pause, 0.1)
 
 
 def _hosts(store: Any, prefix: str, group: str, size: int, timeout: float, deadline: float) -> set[bytes]:

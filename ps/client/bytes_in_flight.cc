@@ -2,16 +2,19 @@
 #include "ps/client/bytes_in_flight.h"
 
 #include "absl/strings/str_cat.h"
-#include "base/timed_wait.h"
+#include "ps/client/await_space.h"
 
 namespace tandem::ps {
 
-absl::StatusOr<BytesInFlight::Share> BytesInFlight::Take(uint64_t bytes, absl::Duration timeout) {
+absl::StatusOr<BytesInFlight::Share> BytesInFlight::Take(uint64_t bytes, absl::Duration timeout,
+                                                       const std::function<bool()>& go_on) {
   absl::MutexLock lock(&mutex_);
   const auto fits = [this, bytes]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     return bytes == 0 || held_ == 0 || (held_ < limit_ && bytes <= limit_ - held_);
   };
-  if (!fits() && (timeout <= absl::ZeroDuration() || !AwaitFor(&mutex_, absl::Condition(&fits), timeout))) {
+  const absl::Status waited = AwaitSpace(&mutex_, absl::Condition(&fits), timeout, go_on);
+  if (absl::IsCancelled(waited)) return waited;
+  if (!waited.ok()) {
     return absl::ResourceExhaustedError(absl::StrCat("calls under way hold ", held_, " bytes and may hold ",
                                                      limit_, "; ", bytes, " more did not fit within ",
                                                      absl::FormatDuration(timeout),

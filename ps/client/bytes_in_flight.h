@@ -3,6 +3,7 @@
 #define TANDEM_PS_CLIENT_BYTES_IN_FLIGHT_H_
 
 #include <cstdint>
+#include <functional>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -43,8 +44,9 @@ class BytesInFlight {
   explicit BytesInFlight(uint64_t limit) : limit_(limit) {}
 
   // Blocks until `bytes` more are within the limit, for at most `timeout`; 0 means no wait. Returns
-  // ResourceExhausted, with the numbers and advice, if they do not fit by then.
-  absl::StatusOr<Share> Take(uint64_t bytes, absl::Duration timeout);
+  // ResourceExhausted, with the numbers and advice, if they do not fit by then. Calls `go_on` about every
+  // 100 ms of the wait, unless it is null; Cancelled if it returns false.
+  absl::StatusOr<Share> Take(uint64_t bytes, absl::Duration timeout, const std::function<bool()>& go_on = nullptr);
 
   // Returns the bytes that the calls under way hold.
   uint64_t held() const;

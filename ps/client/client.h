@@ -7,6 +7,7 @@
 // puts the rows of the responses in the order of the ids.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -56,6 +57,9 @@ struct ClientOptions {
   // limit is reached, because this worker starts calls faster than the servers respond.
   uint64_t max_bytes_in_flight = uint64_t{1} << 30;
   WhenFull when_full = WhenFull::kWait;
+  // Called about every 100 ms by a thread that waits as `when_full` says, without locks. If it returns false,
+  // the call ends with Cancelled, and nothing is sent. Null: only the timeout ends the wait.
+  std::function<bool()> go_on_waiting;
 };
 
 // A client of all parameter servers of a job. Use one client per worker process. Owns its channels. The

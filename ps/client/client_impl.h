@@ -198,7 +198,7 @@ class ClientImpl final : public Client {
   // false if the call does not fit; `done` has then run with the error.
   template <typename Result>
   bool Count(BytesInFlight& counter, uint64_t bytes, absl::AnyInvocable<void(Result) &&>* done) {
-    absl::StatusOr<BytesInFlight::Share> share = counter.Take(bytes, StartTimeout());
+    absl::StatusOr<BytesInFlight::Share> share = counter.Take(bytes, StartTimeout(), options_.go_on_waiting);
     if (!share.ok()) {
       std::move (*done)(share.status());
       return false;

@@ -170,7 +170,7 @@ std::shared_ptr<PushOperation> ClientImpl::SendPush(uint64_t step, std::vector<P
   }
   if (!Count(pushes_in_flight_, bytes, &done)) return nullptr;
   // After the bytes: a push that waits for them must not keep others out of the window.
-  absl::StatusOr<PushWindow::Slot> slot = Window()->Take(step, StartTimeout());
+  absl::StatusOr<PushWindow::Slot> slot = Window()->Take(step, StartTimeout(), options_.go_on_waiting);
   if (!slot.ok()) return refuse(slot.status());
   std::vector<std::vector<float>> scaled;
   std::vector<const float*> given;

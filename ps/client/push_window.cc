@@ -2,14 +2,16 @@
 #include "ps/client/push_window.h"
 
 #include "absl/strings/str_cat.h"
-#include "base/timed_wait.h"
+#include "ps/client/await_space.h"
 
 namespace tandem::ps {
 
-absl::StatusOr<PushWindow::Slot> PushWindow::Take(uint64_t step, absl::Duration timeout) {
+absl::StatusOr<PushWindow::Slot> PushWindow::Take(uint64_t step, absl::Duration timeout,
+                                                  const std::function<bool()>& go_on) {
   absl::MutexLock lock(&mutex_);
-  if (!HasSpace() && (timeout <= absl::ZeroDuration() ||
-                      !AwaitFor(&mutex_, absl::Condition(this, &PushWindow::HasSpace), timeout))) {
+  const absl::Status waited = AwaitSpace(&mutex_, absl::Condition(this, &PushWindow::HasSpace), timeout, go_on);
+  if (absl::IsCancelled(waited)) return waited;
+  if (!waited.ok()) {
     return absl::ResourceExhaustedError(
         absl::StrCat("push of step ", step, ": ", steps_.size(), " pushes are under way, the oldest of step ",
                      steps_.begin()->second, ", and the servers tell apart ", size_,

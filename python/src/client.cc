@@ -122,6 +122,22 @@ void WaitInThisThread(ps::Client* client, const Call& call) {
   });
 }
 
+// Receives a call's responses in this thread (ps::Client::PrepareInlinePoll). Made before the call starts, with the
+// GIL; keeps the promise of PrepareInlinePoll if the call is not waited for.
+class InlineWait {
+ public:
+  explicit InlineWait(ps::Client* client) : client_(client) { client_->PrepareInlinePoll(); }
+  InlineWait(const InlineWait&) = delete;
+  ~InlineWait() {
+    if (client_ != nullptr) client_->InlinePoll([] { return true; });
+  }
+  // Blocks until the call has ended. Called once.
+  void For(const Call& call) { WaitInThisThread(std::exchange(client_, nullptr), call); }
+
+ private:
+  ps::Client* client_;
+};
+
 // A connection that a call of Python uses: close() does not destroy it meanwhile. Destroyed with the GIL.
 class ConnectionInUse {
  public:
@@ -200,9 +216,9 @@ class PyClient {
   nb::list Pull(uint64_t step, bool read_only, nb::list parts, nb::object keep) {
     ConnectionInUse connection = Use();
     std::vector<ps::PullPart> parsed = ParsePullParts(parts);
-    connection.client()->PrepareInlinePoll();
+    InlineWait wait(connection.client());
     const std::shared_ptr<Call> call = StartPull(&connection, step, read_only, std::move(parsed), std::move(keep));
-    WaitInThisThread(connection.client(), *call);
+    wait.For(*call);
     return ToPython(ValueOrRaise(call->result()));
   }
 
@@ -225,10 +241,10 @@ class PyClient {
                      .ids = {reinterpret_cast<const uint64_t*>(id_array.data()), id_array.size()},
                      .rows = rows.data(),
                      .repeats = true});
-    connection.client()->PrepareInlinePoll();
+    InlineWait wait(connection.client());
     const std::shared_ptr<Call> call =
         StartPull(&connection, step, read_only, std::move(parts), nb::make_tuple(ids, out));
-    WaitInThisThread(connection.client(), *call);
+    wait.For(*call);
     return nb::tuple(nb::cast(ValueOrRaise(call->result()).front()));
   }
 
@@ -245,18 +261,11 @@ class PyClient {
   void Push(uint64_t step, nb::list parts, float learning_rate_factor, float batch_share, nb::callable started) {
     ConnectionInUse connection = UseToPush();
     PushParts parsed = ParsePushParts(parts);
-    connection.client()->PrepareInlinePoll();
+    InlineWait wait(connection.client());
     const StartedPush push =
         StartPush(&connection, step, std::move(parsed.parts), OptionsOfPush(learning_rate_factor, batch_share));
-    if (push.started) {
-      try {
-        started();
-      } catch (...) {
-        connection.client()->InlinePoll([] { return true; });  // as PrepareInlinePoll has promised
-        throw;
-      }
-    }
-    WaitInThisThread(connection.client(), *push.call);
+    if (push.started) started();
+    wait.For(*push.call);
     RaiseIfError(push.call->result().status());
   }
 
@@ -267,9 +276,9 @@ class PyClient {
   }
   void PullLookup(uint64_t step, bool read_only, std::shared_ptr<BatchLookup> lookup) {
     ConnectionInUse connection = Use();
-    connection.client()->PrepareInlinePoll();
+    InlineWait wait(connection.client());
     const std::shared_ptr<Call> call = StartLookup(&connection, step, read_only, std::move(lookup));
-    WaitInThisThread(connection.client(), *call);
+    wait.For(*call);
     RaiseIfError(call->result().status());
   }
   // Raises like StartPush.
@@ -435,12 +444,15 @@ class PyClient {
     std::vector<nb::object> kept;
     kept.push_back(std::move(keep));
     auto call = std::make_shared<Call>(std::move(kept), released_);
-    nb::gil_scoped_release release;
-    connection->client()->PullAsync(
-        step, read_only, std::move(parts),
-        [under_way = connection->TakeCall(), call](absl::StatusOr<ps::PullVersions> versions) {
-          call->Finish(std::move(versions));
-        });
+    {
+      nb::gil_scoped_release release;
+      connection->client()->PullAsync(
+          step, read_only, std::move(parts),
+          [under_way = connection->TakeCall(), call](absl::StatusOr<ps::PullVersions> versions) {
+            call->Finish(std::move(versions));
+          });
+    }
+    RaiseIfInterrupted();
     return call;
   }
   struct StartedPush {
@@ -450,24 +462,31 @@ class PyClient {
   StartedPush StartPush(ConnectionInUse* connection, uint64_t step, std::vector<ps::PushPart> parts,
                         const ps::PushOptions& options) {
     auto call = std::make_shared<Call>(std::vector<nb::object>(), released_);
-    nb::gil_scoped_release release;
-    const auto handle = connection->client()->StartPush(
-        step, std::move(parts), options, [under_way = connection->TakeCall(), call](absl::Status status) {
-          Finish(call.get(), std::move(status));
-        });
-    return {call, handle != nullptr};
+    bool started;
+    {
+      nb::gil_scoped_release release;
+      started = connection->client()->StartPush(step, std::move(parts), options,
+                                                [under_way = connection->TakeCall(), call](absl::Status status) {
+                                                  Finish(call.get(), std::move(status));
+                                                }) != nullptr;
+    }
+    if (!started) RaiseIfInterrupted();
+    return {call, started};
   }
   std::shared_ptr<Call> StartLookup(ConnectionInUse* connection, uint64_t step, bool read_only,
                                     std::shared_ptr<BatchLookup> lookup) {
     auto call = std::make_shared<Call>(std::vector<nb::object>(), released_);
-    nb::gil_scoped_release release;
-    std::vector<ps::PullPart> parts = lookup->PullParts();
-    connection->client()->PullAsync(step, read_only, std::move(parts),
-                                    [under_way = connection->TakeCall(), call, lookup = std::move(lookup)](
-                                        absl::StatusOr<ps::PullVersions> versions) {
-                                      if (versions.ok()) lookup->SetVersions(*std::move(versions));
-                                      Finish(call.get(), versions.status());
-                                    });
+    {
+      nb::gil_scoped_release release;
+      std::vector<ps::PullPart> parts = lookup->PullParts();
+      connection->client()->PullAsync(step, read_only, std::move(parts),
+                                      [under_way = connection->TakeCall(), call, lookup = std::move(lookup)](
+                                          absl::StatusOr<ps::PullVersions> versions) {
+                                        if (versions.ok()) lookup->SetVersions(*std::move(versions));
+                                        Finish(call.get(), versions.status());
+                                      });
+    }
+    RaiseIfInterrupted();
     return call;
   }
   // Ends a call that has no versions to return.
@@ -486,7 +505,8 @@ class PyClient {
 ConnectionOptions OptionsOf(double timeout_s, double checkpoint_timeout_s, uint64_t max_bytes_in_flight) {
   return {.timeout = absl::Seconds(timeout_s),
           .checkpoint_timeout = absl::Seconds(checkpoint_timeout_s),
-          .max_bytes_in_flight = max_bytes_in_flight};
+          .max_bytes_in_flight = max_bytes_in_flight,
+          .go_on_waiting = HandleSignals};
 }
 
 // `function` must own what it uses.

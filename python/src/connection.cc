@@ -22,7 +22,8 @@ ps::ClientOptions ClientOptionsOf(const ConnectionOptions& options, uint32_t wor
   return {.worker = worker,
           .timeout = options.timeout,
           .checkpoint_timeout = options.checkpoint_timeout,
-          .max_bytes_in_flight = options.max_bytes_in_flight};
+          .max_bytes_in_flight = options.max_bytes_in_flight,
+          .go_on_waiting = options.go_on_waiting};
 }
 
 // Calls Register on server 0. Returns an empty response if the server is from before this method.

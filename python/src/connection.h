@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,6 +30,7 @@ struct ConnectionOptions {
   absl::Duration timeout = absl::Seconds(60);  // of each call, and of the wait for other processes
   absl::Duration checkpoint_timeout = absl::Minutes(10);
   uint64_t max_bytes_in_flight = uint64_t{1} << 30;
+  std::function<bool()> go_on_waiting;  // ps::ClientOptions
 };
 
 // Counts the calls under way on a connection, so that it can be closed after them. Thread-safe.

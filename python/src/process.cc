@@ -45,6 +45,15 @@ bool WaitInSlices(double timeout_s, absl::FunctionRef<bool(double seconds)> wait
   }
 }
 
+bool HandleSignals() {
+  nb::gil_scoped_acquire gil;
+  return PyErr_Occurred() == nullptr && PyErr_CheckSignals() == 0;
+}
+
+void RaiseIfInterrupted() {
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();
+}
+
 void ReleasedObjects::Add(std::vector<nb::object> objects) {
   absl::MutexLock lock(&mutex_);
   std::move(objects.begin(), objects.end(), std::back_inserter(objects_));

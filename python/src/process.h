@@ -35,6 +35,12 @@ std::shared_ptr<T> LeakAfterFork(std::unique_ptr<T> object) {
 // nb::python_error if a signal handler has raised, for example KeyboardInterrupt.
 bool WaitInSlices(double timeout_s, absl::FunctionRef<bool(double seconds)> wait);
 
+// Handles signals, on a thread that has released the GIL. Returns false if a handler has raised; the error is then
+// the thread's, and RaiseIfInterrupted throws it.
+bool HandleSignals();
+// Throws nb::python_error if this thread has an error that HandleSignals has left. Requires the GIL.
+void RaiseIfInterrupted();
+
 // Python objects that threads without the GIL no longer need. Thread-safe.
 class ReleasedObjects {
  public:

@@ -53,6 +53,48 @@ def test_a_call_to_a_server_that_hangs(servers, call):
         assert client.stats("t")["rows"] == 0
 
 
+@pytest.mark.parametrize("what", ["pull_async", "pull", "lookup"])
+def test_a_pull_that_waits_until_earlier_ones_have_ended(what):
+    with tandem.local(timeout=30, max_bytes_in_flight=1000) as client:
+        client.create_table("t", 100, tandem.optim.SGD(lr=1.0), mode="sync", num_workers=2)
+        client.pull("t", [1])
+        waits = client.pull_async("t", np.arange(3), step=5)  # for pushes of two workers
+        calls = {
+            "pull_async": lambda: client.pull_async("t", [1]),
+            "pull": lambda: client.pull("t", [1]),
+            "lookup": lambda: _lookup(client),
+        }
+        with interrupted():
+            calls[what]()
+        client.set_mode("t", "async")  # releases the pull, which close() would wait for
+        waits.result(timeout=20)
+        assert client.pull("t", [1])[0].shape == (1, 100)
+
+
+def test_a_push_that_waits_until_earlier_ones_have_ended(servers):
+    with tandem.connect(servers=servers.addresses, timeout=30, max_bytes_in_flight=1000) as client:
+        client.create_table("t", 100, tandem.optim.SGD(lr=1.0), init=tandem.init.Zeros())
+        client.pull("t", [1])
+        client.push("t", [1], np.ones((1, 100)))
+        with servers.processes[0].stopped():
+            first = client.push_async("t", np.arange(3), np.ones((3, 100)))
+            with interrupted():
+                client.push_async("t", [1], np.ones((1, 100)))
+            assert client.step == 2  # the interrupted push is no step
+        first.result(timeout=20)
+        client.push("t", [1], np.ones((1, 100)))
+        assert client.pull("t", [1])[0][0, 0] == -3.0
+
+
+def _lookup(client: tandem.Client) -> None:
+    plan = tandem._load.load_core().make_lookup_plan([("t", 100, [("t", 1, -1)])])
+    ids = np.arange(3)
+    request = tandem._load.load_core().make_lookup_request(plan, [(ids.ctypes.data, 3, 3, 1, 0, 0, 0, True, 0)])
+    lookup = tandem._load.load_core().LookupPool().take(plan)
+    lookup.prepare(request)
+    client._core.start_lookup(0, False, lookup)
+
+
 def test_connecting_to_a_server_that_hangs(servers):
     with servers.processes[0].stopped(), interrupted():
         tandem.connect(servers=servers.addresses, timeout=30)

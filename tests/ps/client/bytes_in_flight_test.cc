@@ -70,6 +70,22 @@ TEST(BytesInFlightTest, AWaitingCallGoesOnceThereIsRoom) {
   waiter.join();
 }
 
+TEST(BytesInFlightTest, AWaitThatShallNotGoOnIsCancelled) {
+  BytesInFlight bytes(100);
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto held, bytes.Take(90, absl::ZeroDuration()));
+  int asked = 0;
+  const auto twice = [&] {
+    EXPECT_EQ(bytes.held(), 90u);  // asked without the lock
+    return ++asked < 2;
+  };
+  EXPECT_THAT(bytes.Take(11, kLong, twice), StatusIs(absl::StatusCode::kCancelled, HasSubstr("nothing was sent")));
+  EXPECT_EQ(asked, 2);
+  EXPECT_EQ(bytes.held(), 90u);
+  EXPECT_THAT(bytes.Take(11, absl::Milliseconds(1), [] { return true; }),
+              StatusIs(absl::StatusCode::kResourceExhausted));
+  TANDEM_EXPECT_OK(bytes.Take(10, kLong, [] { return false; }));
+}
+
 TEST(BytesInFlightTest, ManyThreadsNeverHoldMoreThanTheLimitTogether) {
   constexpr uint64_t kLimit = 1000;
   BytesInFlight bytes(kLimit);

@@ -252,13 +252,13 @@ void BatchLookup::GatherFeature(const LookupFeature& info, size_t dim, const Row
 }
 
 void BatchLookup::Scatter(absl::Span<const float* const> gradients, float scale,
-                          absl::Span<float* const> weight_gradients) {
+                          absl::Span<float* const> weight_gradients, bool train_rows) {
   absl::MutexLock lock(&mutex_);
   size_t f = 0;
   for (size_t t = 0; t < rows_.size(); ++t) {
     const LookupTable& table = plan_->tables[t];
     Rows& rows = rows_[t];
-    if (rows.gradients == nullptr) {
+    if (train_rows && rows.gradients == nullptr) {
       if (rows.recycled != nullptr && rows.recycled.use_count() == 1) {
         // The last other owner, perhaps a thread of the transport, has finished reading.
         std::atomic_thread_fence(std::memory_order_acquire);
@@ -272,7 +272,8 @@ void BatchLookup::Scatter(absl::Span<const float* const> gradients, float scale,
     for (const LookupFeature& info : table.features) {
       float* const d_weights = weight_gradients.empty() ? nullptr : weight_gradients[f];
       if (gradients[f] != nullptr) {
-        ScatterFeature(info, table.dim, rows, features_[f], gradients[f], scale, rows.gradients->data(), d_weights);
+        ScatterFeature(info, table.dim, rows, features_[f], gradients[f], scale,
+                       train_rows ? rows.gradients->data() : nullptr, d_weights);
       } else if (d_weights != nullptr) {
         std::fill_n(d_weights, features_[f].ids, 0.0f);
       }
@@ -284,7 +285,9 @@ void BatchLookup::Scatter(absl::Span<const float* const> gradients, float scale,
 void BatchLookup::ScatterFeature(const LookupFeature& info, size_t dim, const Rows& rows, const Feature& feature,
                                  const float* d_out, float scale, float* d_rows, float* d_weights) const {
   const uint32_t* const index = rows.index.data() + feature.first;
+  if (d_rows == nullptr && d_weights == nullptr) return;
   if (info.pooling == v1::NONE) {
+    if (d_rows == nullptr) return;
     for (size_t i = 0; i < feature.ids; ++i) {
       if (index[i] == kPadding) continue;
       const float* __restrict const from = d_out + i * dim;
@@ -307,9 +310,11 @@ void BatchLookup::ScatterFeature(const LookupFeature& info, size_t dim, const Ro
         if (d_weights != nullptr) d_weights[i] = 0.0f;
         continue;
       }
-      const float by = feature.weights.empty() ? factor : factor * feature.weights[i];
-      float* __restrict const to = d_rows + size_t{index[i]} * dim;
-      for (size_t d = 0; d < dim; ++d) to[d] += by * from[d];
+      if (d_rows != nullptr) {
+        const float by = feature.weights.empty() ? factor : factor * feature.weights[i];
+        float* __restrict const to = d_rows + size_t{index[i]} * dim;
+        for (size_t d = 0; d < dim; ++d) to[d] += by * from[d];
+      }
       if (d_weights == nullptr) continue;
       const float* const row = rows.values.data() + size_t{index[i]} * dim;
       float dot = 0.0f;
@@ -359,6 +364,15 @@ uint64_t BatchLookup::num_unique() const {
   uint64_t count = 0;
   for (const Rows& rows : rows_) count += rows.unique.size();
   return count;
+}
+
+uint64_t BatchLookup::bytes() const {
+  uint64_t bytes = 0;
+  for (const Rows& rows : rows_) {
+    bytes += rows.unique.size() * sizeof(uint64_t) + rows.index.size() * sizeof(uint32_t) +
+             rows.values.size() * sizeof(float);
+  }
+  return bytes;
 }
 
 GradientPush TakePush(absl::Span<const std::shared_ptr<BatchLookup>> lookups,

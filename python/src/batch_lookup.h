@@ -86,8 +86,10 @@ class BatchLookup : public std::enable_shared_from_this<BatchLookup> {
   void Gather(absl::Span<float* const> outputs) const;
   // Adds gradients of outputs, multiplied by `scale`, to the gradients of rows. `gradients` has an array for
   // each feature, or null for zeros. `weight_gradients` has an array for each feature, [ids], or null; it
-  // receives the gradients of the feature's weights, which `scale` does not multiply.
-  void Scatter(absl::Span<const float* const> gradients, float scale, absl::Span<float* const> weight_gradients);
+  // receives the gradients of the feature's weights, which `scale` does not multiply. If `rows` is false, only
+  // these are computed.
+  void Scatter(absl::Span<const float* const> gradients, float scale, absl::Span<float* const> weight_gradients,
+               bool rows);
   // Returns whether all gradients of rows are finite.
   bool GradientsAreFinite() const;
 
@@ -104,6 +106,7 @@ class BatchLookup : public std::enable_shared_from_this<BatchLookup> {
 
   uint64_t num_ids() const;     // looked up, repetitions included
   uint64_t num_unique() const;  // pulled
+  uint64_t bytes() const;       // of ids and pulled rows
 
  private:
   static constexpr uint32_t kPadding = ~uint32_t{0};

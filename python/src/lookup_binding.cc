@@ -109,7 +109,7 @@ void BindLookup(nb::module_& module) {
     return nb::bytes(key.data(), key.size());
   });
   module.def("make_lookup_request", &MakeRequest);
-  nb::class_<BatchLookup>(module, "Lookup")
+  nb::class_<BatchLookup>(module, "Lookup", nb::is_weak_referenceable())
       .def("prepare",
            [](BatchLookup& lookup, const LookupRequest& request) {
              absl::Status status;
@@ -128,11 +128,11 @@ void BindLookup(nb::module_& module) {
            })
       .def("scatter",
            [](BatchLookup& lookup, const std::vector<uint64_t>& gradients, float scale,
-              const std::vector<uint64_t>& weight_gradients) {
+              const std::vector<uint64_t>& weight_gradients, bool rows) {
              const std::vector<const float*> from = Addresses<const float>(gradients);
              const std::vector<float*> to = Addresses<float>(weight_gradients);
              nb::gil_scoped_release release;
-             lookup.Scatter(from, scale, to);
+             lookup.Scatter(from, scale, to, rows);
            })
       .def("gradients_are_finite",
            [](const BatchLookup& lookup) {
@@ -141,6 +141,7 @@ void BindLookup(nb::module_& module) {
            })
       .def("drop_gradients", &BatchLookup::DropGradients)
       .def_prop_ro("num_ids", &BatchLookup::num_ids)
+      .def_prop_ro("bytes", &BatchLookup::bytes)
       .def_prop_ro("num_unique", &BatchLookup::num_unique);
   nb::class_<LookupPool>(module, "LookupPool")
       .def("__init__", [](nb::pointer_and_handle<LookupPool> self) { new (self.p) LookupPool; })

@@ -145,6 +145,7 @@ class _Run:
         self._asked = -1  # the batch for which the loop has asked last
         self._items: collections.deque[_Item] = collections.deque()
         self._ended: BaseException | bool = False  # True: at the loader's end
+        self._push_failed = False  # `_ended` is the error of a push. The session has it, too
         self._closed = False
         self._thread = threading.Thread(target=self._read, name="tandem-prefetch", daemon=True)
         self._thread.start()
@@ -158,9 +159,12 @@ class _Run:
                 self._changed.wait()
             if self._items:
                 return self._items.popleft()
-            if isinstance(self._ended, BaseException):
-                raise self._ended
-            return None
+            ended = self._ended
+        if self._push_failed:
+            self._owner._emb._engine.session.wait()  # raises the error, which nobody else raises then
+        if isinstance(ended, BaseException):
+            raise ended
+        return None
 
     def close(self) -> None:
         with self._changed:
@@ -187,8 +191,12 @@ class _Run:
                         return
                 ahead = None
                 if self._depth > 0 and self._owner._emb.training:
-                    # The pushes of all batches that the loop has done.
-                    session.wait()
+                    # The pushes of all batches that the loop has done. If the loop is left early, the session still has their
+                    # error for the next lookup, flush() or close().
+                    failure = session.wait_quietly()
+                    if failure is not None:
+                        self._push_failed = True
+                        raise failure
                     ahead = self._owner._start(batch)
                 with self._changed:
                     if self._closed:

@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 from tandem._load import load_core
 from tandem.client import Client
 from tandem.errors import InvalidArgumentError
+from tandem.nn.recompute import Keep
 from tandem.nn.session import Ahead, Session
 from tandem.nn.table import POOLING, Table
 
@@ -84,27 +85,29 @@ class Engine:
         # Autograd calls backward only for functions with an input that needs a gradient. In a tuple it is no parameter of the
         # module, which FSDP would have to shard.
         self.anchor: tuple[torch.Tensor] = (torch.zeros((), dtype=torch.float32, device="cpu", requires_grad=True),)
+        # A backward pass trains the rows if it reaches this node. autograd.grad() of other inputs does not.
+        self._accumulator: Any = self.anchor[0].expand_as(self.anchor[0]).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
         self.number: int = next(_numbers)
         _ENGINES[self.number] = self
 
     # Forward
 
-    def look_up(self, batch: Batch, training: bool) -> tuple[Any, list[torch.Tensor]]:
+    def look_up(self, batch: Batch, training: bool, keep: Keep = Keep.BY_GRAPH) -> tuple[Any, list[torch.Tensor]]:
         """Returns the lookup and the outputs. Blocks until the rows are there."""
-        request, keep = self.request(batch)
-        lookup = self.session.look_up(self, request, training)
+        request, tensors = self.request(batch)
+        lookup = self.session.look_up(self, request, training, keep)
         outputs = self._outputs(batch)
         lookup.gather([output.data_ptr() for output in outputs])
-        del keep
+        del tensors
         device = batch.ids[0].device if batch.ids else torch.device("cpu")
         if device.type != "cpu":
             outputs = [output.to(device, non_blocking=True) for output in outputs]
         return lookup, outputs
 
     def start_ahead(self, batch: Batch, used: Any) -> Ahead:
-        request, keep = self.request(batch)
+        request, tensors = self.request(batch)
         ahead = self.session.start_ahead(self, request, used)
-        del keep
+        del tensors
         return ahead
 
     def request(self, batch: Batch) -> tuple[Any, Any]:
@@ -164,12 +167,18 @@ class Engine:
         d_weights = [None if n is None else torch.zeros(n, dtype=torch.float32, device="cpu") for n in weight_sizes]
         scale = self._scale / self.session.gradient_scale()
         any_weights = any(d is not None for d in d_weights)
+        trains = self._trains_rows()
         lookup.scatter(
             [0 if g is None else g.data_ptr() for g in given], scale,
-            [0 if d is None else d.data_ptr() for d in d_weights] if any_weights else [],
+            [0 if d is None else d.data_ptr() for d in d_weights] if any_weights else [], trains,
         )
-        self.session.collect(lookup)
+        if trains:
+            self.session.collect(lookup)
         return d_weights
+
+    def _trains_rows(self) -> bool:
+        # Outside of a backward pass (opcheck calls the operators directly) nothing says what is wanted.
+        return torch._C._current_graph_task_id() == -1 or torch._C._will_engine_execute_node(self._accumulator)
 
 
 def run(engine: Engine, batch: Batch, training: bool) -> list[torch.Tensor]:
@@ -184,7 +193,8 @@ def run(engine: Engine, batch: Batch, training: bool) -> list[torch.Tensor]:
         return outputs[:-1]
     if not training:
         return engine.look_up(batch, False)[1]
-    return list(_Lookup.apply(engine.anchor[0], engine, batch, *batch.weights))
+    keep = Keep.BY_GRAPH if torch.is_grad_enabled() else Keep.UNTIL_RECOMPUTED
+    return list(_Lookup.apply(engine.anchor[0], engine, batch, keep, *batch.weights))
 
 
 def _on_cpu(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -206,8 +216,8 @@ def check_ids(ids: Any, what: str) -> torch.Tensor:
 
 class _Lookup(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, anchor: torch.Tensor, engine: Engine, batch: Batch, *weights: torch.Tensor | None) -> Any:
-        lookup, outputs = engine.look_up(batch, True)
+    def forward(ctx: Any, anchor: torch.Tensor, engine: Engine, batch: Batch, keep: Keep, *weights: torch.Tensor | None) -> Any:
+        lookup, outputs = engine.look_up(batch, True, keep)
         ctx.engine, ctx.lookup = engine, lookup
         ctx.weights = [(None, None) if w is None or not w.requires_grad else (w.numel(), w) for w in weights]
         ctx.set_materialize_grads(False)
@@ -218,7 +228,7 @@ class _Lookup(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
         d_weights = ctx.engine.scatter(ctx.lookup, gradients, [n for n, _ in ctx.weights])
         shaped = [None if d is None else d.to(w.device, w.dtype).view(w.shape) for d, (_, w) in zip(d_weights, ctx.weights)]
-        return (None, None, None, *shaped)
+        return (None, None, None, None, *shaped)
 
 
 # Compiled graphs. Operators have tensors and numbers as arguments: an engine is its number, and a lookup is a tensor over memory
@@ -256,7 +266,7 @@ def _lookup_op(
     bases: list[int], ends_are_given: bool, weights: list[torch.Tensor], no_weights: list[bool],
 ) -> list[torch.Tensor]:
     batch = Batch(ids, _all_features(offsets, no_offsets), bases, _all_features(weights, no_weights), ends_are_given)
-    lookup, outputs = _ENGINES[engine].look_up(batch, training)
+    lookup, outputs = _ENGINES[engine].look_up(batch, training, Keep.UNTIL_PUSH)
     return [*outputs, _ticket_of(lookup)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import math
 import threading
 import time
@@ -16,9 +17,7 @@ import torch
 
 from tandem.client import Client
 from tandem.errors import InvalidArgumentError
-
-# Lookups of a step that a recomputation may ask for again, at most.
-_KEPT_LOOKUPS = 32
+from tandem.nn.recompute import Keep, KeptLookups
 
 
 class Ahead:
@@ -32,11 +31,38 @@ class Ahead:
         self.used = used  # is told the steps since then, and the seconds of waiting
 
 
-class Session:
-    """Collects the lookups of a backward pass and pushes their gradients at its end.
+@dataclasses.dataclass(eq=False)
+class _Pass:
+    """A backward pass that runs, with those that reentrant checkpointing runs inside of it."""
 
-    Other threads may look up without training meanwhile. Forward passes in training and backward passes belong to one
-    thread at a time. A backward pass that raises must be followed by a forward pass, which drops what it has collected.
+    task: int  # autograd's number of the outermost pass
+    thread: list[_Pass]  # the passes that run on the thread in which this one was first seen
+    lookups: list[Any] = dataclasses.field(default_factory=list)  # that have gradients of it
+    recomputes: bool = False
+
+
+class _EndOfPass:
+    """The callback that autograd runs at the end of a backward pass. If the pass raises, autograd destroys it instead."""
+
+    def __init__(self, session: Session, running: _Pass) -> None:
+        self._session = session
+        self._running = running
+        self._over = False
+
+    def __call__(self) -> None:
+        self._over = True
+        self._session._end(self._running)
+
+    def __del__(self) -> None:
+        if not self._over:
+            self._session._forget(self._running)
+
+
+class Session:
+    """Collects the lookups of each backward pass and pushes their gradients at its end.
+
+    Thread-safe. Backward passes of different threads are different pushes. The gradients of a backward pass that raises are
+    dropped.
     """
 
     @staticmethod
@@ -51,11 +77,11 @@ class Session:
         self._client = weakref.ref(client)
         self._lock = threading.RLock()
         self.tables: dict[str, int] = {}  # dims of the tables that a push carries
-        self._pool_of_step: collections.OrderedDict[bytes, Any] = collections.OrderedDict()
+        self._kept = KeptLookups()
         self._ahead: dict[bytes, collections.deque[Ahead]] = {}
-        self._running: list[Any] = []  # lookups with gradients, of the backward pass that runs
-        self._pending: list[Any] = []  # of those that have ended
-        self._armed = False
+        self._passes: dict[int, _Pass] = {}  # that run, by autograd's number
+        self._local = threading.local()
+        self._pending: list[Any] = []  # lookups with gradients, of passes that have ended
         self._holds = 0
         self._pushes: collections.deque[Any] = collections.deque()
         self._scaler: Any = None
@@ -72,7 +98,7 @@ class Session:
 
     # Lookups
 
-    def look_up(self, engine: Any, request: Any, training: bool) -> Any:
+    def look_up(self, engine: Any, request: Any, training: bool, keep: Keep) -> Any:
         """Returns a lookup with the rows of `request`. Blocks until they are there."""
         client = self._use()
         if not training:
@@ -82,23 +108,17 @@ class Session:
             return lookup
         key = request.key()
         if torch._C._current_graph_task_id() != -1:
-            # A recomputation: it must see the rows that the forward pass saw, and its graph belongs to this backward.
-            self._arm()
-            with self._lock:
-                lookup = self._pool_of_step.get(key)
+            # A recomputation: it must see the rows that the forward pass saw, and its graph belongs to this backward pass.
+            self._current_pass(recomputes=True)
+            lookup = self._kept.find(key, last=keep is not Keep.UNTIL_RECOMPUTED)
             if lookup is not None:
                 return lookup
-        else:
-            self._forget_failed_backward()
         lookup = self._redeem(client, key)
         if lookup is None:
             self.wait()
             lookup = engine.prepare(request)
             client._core.pull_lookup(client.step, False, lookup)
-        with self._lock:
-            self._pool_of_step[key] = lookup
-            while len(self._pool_of_step) > _KEPT_LOOKUPS:
-                self._pool_of_step.popitem(last=False)
+        self._kept.add(key, lookup, keep)
         return lookup
 
     def start_ahead(self, engine: Any, request: Any, used: Callable[[int, float], None]) -> Ahead:
@@ -140,43 +160,65 @@ class Session:
     # Gradients
 
     def collect(self, lookup: Any) -> None:
-        """Adds a lookup, to whose rows a backward pass has just added gradients."""
+        """Adds a lookup, to whose rows the backward pass of this thread has just added gradients."""
+        running = self._current_pass(recomputes=False)
         with self._lock:
-            if not any(lookup is other for other in self._running):
-                self._running.append(lookup)
-        self._arm()
+            if not any(lookup is other for other in running.lookups):
+                running.lookups.append(lookup)
 
-    def _arm(self) -> None:
+    def _current_pass(self, recomputes: bool) -> _Pass:
+        task = torch._C._current_graph_task_id()
+        thread: list[_Pass] = self._local.__dict__.setdefault("passes", [])
         with self._lock:
-            if self._armed:
-                return
-            self._armed = True
-        # Belongs to the outermost backward pass: a nested one (reentrant checkpointing) begins after a forward pass inside of
-        # the outer one, which has armed the session.
-        torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)
+            running = self._passes.get(task)
+            if running is None and thread and thread[-1].recomputes:
+                # Reentrant checkpointing runs a backward pass inside of one, after a recomputation in the outer one.
+                running = thread[-1]
+            if running is not None:
+                running.recomputes |= recomputes
+                return running
+        running = _Pass(task, thread, recomputes=recomputes)
+        # Autograd has the only reference to the callback.
+        torch.autograd.Variable._execution_engine.queue_callback(_EndOfPass(self, running))
+        with self._lock:
+            self._passes[task] = running
+            thread.append(running)
+        return running
 
-    def _after_backward(self) -> None:
+    def _remove(self, running: _Pass) -> None:
+        self._passes.pop(running.task, None)
+        if running in running.thread:
+            running.thread.remove(running)
+
+    def _end(self, running: _Pass) -> None:
         with self._lock:
-            self._armed = False
-            for lookup in self._running:
+            self._remove(running)
+            for lookup in running.lookups:
                 if not any(lookup is other for other in self._pending):
                     self._pending.append(lookup)
-            self._running.clear()
-            if not self._pending or self._holds > 0:
+            if not running.lookups and not self._pending:
+                return
+            if self._holds > 0:
                 return
             if self._scaler is not None:
                 self._awaits_optimizer = True
                 return
         self.push()
 
-    def _forget_failed_backward(self) -> None:
-        # A backward pass that raised has not run its callbacks.
+    def _forget(self, running: _Pass) -> None:
+        """Drops the gradients of a backward pass that has raised."""
         with self._lock:
-            if self._armed:
-                self._armed = False
-                for lookup in self._running:
-                    lookup.drop_gradients()
-                self._running.clear()
+            self._remove(running)
+            shared = [lookup for lookup in running.lookups if any(lookup is other for other in self._pending)]
+            for lookup in running.lookups:
+                lookup.drop_gradients()
+            running.lookups.clear()
+        if shared:
+            warnings.warn(
+                "a backward pass that raised has dropped gradients of an earlier one, which no_push() had kept: both used the same "
+                "graph (retain_graph=True)",
+                stacklevel=2,
+            )
 
     @contextlib.contextmanager
     def no_push(self) -> Iterator[None]:
@@ -193,9 +235,9 @@ class Session:
         client = self._use()
         with self._lock:
             lookups, self._pending = self._pending, []
-            self._pool_of_step.clear()
             self._awaits_optimizer = False
             tables = list(self.tables.items())
+        self._kept.end_step()
         factor = self._learning_rate_factor()
         if self._scaler is not None and not drop and not all(lookup.gradients_are_finite() for lookup in lookups):
             drop = True
@@ -233,6 +275,23 @@ class Session:
                 failure = failure or error
         if failure is not None:
             raise failure
+
+    def wait_quietly(self) -> BaseException | None:
+        """Blocks like wait(). Returns the error of the first push that failed, which the next wait() raises."""
+        with self._lock:
+            calls = list(self._pushes)
+        failure: BaseException | None = None
+        for call in calls:
+            call.wait(-1.0)
+            try:
+                call.result()
+            except Exception as error:
+                failure = failure or error
+                continue
+            with self._lock:
+                if call in self._pushes:
+                    self._pushes.remove(call)
+        return failure
 
     # Policies that come from the dense part
 

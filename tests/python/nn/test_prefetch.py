@@ -28,6 +28,21 @@ def batches(count: int) -> "list[Batch]":
     return [Batch({"t": torch.arange(i, i + 20)}) for i in range(count)]
 
 
+class FailedCall:
+    """A push that has failed."""
+
+    def wait(self, _: float) -> bool:
+        return True
+
+    def result(self) -> None:
+        raise tandem.errors.UnavailableError("lost on purpose")
+
+
+def fail_next_push(emb) -> None:
+    """Makes one of the pushes under way fail."""
+    emb._engine.session._pushes.append(FailedCall())
+
+
 def train(loader, emb) -> int:
     steps = 0
     for batch in loader:
@@ -119,6 +134,39 @@ class TestPrefetch:
         while any(t.name == "tandem-prefetch" for t in threading.enumerate()):
             assert time.monotonic() < deadline
         assert not emb._engine.session._ahead
+
+    def test_the_error_of_a_push_reaches_the_loop(self, client):
+        emb = collection(client)
+        with pytest.raises(tandem.TandemError, match="lost on purpose"):
+            for i, batch in enumerate(Prefetch(batches(100), emb, depth=1)):
+                emb(batch.sparse)["t"].sum().backward()
+                if i == 1:
+                    fail_next_push(emb)
+        emb.flush()
+
+    def test_the_error_of_a_push_survives_a_loop_that_is_left_early(self, client):
+        emb = collection(client)
+        loader = Prefetch(batches(100), emb, depth=3)
+        seen = threading.Event()
+        wait_quietly = emb._engine.session.wait_quietly
+
+        def watched():
+            failure = wait_quietly()
+            if failure is not None:
+                seen.set()
+            return failure
+
+        emb._engine.session.wait_quietly = watched
+        for i, batch in enumerate(loader):
+            if i == 1:
+                fail_next_push(emb)
+                emb(batch.sparse)["t"].sum().backward()
+            if i == 2:
+                assert seen.wait(10)  # the thread of the loader has met the error
+                break
+        with pytest.raises(tandem.TandemError, match="lost on purpose"):
+            emb.flush()
+        emb.flush()
 
     def test_it_can_be_iterated_again_and_used_for_evaluation(self, client):
         emb = collection(client)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which requests a step makes: one pull and one push for each server, whatever the model does in between."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,8 @@ import tandem
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (scripts/python-env --torch)")
 from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+from tandem.nn.recompute import KeptLookups  # noqa: E402
 
 
 def collection(client: tandem.Client, tables: int = 3, **options) -> "tandem.nn.EmbeddingCollection":
@@ -35,6 +39,21 @@ def requests(client: tandem.Client) -> "tuple[set[int], set[int]]":
 
 def total(out: "dict[str, torch.Tensor]") -> "torch.Tensor":
     return torch.cat(list(out.values()), 1).square().sum()
+
+
+class Fails(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise ZeroDivisionError("on purpose")
+
+
+def one(emb, id: int) -> "torch.Tensor":
+    """Returns a loss whose gradient of the row is 1."""
+    return emb({"f0a": torch.tensor([id]), "f0b": torch.tensor([id + 1000])})["f0a"][:, 0].sum()
 
 
 class TestRequests:
@@ -83,6 +102,33 @@ class TestRequests:
 
         np.testing.assert_array_equal(run(True), run(False))
 
+    @pytest.mark.parametrize("reentrant", [False, True])
+    def test_checkpoints_of_many_lookups_pull_each_row_once(self, client, reentrant):
+        emb = collection(client, 1)
+        anchor = torch.ones((), requires_grad=True)
+        parts = []
+        for i in range(50):
+            # Two of the lookups have the same contents.
+            parts.append(checkpoint(lambda a, i=i: one(emb, max(1, i)) * a, anchor, use_reentrant=reentrant))
+        before = requests(client)[0]
+        sum(parts).backward()
+        emb.flush()
+        assert requests(client)[0] == before and client.step == 1
+        assert client.pull("t0", [1, 2, 49], read_only=True)[0][:, 0].tolist() == [-1.0, 0.0, 0.0]
+        kept = emb._engine.session._kept
+        del parts
+        assert not kept._kept and not kept._alive and kept._bytes == 0
+
+    def test_a_recomputation_whose_rows_were_dropped_says_so(self, client, monkeypatch):
+        emb = collection(client, 1)
+        monkeypatch.setattr(emb._engine.session, "_kept", KeptLookups(limit=1))
+        anchor = torch.ones((), requires_grad=True)
+        parts = [checkpoint(lambda a, i=i: one(emb, i) * a, anchor, use_reentrant=True) for i in (1, 2)]
+        with pytest.warns(UserWarning, match="a lookup again whose rows were dropped"):
+            sum(parts).backward()
+        emb.flush()
+        assert client.pull("t0", [1, 2], read_only=True)[0][:, 0].tolist() == [0.0, 0.0]
+
     def test_modules_of_a_client_share_the_push(self, client):
         bags = [
             tandem.nn.EmbeddingBag(4, name=f"t{i}", client=client, optimizer=tandem.optim.SGD(lr=1.0), init=tandem.init.Constant(1.0))
@@ -125,16 +171,6 @@ class TestAccumulation:
 
     def test_a_backward_pass_that_fails_pushes_nothing(self, client):
         emb = collection(client, 1)
-
-        class Fails(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx, x):
-                return x.clone()
-
-            @staticmethod
-            def backward(ctx, gradient):
-                raise ZeroDivisionError("on purpose")
-
         y = emb({"f0a": torch.tensor([1]), "f0b": torch.tensor([2])})
         z = emb({"f0a": torch.tensor([4]), "f0b": torch.tensor([5])})
         with pytest.raises(ZeroDivisionError):
@@ -143,6 +179,72 @@ class TestAccumulation:
         emb.flush()
         assert client.step == 1
         assert client.pull("t0", [1, 4, 7], read_only=True)[0][:, 0].tolist() == [1.0, 1.0, 0.0]
+
+    @pytest.mark.parametrize("through", ["a new backward pass", "a forward pass"])
+    def test_a_backward_pass_after_one_that_failed_pushes_its_own_gradients(self, client, through):
+        emb = collection(client, 1)
+        good, bad = one(emb, 1), one(emb, 4)
+        with pytest.raises(ZeroDivisionError):
+            (one(emb, 7) + Fails.apply(bad)).backward()
+        assert not emb._engine.session._passes
+        if through == "a forward pass":
+            one(emb, 9)
+        good.backward()
+        emb.flush()
+        assert client.step == 1
+        assert client.pull("t0", [1, 4, 7], read_only=True)[0][:, 0].tolist() == [0.0, 1.0, 1.0]
+
+    def test_a_backward_pass_that_fails_leaves_kept_gradients(self, client):
+        emb = collection(client, 1)
+        with emb.no_push():
+            one(emb, 1).backward()
+            with pytest.raises(ZeroDivisionError):
+                (one(emb, 2) + Fails.apply(one(emb, 3))).backward()
+        emb.push()
+        emb.flush()
+        assert client.step == 1 and client.pull("t0", [1, 2, 3], read_only=True)[0][:, 0].tolist() == [0.0, 1.0, 1.0]
+
+    def test_threads_that_train_modules_of_one_client_lose_nothing(self, client):
+        emb = collection(client, 1)
+        steps, errors = 50, []
+
+        def train(first: int) -> None:
+            try:
+                for step in range(steps):
+                    loss = one(emb, first) + one(emb, first + 1)
+                    if step % 7 == 3:
+                        with pytest.raises(ZeroDivisionError):
+                            (one(emb, first) + Fails.apply(one(emb, first + 2))).backward()
+                    loss.backward()
+                emb.flush()
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=train, args=(10 * t,)) for t in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not errors and client.step == 3 * steps
+        for t in range(3):
+            ids = [10 * t, 10 * t + 1, 10 * t + 2]
+            assert client.pull("t0", ids, read_only=True)[0][:, 0].tolist() == [1.0 - steps, 1.0 - steps, 1.0]
+
+    @pytest.mark.parametrize("compiled", [False, True])
+    def test_gradients_of_weights_alone_train_no_row(self, client, compiled):
+        bag = tandem.nn.EmbeddingBag(
+            4, mode="sum", name="t0", client=client, optimizer=tandem.optim.SGD(lr=1.0), init=tandem.init.Constant(1.0)
+        )
+        weights = torch.ones(2, requires_grad=True)
+        ids, offsets = torch.tensor([1, 2]), torch.tensor([0])
+        forward = torch.compile(bag, backend="aot_eager") if compiled else bag
+        (gradient,) = torch.autograd.grad(forward(ids, offsets, weights).sum(), [weights])
+        bag.flush()
+        assert gradient.tolist() == [4.0, 4.0]
+        assert client.step == 0 and client.pull("t0", [1, 2], read_only=True)[0][:, 0].tolist() == [1.0, 1.0]
+        forward(ids, offsets, weights).sum().backward()
+        bag.flush()
+        assert client.step == 1 and client.pull("t0", [1, 2], read_only=True)[0][:, 0].tolist() == [0.0, 0.0]
 
     def test_a_graph_that_is_kept_can_be_used_again(self, client):
         emb = collection(client, 1)

@@ -53,6 +53,7 @@ void ClientImpl::PullAsync(uint64_t step, bool read_only, std::vector<PullPart> 
   std::vector<ResolvedPullPart> resolved;
   resolved.reserve(parts.size());
   uint64_t bytes = 0;
+  bool asks = false;  // whether a row must be requested
   for (PullPart& part : parts) {
     absl::StatusOr<KnownTable> table = FindTable(part.table);
     absl::Status status =
@@ -61,6 +62,13 @@ void ClientImpl::PullAsync(uint64_t step, bool read_only, std::vector<PullPart> 
       std::move(done)(std::move(status));
       return;
     }
+    std::shared_ptr<ReadPart> read;
+    if (table->read_cache != nullptr && read_only && part.pooling == v1::NONE) {
+      read = std::make_shared<ReadPart>(table->read_cache, part.ids, part.rows);
+      part.ids = read->missing();
+      part.rows = read->missing_rows();
+    }
+    asks = asks || read == nullptr || !part.ids.empty();
     bytes += BytesOf(part, table->config->dim());
     std::shared_ptr<CachedPart> cached;
     if (table->cache != nullptr && !read_only && part.pooling == v1::NONE) {
@@ -70,7 +78,11 @@ void ClientImpl::PullAsync(uint64_t step, bool read_only, std::vector<PullPart> 
       part.ids = cached->requested();
       part.repeats = false;
     }
-    resolved.push_back({std::move(part), table->config->dim(), table->wire, std::move(cached)});
+    resolved.push_back({std::move(part), table->config->dim(), table->wire, std::move(cached), std::move(read)});
+  }
+  if (!asks && !resolved.empty()) {
+    std::move(done)(PullVersions(resolved.size(), std::vector<uint64_t>(channels_.size(), 0)));
+    return;
   }
   if (!Count(pulls_in_flight_, bytes, &done)) return;
   std::unique_ptr<Deduper> deduper = TakeDeduper();

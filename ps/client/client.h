@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "ps/client/cache/cache_options.h"
+#include "ps/client/cache/read_cache_options.h"
 #include "ps/client/error_feedback.h"
 #include "ps/client/parts.h"
 #include "ps/client/push_handle.h"
@@ -101,6 +102,16 @@ class Client {
   virtual absl::Status SetCache(const std::string& table, const CacheOptions& options) = 0;
   // Returns the statistics of the table's cache; zeros if it has none.
   virtual absl::StatusOr<CacheStatistics> CacheStatisticsOf(const std::string& table) = 0;
+  // Gives the table a cache for read-only pulls without pooling, for processes that serve a model.
+  // ps/client/cache/read_cache_options.h defines which rows they then return. Their versions are 0 if a copy
+  // was among them. Replaces an earlier one; pulls under way keep using that. options.bytes == 0 removes it.
+  // InvalidArgument: the options are not allowed.
+  virtual absl::Status SetReadCache(const std::string& table, const ReadCacheOptions& options) = 0;
+  // Drops the copies of the table's read cache. Pulls that begin later see the servers' rows of now. No effect
+  // without one. Does not block.
+  virtual absl::Status ClearReadCache(const std::string& table) = 0;
+  // Returns the statistics of the table's read cache; zeros if it has none. Does not block.
+  virtual absl::StatusOr<ReadCacheStatistics> ReadCacheStatisticsOf(const std::string& table) = 0;
   // Pushes the gradients that caches have deferred, and blocks until they are acknowledged. Call it on every
   // worker when no push of this client is under way: at the end of a pass, before an evaluation, and before
   // any client's SaveCheckpoint. Afterwards no gradient is deferred, and none is pushed twice. After an error
@@ -117,8 +128,8 @@ class Client {
   virtual absl::StatusOr<std::vector<v1::ServerStatistics>> ListServers() = 0;
 
   // Starts to read rows for training step `step`. May block as ClientOptions::when_full says. Runs `done`
-  // once, usually on an RPC thread, so it must not block; if the call cannot start, `done` runs in this
-  // thread before the return. After an error the contents of the rows are unspecified. `read_only` is for
+  // once, usually on an RPC thread, so it must not block; if the call cannot start, or if a read cache has all
+  // rows, `done` runs in this thread before the return. After an error the contents of the rows are unspecified. `read_only` is for
   // evaluation: the pull creates no row.
   //
   // Under the table's update mode a pull may wait on the server for pushes of other workers. If it waits too

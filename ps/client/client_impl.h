@@ -29,6 +29,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "ps/client/bytes_in_flight.h"
+#include "ps/client/cache/read_cache.h"
 #include "ps/client/cache/row_cache.h"
 #include "ps/client/client.h"
 #include "ps/client/error_feedback.h"
@@ -65,6 +66,9 @@ class ClientImpl final : public Client {
   absl::Status SetUpdateMode(const std::string& table, const v1::UpdateMode& mode) override;
   absl::Status SetCache(const std::string& name, const CacheOptions& options) override;
   absl::StatusOr<CacheStatistics> CacheStatisticsOf(const std::string& name) override;
+  absl::Status SetReadCache(const std::string& name, const ReadCacheOptions& options) override;
+  absl::Status ClearReadCache(const std::string& name) override;
+  absl::StatusOr<ReadCacheStatistics> ReadCacheStatisticsOf(const std::string& name) override;
   absl::Status Flush(const std::string& table) override;
   absl::StatusOr<std::vector<v1::ServerStatistics>> ListServers() override;
   absl::StatusOr<std::vector<std::vector<v1::TableInfo>>> ListTablesPerServer(uint32_t hottest) override;
@@ -155,6 +159,7 @@ class ClientImpl final : public Client {
     WireOptions wire;
     std::shared_ptr<ErrorFeedback> feedback;  // null: none
     std::shared_ptr<RowCache> cache;          // null: none
+    std::shared_ptr<ReadCache> read_cache;    // null: none
     std::shared_ptr<RowStalenessTotals> row_staleness = std::make_shared<RowStalenessTotals>();
     // True: server 0 has assigned the last push of the table to an update (PushOperation).
     std::shared_ptr<std::atomic<bool>> gets_position = std::make_shared<std::atomic<bool>>(false);
@@ -178,6 +183,7 @@ class ClientImpl final : public Client {
                                                 absl::Span<const KnownTable> tables);
 
   std::vector<std::pair<std::string, std::shared_ptr<RowCache>>> Caches();
+  std::vector<std::shared_ptr<ReadCache>> ReadCaches();
 
   void PrepareInlinePoll() override {
     if (channels_.size() == 1) channels_.front()->PrepareInlinePoll();

@@ -120,6 +120,7 @@ absl::Status ClientImpl::WriteRowStates(const std::string& name, absl::Span<cons
   // After an error, too: some rows may have been written.
   const absl::Cleanup forget = [&] {
     if (table.cache != nullptr) table.cache->Forget(ids);
+    if (table.read_cache != nullptr) table.read_cache->Forget(ids);
   };
   std::vector<ServerIds> split;
   SplitByServer(map_, ids, {}, &split);

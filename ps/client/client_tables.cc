@@ -101,6 +101,36 @@ absl::Status ClientImpl::SetCache(const std::string& name, const CacheOptions& o
   return absl::OkStatus();
 }
 
+absl::Status ClientImpl::SetReadCache(const std::string& name, const ReadCacheOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(const KnownTable known, FindTable(name));
+  TANDEM_RETURN_IF_ERROR(ValidateReadCacheOptions(*known.config, options));
+  std::shared_ptr<ReadCache> cache;
+  if (options.bytes > 0) cache = std::make_shared<ReadCache>(known.config->dim(), options, &map_);
+  absl::MutexLock lock(&tables_mutex_);
+  tables_[name].read_cache = std::move(cache);
+  return absl::OkStatus();
+}
+
+absl::Status ClientImpl::ClearReadCache(const std::string& name) {
+  TANDEM_ASSIGN_OR_RETURN(const KnownTable table, FindTable(name));
+  if (table.read_cache != nullptr) table.read_cache->Clear();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ReadCacheStatistics> ClientImpl::ReadCacheStatisticsOf(const std::string& name) {
+  TANDEM_ASSIGN_OR_RETURN(const KnownTable table, FindTable(name));
+  return table.read_cache == nullptr ? ReadCacheStatistics() : table.read_cache->Statistics();
+}
+
+std::vector<std::shared_ptr<ReadCache>> ClientImpl::ReadCaches() {
+  std::vector<std::shared_ptr<ReadCache>> caches;
+  absl::MutexLock lock(&tables_mutex_);
+  for (const auto& [name, table] : tables_) {
+    if (table.read_cache != nullptr) caches.push_back(table.read_cache);
+  }
+  return caches;
+}
+
 absl::StatusOr<CacheStatistics> ClientImpl::CacheStatisticsOf(const std::string& name) {
   TANDEM_ASSIGN_OR_RETURN(const KnownTable table, FindTable(name));
   return table.cache == nullptr ? CacheStatistics() : table.cache->Statistics();
@@ -191,6 +221,7 @@ absl::Status ClientImpl::LoadCheckpoint(const std::string& directory) {
           .status();
   // Some servers may have loaded the checkpoint even if others failed.
   for (const auto& [name, cache] : Caches()) cache->Clear();
+  for (const std::shared_ptr<ReadCache>& cache : ReadCaches()) cache->Clear();
   return loaded;
 }
 

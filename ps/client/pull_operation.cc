@@ -193,6 +193,9 @@ void PullOperation::OnResponse(uint32_t server, const std::string& target, Chunk
     if (parts_[p].part.pooling != v1::NONE) AddPooledRows(p);
     CopyRepeats(p);
     if (parts_[p].cached != nullptr) parts_[p].cached->Finish(&versions_[p]);
+    if (parts_[p].read == nullptr) continue;
+    parts_[p].read->Finish();
+    if (parts_[p].read->some_hit()) versions_[p].assign(versions_[p].size(), 0);
   }
   std::move(done_)(std::move(versions_));
 }
@@ -222,6 +225,7 @@ absl::Status PullOperation::CheckShape(uint32_t server, const v1::PullResponse& 
     }
     // Cached copies are as old as their versions. Rows that the server sent contain all updates that it has
     // counted.
+    if (parts_[p].read != nullptr) parts_[p].read->SetGeneration(server, slice.generation());
     versions_[p][server] = conditional ? slice.version() : std::max(slice.version(), slice.applied());
     expected_bytes += rows * RowBytes(slice.values(), slice.dim()) + (conditional ? BitmapBytes(all) : 0);
   }

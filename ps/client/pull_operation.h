@@ -14,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/buffer_pool.h"
 #include "ps/client/cache/cached_part.h"
+#include "ps/client/cache/read_cache.h"
 #include "ps/client/chunk_decoder.h"
 #include "ps/client/parts.h"
 #include "ps/client/payload_writer.h"
@@ -31,6 +32,8 @@ struct ResolvedPullPart {
   // Set if the table has a cache that serves the pull. `part` then requests the remaining ids, and its `rows`
   // are those of the whole pull.
   std::shared_ptr<CachedPart> cached;
+  // Set if a read cache has served a part of the pull, or is to keep its rows. `part` is ReadPart::missing().
+  std::shared_ptr<ReadPart> read;
 };
 
 // One pull. The calls under way share it; the last response destroys it.

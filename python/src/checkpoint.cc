@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "base/status.h"
 #include "nanobind/stl/string.h"
 #include "nanobind/stl/vector.h"
@@ -38,6 +39,23 @@ std::string Commit(const std::string& unfinished, const std::string& manifest_js
   }));
 }
 
+// Checks that every file of the checkpoint is there with its size, and reads those whose names begin with one of
+// `prefixes`. Raises DataLossError, naming the file.
+void Verify(const std::string& directory, const std::vector<std::string>& prefixes) {
+  RaiseIfError(OnDisk([&]() -> absl::Status {
+    TANDEM_ASSIGN_OR_RETURN(const ps::v1::CheckpointManifest manifest, ps::ReadManifest(directory));
+    TANDEM_RETURN_IF_ERROR(ps::CheckSizes(directory, manifest));
+    for (const ps::v1::CheckpointFile& file : manifest.files()) {
+      for (const std::string& prefix : prefixes) {
+        if (!absl::StartsWith(file.name(), prefix)) continue;
+        TANDEM_RETURN_IF_ERROR(ps::VerifyCheckpointFile(directory, file));
+        break;
+      }
+    }
+    return absl::OkStatus();
+  }));
+}
+
 // Returns [(table, rows, dim, [file, ...]), ...].
 nb::list Export(const std::string& checkpoint, const std::string& to, bool csv, bool optimizer_state) {
   const ps::Exported exported = ValueOrRaise(OnDisk([&] {
@@ -61,6 +79,19 @@ void BindCheckpoint(nb::module_& module) {
   module.def("commit_checkpoint", &Commit);
   module.def("latest_checkpoint", [](const std::string& root) {
     return ValueOrRaise(OnDisk([&] { return ps::LatestCheckpoint(root); }));
+  });
+  module.def("checkpoint_paths", [](const std::string& root) {
+    return ValueOrRaise(OnDisk([&] { return ps::CheckpointPaths(root); }));
+  });
+  module.def("verify_checkpoint", &Verify);
+  module.def("repair_checkpoints", [](const std::string& root) {
+    RaiseIfError(OnDisk([&] { return ps::RepairCheckpoints(root); }));
+  });
+  module.def("set_checkpoint_aside", [](const std::string& directory) {
+    return ValueOrRaise(OnDisk([&] { return ps::SetAside(directory); }));
+  });
+  module.def("prune_checkpoints", [](const std::string& root, int keep, const std::string& protect) {
+    RaiseIfError(OnDisk([&] { return ps::PruneCheckpoints(root, keep, protect); }));
   });
   module.def("read_manifest", [](const std::string& directory) {
     return ToJson(ValueOrRaise(OnDisk([&] { return ps::ReadManifest(directory); })));

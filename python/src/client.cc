@@ -359,6 +359,23 @@ class PyClient {
         .bytes = bytes, .max_uses = max_uses, .max_age = max_age, .push_bound = push_bound};
     RaiseIfError(Blocking([=](Connection& connection) { return connection.client()->SetCache(table, options); }));
   }
+  void SetReadCache(const std::string& table, size_t bytes, double seconds) {
+    const ps::ReadCacheOptions options{.bytes = bytes, .time_to_live = absl::Seconds(seconds)};
+    RaiseIfError(Blocking([=](Connection& connection) { return connection.client()->SetReadCache(table, options); }));
+  }
+  void ClearReadCache(const std::string& table) {
+    RaiseIfError(Use().client()->ClearReadCache(table));
+  }
+  nb::dict ReadCacheStatistics(const std::string& table) {
+    const ps::ReadCacheStatistics s = ValueOrRaise(Use().client()->ReadCacheStatisticsOf(table));
+    nb::dict result;
+    const std::pair<const char*, uint64_t> counts[] = {
+        {"lookups", s.lookups},   {"hits", s.hits},       {"expired", s.expired}, {"admitted", s.admitted},
+        {"refused", s.refused},   {"evicted", s.evicted}, {"rows", s.rows},       {"bytes", s.bytes},
+        {"forgotten", s.forgotten}, {"capacity", s.capacity}};
+    for (const auto& [name, count] : counts) result[name] = count;
+    return result;
+  }
   // Returns (ids [n], rows with their state [n, floats], next bucket, next id, whether the scan is at its end).
   nb::tuple ScanRows(const std::string& table, uint32_t bucket, uint64_t first_id, size_t max_rows) {
     auto* const scanned = new ps::ScannedRows(ValueOrRaise(Blocking([=](Connection& connection) {
@@ -565,6 +582,9 @@ void BindClient(nb::module_& module) {
       .def("set_update_mode", &PyClient::SetUpdateMode)
       .def("set_wire", &PyClient::SetWire)
       .def("set_cache", &PyClient::SetCache)
+      .def("set_read_cache", &PyClient::SetReadCache)
+      .def("clear_read_cache", &PyClient::ClearReadCache)
+      .def("read_cache_statistics", &PyClient::ReadCacheStatistics)
       .def("flush", &PyClient::Flush)
       .def("push_deferred", &PyClient::PushDeferred)
       .def("list_tables", &PyClient::ListTables)

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python/src/config.h"
 
+#include <cstdint>
+#include <memory>
+#include <string>
 #include <type_traits>
 #include <variant>
 
@@ -9,6 +12,7 @@
 #include "nanobind/stl/string.h"
 #include "nanobind/stl/vector.h"
 #include "ps/optimizers/registry.h"
+#include "ps/policies/initializer.h"
 #include "ps/policies/registry.h"
 #include "python/src/errors.h"
 
@@ -109,7 +113,22 @@ std::string ToJson(const google::protobuf::Message& message) {
   return status.ok() ? json : "{}";
 }
 
+namespace {
+
+// Writes the initial values of the rows [0, count) of the table that the JSON text describes, [count x dim].
+void FillInitialRows(const std::string& config_json, uint64_t count, uint64_t address) {
+  ::tandem::v1::TableConfig config;
+  RaiseIfError(FromJson(config_json, &config));
+  const std::unique_ptr<ps::Initializer> initializer = ValueOrRaise(ps::MakeInitializer(config.initializer()));
+  nb::gil_scoped_release release;
+  auto* const rows = reinterpret_cast<float*>(address);
+  for (uint64_t id = 0; id < count; ++id) initializer->Fill(config.seed(), id, rows + id * config.dim(), config.dim());
+}
+
+}  // namespace
+
 void BindConfig(nb::module_& module) {
+  module.def("fill_initial_rows", &FillInitialRows);
   module.def("describe_kinds", &DescribeKinds, nb::arg("group"),
              "Returns the kinds of a group ('optimizer', 'initializer', 'admission' or 'eviction') with their fields.");
 }

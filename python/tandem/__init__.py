@@ -19,7 +19,9 @@ __version__: str = _load_core().__version__
 from tandem import admission, errors, eviction, init, optim, wire  # noqa: E402
 from tandem._futures import Future  # noqa: E402
 from tandem._storage import export_checkpoint  # noqa: E402
-from tandem.client import Client, TableInfo, connect, local  # noqa: E402
+from tandem._tables import TableInfo  # noqa: E402
+from tandem.client import Client  # noqa: E402
+from tandem._connect import connect, local  # noqa: E402
 from tandem.errors import TandemError  # noqa: E402
 
 __all__ = [

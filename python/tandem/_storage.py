@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from typing import Any, Iterator
 
 import numpy as np
@@ -96,7 +97,7 @@ class Storage:
         step = self.step if step is None else step
         unfinished = _core.begin_checkpoint(os.path.abspath(root), step)
         written = self._core.save_checkpoint(unfinished)
-        manifest = {"job_name": "python", "step": step}
+        manifest = {"job_name": "python", "step": step, "unix_millis": str(time.time_ns() // 1_000_000)}
         return _core.commit_checkpoint(unfinished, json.dumps(manifest), written)
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> int:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import sys
 import threading
 import weakref
@@ -12,12 +11,12 @@ from typing import Any, Callable, Mapping, Sequence
 
 import numpy as np
 
-from tandem import _arrays, wire as _wire
+from tandem import _arrays
 from tandem._futures import COMPLETER, Future
-from tandem._kinds import Kind
 from tandem._load import load_core
 from tandem._storage import Storage
-from tandem.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from tandem._tables import Tables
+from tandem.errors import FailedPreconditionError, InvalidArgumentError
 
 _core = load_core()
 
@@ -29,39 +28,6 @@ _POOLING = {"sum": 1, "mean": 2}
 # How a program ends its use of a client: tandem::python::Ending.
 _FINISHED, _FAILED, _EXITS = range(3)
 _NO_OFFSETS = np.zeros(0, dtype=np.uint32)
-
-
-class TableInfo:
-    """A table's configuration and statistics over all servers."""
-
-    def __init__(self, message: dict[str, Any]) -> None:
-        self._message = message
-        self.config: dict[str, Any] = message["config"]
-        self.stats: dict[str, Any] = {k: _number(v) for k, v in message.get("statistics", {}).items()}
-        self.name: str = self.config["name"]
-        self.dim: int = self.config["dim"]
-        self.elements: int = int(self.config["elements"])
-        self.dense: bool = self.config["kind"] == "DENSE"
-
-    def __repr__(self) -> str:
-        return f"TableInfo(name={self.name!r}, dim={self.dim}, rows={self.stats.get('rows', 0)})"
-
-
-def _number(value: Any) -> Any:
-    # In protobuf's JSON mapping 64-bit integers are strings.
-    if isinstance(value, str) and value.lstrip("-").isdigit():
-        return int(value)
-    if isinstance(value, list):
-        return [_number(v) for v in value]
-    if isinstance(value, dict):
-        return {k: _number(v) for k, v in value.items()}
-    return value
-
-
-def _check_kind(value: Any, group: str, what: str, module: str) -> dict[str, Any]:
-    if isinstance(value, Kind) and value.group == group:
-        return value.message
-    raise InvalidArgumentError(f"{what} is {value!r}; it must be made by a function of tandem.{module}")
 
 
 class _PushStep:
@@ -109,18 +75,28 @@ def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-class Client(Storage):
+class Client(Tables, Storage):
     """Pulls rows of tables from parameter servers and pushes gradients to them. Thread-safe.
 
     Made by tandem.connect() or tandem.local(). Each push() is one step of this worker: `step` counts them. Tables in sync
     and bounded mode let a pull of a step wait for all workers' pushes of earlier steps.
     """
 
-    def __init__(self, core: Any, *, world_size: int | None = None, read_only: bool = False, wire: str = "f32") -> None:
+    def __init__(
+        self,
+        core: Any,
+        *,
+        world_size: int | None = None,
+        read_only: bool = False,
+        wire: str = "f32",
+        read_cache: tuple[int, float] | None = None,
+    ) -> None:
         self._core = core
         self._world_size: int = core.world_size if world_size is None else world_size
         self._read_only = read_only
         self._wire = wire
+        self._read_cache = read_cache
+        self._cached = frozenset()
         self._session: Any = None  # tandem.nn.session.Session, if modules use this client
         self._dims: dict[str, int] = {}
         self._elements: dict[str, tuple[int, int]] = {}  # of dense tables: the number of elements, and dim
@@ -193,164 +169,6 @@ class Client(Storage):
     def _check_writable(self, what: str) -> None:
         if self._read_only:
             raise FailedPreconditionError(f"this client is read-only, so it cannot {what}; connect without read_only=True")
-
-    # Tables
-
-    def create_table(
-        self,
-        name: str,
-        dim: int,
-        optimizer: Kind | None = None,
-        init: Kind | None = None,
-        *,
-        mode: str = "async",
-        num_workers: int | None = None,
-        seed: int = 0,
-        row_type: str = "f32",
-        stochastic_rounding: bool = False,
-        admission: Kind | None = None,
-        eviction: Kind | None = None,
-        byte_budget: int = 0,
-        spill: bool = False,
-    ) -> None:
-        """Creates an embedding table on all servers. Does nothing if it exists with the same configuration.
-
-        optimizer: of tandem.optim. There is no default: an error tells which exist.
-        init: of tandem.init; the default is Uniform(-1/sqrt(dim), 1/sqrt(dim)).
-        mode: "sync", "bounded:K", "async" or "gba:K"; docs/parameter_server.md says what they mean.
-        num_workers: the number of workers that push; the default is the job's.
-        row_type: "f32", "f16" or "bf16", of the stored rows.
-        """
-        self._check_writable("create a table")
-        message = self._table_message(name, optimizer, mode, num_workers, seed)
-        if init is None:
-            limit = 1.0 / max(1, dim) ** 0.5
-            message["initializer"] = {"kind": "uniform", "low": -limit, "high": limit}
-        else:
-            message["initializer"] = _check_kind(init, "initializer", "init", "init")
-        row_types = {"f32": "F32", "f16": "F16", "bf16": "BF16"}
-        if row_type not in row_types:
-            raise InvalidArgumentError(f"row_type is {row_type!r}; it must be one of {', '.join(row_types)}")
-        message.update(
-            dim=dim, row_type=row_types[row_type], stochastic_rounding=stochastic_rounding, byte_budget=byte_budget, spill=spill
-        )
-        if admission is not None:
-            message["admission"] = _check_kind(admission, "admission", "admission", "admission")
-        if eviction is not None:
-            message["eviction"] = _check_kind(eviction, "eviction", "eviction", "eviction")
-        self._core.create_table(json.dumps(message))
-        with self._lock:
-            self._dims[name] = dim
-
-    def create_dense(
-        self,
-        name: str,
-        elements: int,
-        optimizer: Kind | None = None,
-        init: Kind | None = None,
-        *,
-        mode: str = "async",
-        num_workers: int | None = None,
-        seed: int = 0,
-    ) -> None:
-        """Creates a table of `elements` numbers that are pulled and pushed as one array; the default initial value is 0."""
-        self._check_writable("create a table")
-        message = self._table_message(name, optimizer, mode, num_workers, seed)
-        message.update(kind="DENSE", dim=min(1024, elements), elements=elements)
-        message["initializer"] = {"kind": "zeros"} if init is None else _check_kind(init, "initializer", "init", "init")
-        self._core.create_table(json.dumps(message))
-        with self._lock:
-            self._elements[name] = (elements, min(1024, elements))
-
-    def _table_message(
-        self, name: str, optimizer: Kind | None, mode: str, num_workers: int | None, seed: int
-    ) -> dict[str, Any]:
-        if optimizer is None:
-            from tandem import optim
-
-            raise InvalidArgumentError(
-                f"table '{name}' has no optimizer; give one of tandem.optim ({', '.join(optim.__all__)}), "
-                f"for example optimizer=tandem.optim.Adagrad(lr=0.05)"
-            )
-        return {
-            "name": name,
-            "optimizer": _check_kind(optimizer, "optimizer", "optimizer", "optim"),
-            "seed": seed,
-            "update_mode": _mode_message(mode),
-            "num_workers": self.world_size if num_workers is None else num_workers,
-        }
-
-    def tables(self, hottest: int = 0) -> dict[str, TableInfo]:
-        """Returns all tables by name, with statistics summed over the servers and the `hottest` most pulled ids of each."""
-        infos = [TableInfo(json.loads(text)) for text in self._core.list_tables(hottest)]
-        return {info.name: info for info in infos}
-
-    def stats(self, table: str) -> dict[str, Any]:
-        """Returns a table's statistics over all servers: rows, bytes, pulled_rows, staleness_mean, ..."""
-        return self._info(table).stats
-
-    def servers(self) -> list[dict[str, Any]]:
-        """Returns the statistics of each server."""
-        return [{k: _number(v) for k, v in json.loads(text).items()} for text in self._core.list_servers()]
-
-    def _info(self, table: str) -> TableInfo:
-        tables = self.tables()
-        if table not in tables:
-            known = ", ".join(sorted(tables)) or "none"
-            raise NotFoundError(f"there is no table '{table}'; the servers have: {known}. create_table() makes one")
-        return tables[table]
-
-    def _open(self, table: str) -> TableInfo:
-        # Tells this client of a table that another process has created.
-        info = self._info(table)
-        self._core.open_table(table)
-        if self._wire != "f32" and not info.dense:
-            self._core.set_wire(table, _wire.FORMATS[self._wire], _wire.FORMATS["f32"])
-        with self._lock:
-            if info.dense:
-                self._elements[table] = (info.elements, info.dim)
-            else:
-                self._dims[table] = info.dim
-        return info
-
-    def _dim(self, table: str) -> int:
-        dim = self._dims.get(table)
-        if dim is not None:
-            return dim
-        info = self._open(table)
-        if info.dense:
-            raise InvalidArgumentError(f"table '{table}' is dense; use pull_dense() and push_dense()")
-        return info.dim
-
-    def set_mode(self, table: str, mode: str) -> None:
-        """Changes a table's update mode on all servers: "sync", "bounded:K", "async" or "gba:K"."""
-        self._check_writable("change a table's mode")
-        self._core.set_update_mode(table, mode)
-
-    def set_wire(self, table: str, pull: str = "f32", push: str = "f32") -> None:
-        """Sets how this client's pulls and pushes of a table encode numbers: "f32", "f16", "bf16" or "int8"."""
-        for what, value in (("pull", pull), ("push", push)):
-            if value not in _wire.FORMATS:
-                raise InvalidArgumentError(f"{what} is {value!r}; it must be one of {', '.join(_wire.FORMATS)}")
-        self._dim(table)
-        self._core.set_wire(table, _wire.FORMATS[pull], _wire.FORMATS[push])
-
-    def set_cache(self, table: str, bytes: int, *, max_uses: int = 8, max_age: int = 10000, push_bound: int = 1) -> None:
-        """Gives the table a cache of hot rows in this process; docs/parameter_server.md says what pulls then return.
-
-        bytes: memory of the cache; 0 removes it.
-        """
-        self._dim(table)
-        self._core.set_cache(table, bytes, max_uses, max_age, push_bound)
-
-    def flush(self, table: str) -> None:
-        """Applies gradients that a GBA table has accumulated, even if its global batch is incomplete."""
-        self._check_writable("flush a table")
-        self._core.flush(table)
-
-    def push_deferred(self) -> None:
-        """Pushes the gradients that caches of this client have deferred, and blocks until they are applied."""
-        self._core.push_deferred()
 
     # Rows
 
@@ -607,61 +425,3 @@ def _bags(table: str, ids: np.ndarray, pooling: str | None, offsets: Any) -> tup
         raise InvalidArgumentError(f"pooling is {pooling!r}; it must be 'sum' or 'mean', and offsets must be given with it")
     offsets = _arrays.as_offsets(offsets, f"offsets of table '{table}'", len(ids))
     return _POOLING[pooling], offsets, len(offsets) - 1
-
-
-def _mode_message(text: str) -> dict[str, Any]:
-    return json.loads(_core.parse_update_mode(text))
-
-
-def connect(
-    servers: Sequence[str] | None = None,
-    *,
-    rank: int | None = None,
-    world_size: int = 1,
-    read_only: bool = False,
-    wire: str = "f32",
-    timeout: float = 60.0,
-    checkpoint_timeout: float = 600.0,
-    max_bytes_in_flight: int = 1 << 30,
-) -> Client:
-    """Connects to the parameter servers of the job that `tandem run` has started this process in.
-
-    servers: addresses ("host:port") of servers, in order, to connect to them from outside of their job, as a notebook does.
-    rank, world_size: this process's rank among the workers, and their number, if `servers` is given. The first push fences off
-        an earlier process of the rank: the servers refuse that process's pushes from then on. The default is 0, or, if `tandem
-        run` has started the servers, a rank that none of its workers has. Only tables with more workers than the rank accept its
-        pushes.
-    read_only: for serving and evaluation. The client creates no row and changes nothing, needs no rank of its own, and reads rows
-        that do not exist as their initial values.
-    wire: how rows travel to a read-only client: "f32", "f16", "bf16" or "int8" (a quarter of the bytes).
-    timeout: of each pull and push, in seconds, including waits for other workers; and of connecting.
-    max_bytes_in_flight: limits the memory of calls under way; a call that exceeds it waits.
-    """
-    if wire not in _wire.FORMATS:
-        raise InvalidArgumentError(f"wire is {wire!r}; it must be one of {', '.join(_wire.FORMATS)}")
-    if wire != "f32" and not read_only:
-        raise InvalidArgumentError("wire belongs to read_only=True; other clients choose it for each table by set_wire()")
-    if servers is None:
-        core = _core.connect_job(timeout, checkpoint_timeout, max_bytes_in_flight)
-        return Client(core, read_only=read_only, wire=wire)
-    if isinstance(servers, str):
-        raise InvalidArgumentError(f"servers is the text {servers!r}; it must be a list of addresses: servers=[{servers!r}]")
-    if rank is not None and not 0 <= rank < world_size and not read_only:
-        raise InvalidArgumentError(f"rank is {rank} of world_size {world_size}; it must be at least 0 and less than world_size")
-    core = _core.connect_servers(list(servers), rank, timeout, checkpoint_timeout, max_bytes_in_flight)
-    return Client(core, world_size=world_size, read_only=read_only, wire=wire)
-
-
-def local(
-    servers: int = 1,
-    *,
-    spill_directory: str = "",
-    timeout: float = 60.0,
-    checkpoint_timeout: float = 600.0,
-    max_bytes_in_flight: int = 1 << 30,
-) -> Client:
-    """Starts parameter servers in this process, for notebooks and tests, and returns a client of them.
-
-    spill_directory: where tables with spill=True keep the rows that do not fit their byte budget.
-    """
-    return Client(_core.connect_local(servers, spill_directory, timeout, checkpoint_timeout, max_bytes_in_flight))

@@ -25,7 +25,8 @@ absl::Status ValidateCacheOptions(const v1::TableConfig& table, const CacheOptio
   if (options.push_bound < 1 || options.push_bound > 1 << 20) {
     return wrong("push_bound is ", options.push_bound, ", must be in 1 .. 2^20");
   }
-  if (CacheShard::CapacityOf(options.bytes / kCacheShards, table.dim(), options.push_bound > 1) == 0) {
+  if (CacheShard::CapacityOf(options.bytes / kCacheShards, table.dim(),
+                             options.push_bound > 1 ? CacheLayout::kDefers : CacheLayout::kFollows) == 0) {
     return wrong("bytes is ", options.bytes, ", less than ", kCacheShards, " rows of dim ", table.dim(),
                  " need");
   }

@@ -22,9 +22,11 @@ constexpr float kOldWeight = 0.5f;
 constexpr float kMaxMove = 2.0f;
 constexpr size_t kHugePage = size_t{2} << 20;
 
-size_t StrideOf(uint32_t dim, bool defers) {
-  const size_t bytes =
-      sizeof(CacheHeader) + (2 * size_t{dim} + (defers ? size_t{dim} + 1 : 0)) * sizeof(float);
+size_t StrideOf(uint32_t dim, CacheLayout layout) {
+  const size_t floats = layout == CacheLayout::kPlain     ? size_t{dim}
+                        : layout == CacheLayout::kFollows ? 2 * size_t{dim}
+                                                          : 3 * size_t{dim} + 1;
+  const size_t bytes = sizeof(CacheHeader) + floats * sizeof(float);
   return (bytes + alignof(CacheHeader) - 1) / alignof(CacheHeader) * alignof(CacheHeader);
 }
 size_t CellsOf(size_t rows) { return std::bit_ceil(rows + rows / 3 + 1); }
@@ -44,11 +46,11 @@ void DeferredGradients::Clear() {
   sums.clear();
 }
 
-uint32_t CacheShard::CapacityOf(size_t bytes, uint32_t dim, bool defers) {
+uint32_t CacheShard::CapacityOf(size_t bytes, uint32_t dim, CacheLayout layout) {
   const auto needs = [&](size_t rows) {
-    return rows * StrideOf(dim, defers) + CellsOf(rows) * sizeof(uint64_t) + SketchOf(rows);
+    return rows * StrideOf(dim, layout) + CellsOf(rows) * sizeof(uint64_t) + SketchOf(rows);
   };
-  size_t fits = 0, too_many = std::min<size_t>(bytes / StrideOf(dim, defers) + 1, size_t{1} << 30);
+  size_t fits = 0, too_many = std::min<size_t>(bytes / StrideOf(dim, layout) + 1, size_t{1} << 30);
   while (too_many - fits > 1) {
     const size_t middle = fits + (too_many - fits) / 2;
     (needs(middle) <= bytes ? fits : too_many) = middle;
@@ -56,11 +58,11 @@ uint32_t CacheShard::CapacityOf(size_t bytes, uint32_t dim, bool defers) {
   return static_cast<uint32_t>(fits);
 }
 
-void CacheShard::Init(size_t bytes, uint32_t dim, bool defers) {
+void CacheShard::Init(size_t bytes, uint32_t dim, CacheLayout layout) {
   dim_ = dim;
-  defers_ = defers;
-  stride_ = StrideOf(dim, defers);
-  capacity_ = CapacityOf(bytes, dim, defers);
+  defers_ = layout == CacheLayout::kDefers;
+  stride_ = StrideOf(dim, layout);
+  capacity_ = CapacityOf(bytes, dim, layout);
   TANDEM_CHECK(capacity_ > 0);
   cells_.assign(CellsOf(capacity_), 0);
   mask_ = static_cast<uint32_t>(cells_.size() - 1);
@@ -172,8 +174,8 @@ void CacheShard::Erase(uint32_t slot, DeferredGradients* to_send) {
 }
 
 void CacheShard::SetStep(CacheHeader* record, float squares) const {
-  record->step = record->change_times_gradient > 0 && record->gradient_squared > 0
-                     ? record->change_times_gradient / record->gradient_squared
+  record->step = record->fit.change_times_gradient > 0 && record->fit.gradient_squared > 0
+                     ? record->fit.change_times_gradient / record->fit.gradient_squared
                      : 0;
   const float most = kMaxMove * record->moved;
   // The negation also catches a step that is NaN.
@@ -195,8 +197,8 @@ void CacheShard::Replace(CacheHeader* record, const float* row) const {
       gradient_squared += pushed * pushed;
       moved += change * change;
     }
-    record->change_times_gradient = kOldWeight * record->change_times_gradient + change_times_gradient;
-    record->gradient_squared = kOldWeight * record->gradient_squared + gradient_squared;
+    record->fit.change_times_gradient = kOldWeight * record->fit.change_times_gradient + change_times_gradient;
+    record->fit.gradient_squared = kOldWeight * record->fit.gradient_squared + gradient_squared;
     record->moved = std::max(kOldWeight * record->moved, std::sqrt(moved));
   }
   std::copy_n(row, dim_, copy);

@@ -4,8 +4,9 @@
 
 // One sixteenth of the cached rows of a table: an open-addressing index over records in one slab.
 //
-// A record is [header | row: dim floats | gradients since the row arrived: dim floats]. If the cache defers
-// gradients, [version | deferred sums: dim floats] follows. The slab has space for as many records as the
+// A record is [header | row: dim floats]. In a cache for training (CacheLayout::kFollows)
+// [gradients since the row arrived: dim floats] follows; if the cache defers gradients (kDefers), also
+// [version | deferred sums: dim floats]. The slab has space for as many records as the
 // byte budget allows. Its pages are allocated when they are first used; no row has an allocation of its own.
 //
 // Admission and eviction: each copy counts its uses, and a small count-min sketch counts the uses of ids
@@ -28,6 +29,9 @@ inline constexpr uint32_t kCacheShards = 16;
 // use other bits.
 inline uint32_t CacheShardOf(uint64_t hash) { return static_cast<uint32_t>(hash >> 60); }
 
+// What a record consists of.
+enum class CacheLayout { kPlain, kFollows, kDefers };
+
 // The header of a record.
 struct CacheHeader {
   uint64_t id;
@@ -39,8 +43,14 @@ struct CacheHeader {
   uint16_t served;   // pulls since the row arrived
   uint16_t arrived;  // how often the row has arrived, at most 65535
   // The least-squares fit of the row's changes to the sums of gradients, over the copies that have arrived.
-  float change_times_gradient;  // sum of products of changes and gradients
-  float gradient_squared;       // sum of squares of gradients
+  struct Fit {
+    float change_times_gradient;  // sum of products of changes and gradients
+    float gradient_squared;       // sum of squares of gradients
+  };
+  union {
+    Fit fit;
+    int64_t received_ns;  // kPlain: when the row was requested, in nanoseconds of the cache's clock
+  };
   float moved;                  // distance between consecutive copies
   // The step size: the gradients since the row arrived move the copy by -step times their sum.
   float step;
@@ -59,11 +69,11 @@ struct DeferredGradients {
 // One shard of a cache. Not thread-safe: the owner locks it. Const methods may run concurrently.
 class CacheShard {
  public:
-  // Returns how many rows fit into `bytes`, possibly 0. `defers`: records have space for deferred gradients.
-  static uint32_t CapacityOf(size_t bytes, uint32_t dim, bool defers);
+  // Returns how many rows fit into `bytes`, possibly 0.
+  static uint32_t CapacityOf(size_t bytes, uint32_t dim, CacheLayout layout);
 
   // Allocates the shard. Must be called once before all other methods. Requires CapacityOf(...) > 0.
-  void Init(size_t bytes, uint32_t dim, bool defers);
+  void Init(size_t bytes, uint32_t dim, CacheLayout layout);
 
   // Returns where the search for an id begins, for a prefetch.
   const uint64_t* Cell(uint64_t hash) const { return cells_.data() + (static_cast<uint32_t>(hash) & mask_); }
@@ -98,7 +108,7 @@ class CacheShard {
 
   float* Row(CacheHeader* record) const { return reinterpret_cast<float*>(record + 1); }
   const float* Row(const CacheHeader* record) const { return reinterpret_cast<const float*>(record + 1); }
-  // Returns the sum of gradients since the row arrived.
+  // Returns the sum of gradients since the row arrived. Not with kPlain, like the methods below up to Follow.
   float* Since(CacheHeader* record) const { return Row(record) + dim_; }
   // Writes the row as it arrived, moved by the gradients since then.
   void ReadMoved(const CacheHeader* record, float* out) const {
@@ -107,7 +117,7 @@ class CacheShard {
     const float step = record->step;
     for (uint32_t d = 0; d < dim_; ++d) out[d] = row[d] - step * since[d];
   }
-  // The version and the sums of the deferred gradients. Require `defers`.
+  // The version and the sums of the deferred gradients. Require kDefers.
   uint32_t* DeferredVersion(CacheHeader* record) const {
     return reinterpret_cast<uint32_t*>(Row(record) + 2 * size_t{dim_});
   }

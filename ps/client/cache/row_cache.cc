@@ -40,7 +40,8 @@ RowCache::RowCache(const v1::TableConfig& table, const CacheOptions& options, co
   uint64_t capacity = 0;
   for (uint32_t s = 0; s < kCacheShards; ++s) {
     absl::MutexLock lock(&shards_[s].mutex);
-    shards_[s].rows.Init(options.bytes / kCacheShards, dim_, defers());
+    shards_[s].rows.Init(options.bytes / kCacheShards, dim_,
+                         defers() ? CacheLayout::kDefers : CacheLayout::kFollows);
     capacity += shards_[s].rows.capacity();
   }
   // TinyLFU uses samples of about ten times the capacity.

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TANDEM_PS_CLIENT_CACHE_READ_CACHE_H_
+#define TANDEM_PS_CLIENT_CACHE_READ_CACHE_H_
+
+// Copies of one table's rows for read-only pulls. read_cache_options.h defines what they mean.
+//
+// Locks: the rows are in sixteen shards by the hash of the id. A reader of a few ids locks the shard of each,
+// shared; a reader of many locks all shards for a run of ids. A writer locks one shard at a time, exclusively.
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "ps/client/cache/cache_shard.h"
+#include "ps/client/cache/read_cache_options.h"
+#include "ps/shard_map.h"
+
+namespace tandem::ps {
+
+// The read cache of one table. Thread-safe.
+class ReadCache {
+ public:
+  // `options` must have passed ValidateReadCacheOptions with bytes > 0. `map` must outlive the cache.
+  ReadCache(uint32_t dim, const ReadCacheOptions& options, const ShardMap* map);
+
+  uint32_t dim() const { return dim_; }
+  uint32_t num_servers() const { return map_->num_servers(); }
+
+  // A moment before a pull, by which Accept judges the rows that it brings.
+  struct Moment {
+    int64_t ns = 0;
+    uint64_t clears = 0;
+  };
+  Moment Now() const;
+
+  // Writes the row of each id that has a copy to its row of `rows` ([ids x dim]). Returns the positions of the
+  // other ids, ascending; their rows are unchanged.
+  std::vector<uint32_t> Find(const Moment& now, absl::Span<const uint64_t> ids, float* rows);
+
+  // Adds rows ([ids x dim]) that a pull has brought which began at `began`. Drops them if copies have been
+  // cleared since. `generations`: PullSliceResult.generation of each server.
+  void Accept(const Moment& began, absl::Span<const uint64_t> ids, const float* rows,
+              absl::Span<const uint64_t> generations);
+
+  // Drops all copies, or those of `ids`, also rows that pulls under way bring.
+  void Clear();
+  void Forget(absl::Span<const uint64_t> ids);
+
+  ReadCacheStatistics Statistics() const;
+
+ private:
+  struct alignas(64) Shard {
+    mutable absl::Mutex mutex;
+    CacheShard rows ABSL_GUARDED_BY(mutex);
+    uint64_t admitted ABSL_GUARDED_BY(mutex) = 0;
+  };
+
+  uint32_t ServerOf(uint64_t hash) const {
+    return map_->OwnerOfBucket(static_cast<uint32_t>(hash >> 32) & (map_->num_buckets() - 1));
+  }
+  // Counts `more` uses and returns the current epoch of the counts (cache_shard.h).
+  uint16_t Epoch(uint64_t more);
+  // Returns whether the copy of `id` served.
+  bool FindOne(const Shard& shard, uint64_t id, uint64_t hash, int64_t now_ns, uint16_t epoch, float* row,
+               uint64_t* expired) const ABSL_SHARED_LOCKS_REQUIRED(shard.mutex);
+  // Drops the copies of servers whose generation has changed.
+  void Adopt(absl::Span<const uint64_t> generations);
+  template <typename Predicate>
+  void EraseIf(const Predicate& predicate);
+
+  const uint32_t dim_;
+  const ReadCacheOptions options_;
+  const int64_t time_to_live_ns_;
+  const ShardMap* const map_;
+  uint64_t window_ = 0;  // uses in an epoch
+  std::atomic<uint64_t> uses_{0};
+  std::atomic<uint64_t> clears_{0};  // raised before copies are dropped, read again under a shard's lock
+  absl::Mutex generations_mutex_;
+  std::vector<uint64_t> generations_ ABSL_GUARDED_BY(generations_mutex_);
+  const std::unique_ptr<Shard[]> shards_;
+  std::atomic<uint64_t> lookups_{0}, hits_{0}, expired_{0}, forgotten_{0};
+};
+
+// The part of one read-only pull that a cache serves. Used by one thread at a time, except SetGeneration.
+class ReadPart {
+ public:
+  // Writes the rows that have copies. `ids` and `rows` ([ids x dim]) must stay valid until the pull ends.
+  ReadPart(std::shared_ptr<ReadCache> cache, absl::Span<const uint64_t> ids, float* rows);
+
+  // Returns the ids to request, and where their rows are to be written, [missing x dim]. Both refer to this object,
+  // or are those of the pull if no id has a copy.
+  absl::Span<const uint64_t> missing() const { return some_hit_ ? absl::MakeConstSpan(missing_) : ids_; }
+  float* missing_rows() { return some_hit_ ? missing_values_.data() : rows_; }
+  bool some_hit() const { return some_hit_; }
+  // Stores PullSliceResult.generation of a server's response. Each server has its own entry.
+  void SetGeneration(uint32_t server, uint64_t generation) { generations_[server] = generation; }
+  // Puts the requested rows in their places and adds them to the cache. Called when all servers have responded.
+  void Finish();
+
+ private:
+  const std::shared_ptr<ReadCache> cache_;
+  const absl::Span<const uint64_t> ids_;
+  float* const rows_;
+  const ReadCache::Moment began_;
+  bool some_hit_ = false;
+  std::vector<uint32_t> positions_;  // of missing_ among ids_
+  std::vector<uint64_t> missing_;
+  std::vector<float> missing_values_;
+  std::vector<uint64_t> generations_;  // [servers]
+};
+
+}  // namespace tandem::ps
+
+#endif  // TANDEM_PS_CLIENT_CACHE_READ_CACHE_H_

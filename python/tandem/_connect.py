@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ways in which a program reaches parameter servers."""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+from tandem import wire as _wire
+from tandem._load import load_core
+from tandem.client import Client
+from tandem.errors import InvalidArgumentError
+
+_core = load_core()
+
+
+def connect(
+    servers: Sequence[str] | None = None,
+    *,
+    rank: int | None = None,
+    world_size: int = 1,
+    read_only: bool = False,
+    wire: str = "f32",
+    cache_bytes: int = 0,
+    cache_seconds: float = 10.0,
+    timeout: float = 60.0,
+    checkpoint_timeout: float = 600.0,
+    max_bytes_in_flight: int = 1 << 30,
+) -> Client:
+    """Connects to the parameter servers of the job that `tandem run` has started this process in.
+
+    servers: addresses ("host:port") of servers, in order, to connect to them from outside of their job, as a notebook does.
+    rank, world_size: this process's rank among the workers, and their number, if `servers` is given. The first push fences off
+        an earlier process of the rank: the servers refuse that process's pushes from then on. The default is 0, or, if `tandem
+        run` has started the servers, a rank that none of its workers has. Only tables with more workers than the rank accept its
+        pushes.
+    read_only: for serving and evaluation. The client creates no row and changes nothing, needs no rank of its own, and reads rows
+        that do not exist as their initial values.
+    wire: how rows travel to a read-only client: "f32", "f16", "bf16" or "int8" (a quarter of the bytes).
+    cache_bytes, cache_seconds: give each table that a read-only client uses a read cache (Client.set_read_cache).
+    timeout: of each pull and push, in seconds, including waits for other workers; and of connecting.
+    max_bytes_in_flight: limits the memory of calls under way; a call that exceeds it waits.
+    """
+    if wire not in _wire.FORMATS:
+        raise InvalidArgumentError(f"wire is {wire!r}; it must be one of {', '.join(_wire.FORMATS)}")
+    if wire != "f32" and not read_only:
+        raise InvalidArgumentError("wire belongs to read_only=True; other clients choose it for each table by set_wire()")
+    if cache_bytes and not read_only:
+        raise InvalidArgumentError(
+            "cache_bytes belongs to read_only=True; other clients have set_read_cache() for evaluation, and set_cache() for training"
+        )
+    options: dict[str, Any] = {"read_only": read_only, "wire": wire, "read_cache": (cache_bytes, cache_seconds) if cache_bytes else None}
+    if servers is None:
+        return Client(_core.connect_job(timeout, checkpoint_timeout, max_bytes_in_flight), **options)
+    if isinstance(servers, str):
+        raise InvalidArgumentError(f"servers is the text {servers!r}; it must be a list of addresses: servers=[{servers!r}]")
+    if rank is not None and not 0 <= rank < world_size and not read_only:
+        raise InvalidArgumentError(f"rank is {rank} of world_size {world_size}; it must be at least 0 and less than world_size")
+    core = _core.connect_servers(list(servers), rank, timeout, checkpoint_timeout, max_bytes_in_flight)
+    return Client(core, world_size=world_size, **options)
+
+
+def local(
+    servers: int = 1,
+    *,
+    spill_directory: str = "",
+    timeout: float = 60.0,
+    checkpoint_timeout: float = 600.0,
+    max_bytes_in_flight: int = 1 << 30,
+) -> Client:
+    """Starts parameter servers in this process, for notebooks and tests, and returns a client of them.
+
+    spill_directory: where tables with spill=True keep the rows that do not fit their byte budget.
+    """
+    return Client(_core.connect_local(servers, spill_directory, timeout, checkpoint_timeout, max_bytes_in_flight))

@@ -30,7 +30,11 @@ def compute(transport: str, **arguments: Any) -> None:
         received = torch.zeros(1, dtype=torch.int64)
         dist.recv(received, rank - 1)
         assert received.item() == rank - 1
-    used = dist.group.WORLD._get_backend(torch.device("cpu")).transport
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1, bias=False))
+    model(torch.full((1, 4), rank + 1.0)).sum().backward()
+    assert torch.equal(model.module.weight.grad, torch.full((1, 4), (size + 1) / 2)), model.module.weight.grad
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    used = getattr(backend, "transport", "a backend that torch wraps")
     print(f"rank {rank} of {size} over {used}", flush=True)
     dist.destroy_process_group()
 

@@ -50,6 +50,13 @@ def test_tandem_run_over_every_transport(transport):
     check(output, transport="" if transport == "default" else transport)
 
 
+@needs_tandem
+def test_torchs_own_checks_of_collectives_are_on():
+    command = [TANDEM, "run", "--workers", "2", "--", sys.executable, "-B", str(PROGRAM), "default"]
+    output = run(command, TORCH_DISTRIBUTED_DEBUG="DETAIL")
+    assert len(re.findall(r"rank (\d) of 2 over", output)) == 2, output
+
+
 def test_torchrun():
     command = [sys.executable, "-B", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
     check(run([*command, str(PROGRAM), "default"]), size=3)

@@ -13,9 +13,13 @@ from torch import nn
 from torch.distributed._composable.fsdp import fully_shard
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.fsdp.wrap import enable_wrap, wrap
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DistributedSampler
 
 
 def make_model() -> nn.Module:
@@ -97,6 +101,64 @@ def fsdp1_trains_like_one_process() -> None:
         same_parameters([p.clone() for p in model.parameters()], single_process())
 
 
+def fsdp1_with_wrapped_layers_trains_like_one_process() -> None:
+    model = make_model()
+    with enable_wrap(wrapper_cls=FullyShardedDataParallel, device_id=torch.device("cpu")):
+        model = wrap(nn.Sequential(*(wrap(layer) if isinstance(layer, nn.Linear) else layer for layer in model)))
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), dist.get_rank(), dist.get_world_size())
+    with FullyShardedDataParallel.summon_full_params(model):
+        same_parameters([p.clone() for p in model.parameters()], single_process())
+
+
+def tensor_parallelism_computes_like_one_process() -> None:
+    torch.manual_seed(5)
+    alone = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 3))
+    model = copy.deepcopy(alone)
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    assert model[0].weight.to_local().shape == (16 // dist.get_world_size(), 12)
+    x = torch.randn(5, 12)
+    torch.testing.assert_close(model(x), alone(x), rtol=1e-5, atol=1e-6)
+    model(x).square().mean().backward()
+    alone(x).square().mean().backward()
+    for mine, expected in zip(model.parameters(), alone.parameters(), strict=True):
+        gradient = mine.grad.full_tensor() if isinstance(mine.grad, DTensor) else mine.grad
+        torch.testing.assert_close(gradient, expected.grad, rtol=1e-5, atol=1e-6)
+
+
+def pipeline_stages_have_the_gradients_of_one_process() -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(9)
+    stages = nn.ModuleList(nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(size))
+    alone = copy.deepcopy(stages)
+    x, y = torch.randn(16, 6), torch.randn(16, 6)
+    for schedule_of in (ScheduleGPipe, Schedule1F1B):
+        stage = PipelineStage(stages[rank], rank, size, torch.device("cpu"))
+        schedule = schedule_of(stage, 4, loss_fn=nn.MSELoss())
+        losses: list[torch.Tensor] = []
+        schedule.step(*([x] if rank == 0 else []), **({"target": y, "losses": losses} if rank == size - 1 else {}))
+        alone.zero_grad()
+        loss = nn.functional.mse_loss(nn.Sequential(*alone)(x), y)
+        loss.backward()
+        for mine, expected in zip(stages[rank].parameters(), alone[rank].parameters(), strict=True):
+            torch.testing.assert_close(mine.grad, expected.grad, rtol=1e-4, atol=1e-6)
+        if losses:
+            torch.testing.assert_close(torch.stack(losses).mean().detach(), loss.detach())
+        stages.zero_grad()
+
+
+def a_distributed_sampler_gives_each_epoch_another_order() -> None:
+    sampler = DistributedSampler(range(20), shuffle=True, seed=1)
+    orders = []
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        parts: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(parts, list(sampler))
+        assert sorted(sum(parts, [])) == list(range(20))
+        orders.append(parts)
+    assert orders[0] != orders[1]
+
+
 def zero_redundancy_optimizer_trains_like_one_process() -> None:
     model = DistributedDataParallel(make_model())
     optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1, momentum=0.9)
@@ -140,7 +202,8 @@ def the_profiler_sees_collectives() -> None:
 
 CHECKS = [
     ddp_trains_like_one_process, ddp_accumulates_without_communication, ddp_sums_sparse_gradients, fsdp2_trains_like_one_process,
-    fsdp1_trains_like_one_process, zero_redundancy_optimizer_trains_like_one_process, dtensors_change_their_placement,
+    fsdp1_trains_like_one_process, fsdp1_with_wrapped_layers_trains_like_one_process, tensor_parallelism_computes_like_one_process,
+    pipeline_stages_have_the_gradients_of_one_process, a_distributed_sampler_gives_each_epoch_another_order, zero_redundancy_optimizer_trains_like_one_process, dtensors_change_their_placement,
     functional_collectives_compile, the_profiler_sees_collectives,
 ]  # fmt: skip
 

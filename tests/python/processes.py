@@ -59,9 +59,9 @@ class Process:
                 raise AssertionError(f"no output matches {pattern!r}:\n{self.output}")
         return match[1] if match.groups() else match[0]
 
-    def wait(self) -> int:
+    def wait(self, deadline_s: float = DEADLINE_S) -> int:
         """Waits for the end of the process and of its output; returns the exit status."""
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + deadline_s
         while self._read(deadline):
             pass
         try:

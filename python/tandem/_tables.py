@@ -51,6 +51,14 @@ def _mode_message(text: str) -> dict[str, Any]:
     return json.loads(_core.parse_update_mode(text))
 
 
+def initializer_message(init: Kind | None, dim: int) -> dict[str, Any]:
+    """Returns the wire message of an embedding table's initializer; the default is Uniform(-1/sqrt(dim), 1/sqrt(dim))."""
+    if init is None:
+        limit = 1.0 / max(1, dim) ** 0.5
+        return {"kind": "uniform", "low": -limit, "high": limit}
+    return _check_kind(init, "initializer", "init", "init")
+
+
 class Tables:
     """The tables of the servers, as a Client sees them."""
 
@@ -96,11 +104,7 @@ class Tables:
         """
         self._check_writable("create a table")
         message = self._table_message(name, optimizer, mode, num_workers, seed)
-        if init is None:
-            limit = 1.0 / max(1, dim) ** 0.5
-            message["initializer"] = {"kind": "uniform", "low": -limit, "high": limit}
-        else:
-            message["initializer"] = _check_kind(init, "initializer", "init", "init")
+        message["initializer"] = initializer_message(init, dim)
         row_types = {"f32": "F32", "f16": "F16", "bf16": "BF16"}
         if row_type not in row_types:
             raise InvalidArgumentError(f"row_type is {row_type!r}; it must be one of {', '.join(row_types)}")
@@ -237,6 +241,8 @@ class Tables:
         self._dim(table)
         if not isinstance(bytes, int) or bytes < 0:
             raise InvalidArgumentError(f"bytes is {bytes!r}; it must be a number of bytes, 0 or more")
+        if not seconds > 0:
+            raise InvalidArgumentError(f"table '{table}': read cache: the time to live is {seconds} s, must be more than 0")
         self._core.set_read_cache(table, bytes, seconds)
         with self._lock:
             self._cached = self._cached - {table} if bytes == 0 else self._cached | {table}

@@ -85,8 +85,11 @@ class Prefetch(Generic[T]):
         client = self._emb.client
         if client.read_only:
             return "the client only reads"
+        sharded = [table for table in self._emb.tables if not table.replicated]
+        if not sharded:
+            return "all tables of the module are replicated"
         tables = client.tables()
-        for table in self._emb.tables:
+        for table in sharded:
             if tables[table.name].config["update_mode"]["kind"] == "SYNC":
                 return f"table '{table.name}' is in sync mode, which allows no staleness"
         return ""
@@ -118,7 +121,9 @@ class Prefetch(Generic[T]):
             run.close()
 
     def _start(self, batch: T) -> Any:
-        return self._emb._engine.start_ahead(self._emb._batch(self._sparse(batch)), self._used)
+        return self._emb._engine.start_ahead(
+            self._emb._batch(self._sparse(batch), self._emb._engine.features), self._used
+        )
 
     def _used(self, staleness: int, waited: float) -> None:
         with self._lock:

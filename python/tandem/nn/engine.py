@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import weakref
-from typing import Any, Sequence
+from typing import Any, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -46,30 +47,38 @@ class Feature:
     pooled: bool
 
 
+def features_of(tables: Sequence[Table]) -> list[Feature]:
+    return [Feature(f, t.dim, t.pooling is not None) for t in tables for f in t.feature_names]
+
+
+def check_names(tables: Sequence[Table]) -> None:
+    """Raises if two tables, or two features, have the same name."""
+    names = [table.name for table in tables]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidArgumentError(f"there are two tables '{name}'; give one table both lists of features")
+    seen: set[str] = set()
+    for feature in features_of(tables):
+        if feature.name in seen:
+            raise InvalidArgumentError(f"two tables have the feature '{feature.name}'; give one of them another name")
+        seen.add(feature.name)
+
+
 class Engine:
     """The lookups of one module. Its number stands for it in compiled graphs."""
 
-    def __init__(self, tables: Sequence[Table], client: Client, reduction: str) -> None:
+    def __init__(self, tables: Sequence[Table], client: Client, reduction: str, *, creates: bool = True) -> None:
         if reduction not in ("mean", "sum"):
             raise InvalidArgumentError(f"reduction is {reduction!r}; it must be 'mean' or 'sum'")
         if not isinstance(client, Client):
             raise InvalidArgumentError(
                 f"client is {client!r}; it must be a tandem.Client, as tandem.connect() or tandem.local() return it"
             )
-        names = [table.name for table in tables]
-        for name in names:
-            if names.count(name) > 1:
-                raise InvalidArgumentError(f"there are two tables '{name}'; give one table both lists of features")
         self.client = client
         self.session: Session = Session.of(client)
-        self.features: list[Feature] = [Feature(f, t.dim, t.pooling is not None) for t in tables for f in t.feature_names]
-        seen: set[str] = set()
-        for feature in self.features:
-            if feature.name in seen:
-                raise InvalidArgumentError(f"two tables have the feature '{feature.name}'; give one of them another name")
-            seen.add(feature.name)
+        self.features: list[Feature] = features_of(tables)
         for table in tables:
-            if client.read_only:
+            if client.read_only or not creates:
                 table.check(client)
             else:
                 table.create(client)
@@ -176,6 +185,17 @@ class Engine:
             self.session.collect(lookup)
         return d_weights
 
+    @contextlib.contextmanager
+    def renumbered(self, number: int) -> Iterator[None]:
+        """Graphs that are traced in this context know the engine by this number."""
+        own, self.number = self.number, number
+        _ENGINES[number] = self
+        try:
+            yield
+        finally:
+            self.number = own
+            del _ENGINES[number]
+
     def _trains_rows(self) -> bool:
         # Outside of a backward pass (opcheck calls the operators directly) nothing says what is wanted.
         return torch._C._current_graph_task_id() == -1 or torch._C._will_engine_execute_node(self._accumulator)
@@ -187,7 +207,7 @@ def run(engine: Engine, batch: Batch, training: bool) -> list[torch.Tensor]:
         empty = [o is None for o in batch.offsets]
         unweighted = [w is None for w in batch.weights]
         outputs = _lookup_op(
-            engine.anchor[0], engine.number, training, batch.ids, [o for o in batch.offsets if o is not None], empty, batch.bases,
+            engine.anchor[0] if training else engine.anchor[0].detach(), engine.number, training, batch.ids, [o for o in batch.offsets if o is not None], empty, batch.bases,
             batch.ends_are_given, [w for w in batch.weights if w is not None], unweighted,
         )
         return outputs[:-1]

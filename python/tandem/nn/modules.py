@@ -12,7 +12,8 @@ import torch
 from tandem._kinds import Kind
 from tandem.client import Client
 from tandem.errors import InvalidArgumentError
-from tandem.nn.engine import Batch, Engine, check_ids, run
+from tandem.nn import replicated
+from tandem.nn.engine import Batch, Engine, Feature, check_ids, check_names, features_of, run
 from tandem.nn.table import Table
 
 
@@ -25,7 +26,18 @@ class _Module(torch.nn.Module):
     def __init__(self, tables: Sequence[Table], client: Client, reduction: str) -> None:
         super().__init__()
         self.tables: tuple[Table, ...] = tuple(tables)
-        self._engine = Engine(self.tables, client, reduction)
+        check_names(self.tables)
+        self._engine = Engine([table for table in self.tables if not table.replicated], client, reduction)
+        self._copies = {f: table for table in self.tables if table.replicated for f in table.feature_names}
+        self._copied = features_of([table for table in self.tables if table.replicated])
+        if self._copied:
+            names = [_parameter_name(table) for table in self.tables if table.replicated]
+            if len(set(names)) < len(names):
+                raise InvalidArgumentError(f"names of replicated tables differ by dots only, which are underscores here: {names}")
+            factor = float(client.world_size) if reduction == "sum" else 1.0
+            self.replicated: torch.nn.ParameterDict = torch.nn.ParameterDict(
+                {_parameter_name(table): replicated.make_parameter(table, factor) for table in self.tables if table.replicated}
+            )
 
     @property
     def client(self) -> Client:
@@ -88,10 +100,12 @@ class _Module(torch.nn.Module):
                 raise InvalidArgumentError(
                     f"the state_dict has the table '{saved['name']}', which this module has not; it has: {', '.join(sorted(mine))}"
                 )
-            for field in ("dim", "row_type"):
-                if saved[field] != here[field]:
+            for field in ("dim", "row_type", "replicated"):
+                # Before tables could be replicated, the field was absent.
+                if saved.get(field, False) != here[field]:
                     raise InvalidArgumentError(
-                        f"the state_dict was saved with {field} {saved[field]} of table '{saved['name']}', here it is {here[field]}"
+                        f"the state_dict was saved with {field} {saved.get(field, False)} of table '{saved['name']}', here it is "
+                        f"{here[field]}"
                     )
 
     def __deepcopy__(self, memo: Any) -> Any:
@@ -99,6 +113,7 @@ class _Module(torch.nn.Module):
         copied = self.__class__.__new__(self.__class__)
         memo[id(self)] = copied
         copied.__dict__.update({name: copy.copy(v) if isinstance(v, dict) else v for name, v in self.__dict__.items()})
+        copied._modules = {name: copy.deepcopy(module, memo) for name, module in self._modules.items()}  # replicated rows
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -107,8 +122,30 @@ class _Module(torch.nn.Module):
     def extra_repr(self) -> str:
         return ", ".join(f"{table.name}: {table.dim}" for table in self.tables)
 
-    def _batch(self, arguments: Any) -> Batch:
+    def _outputs(self, arguments: Any) -> dict[str, torch.Tensor]:
+        """Returns the outputs by feature, in the order of the tables."""
+        outputs: dict[str, torch.Tensor] = {}
+        features = self._engine.features
+        if features:
+            found = run(self._engine, self._batch(arguments, features), self._trains)
+            outputs = {feature.name: output for feature, output in zip(features, found)}
+        if not self._copied:
+            return outputs
+        batch = self._batch(arguments, self._copied)
+        for feature, ids, offsets, base, weights in zip(self._copied, batch.ids, batch.offsets, batch.bases, batch.weights):
+            table = self._copies[feature.name]
+            outputs[feature.name] = replicated.look_up(
+                self.replicated[_parameter_name(table)], table, feature.name, ids, offsets, base, batch.ends_are_given, weights
+            )
+        return {name: outputs[name] for table in self.tables for name in table.feature_names}
+
+    def _batch(self, arguments: Any, features: Sequence[Feature]) -> Batch:
         raise NotImplementedError
+
+
+def _parameter_name(table: Table) -> str:
+    # Names of parameters have no dots.
+    return table.name.replace(".", "_")
 
 
 class EmbeddingCollection(_Module):
@@ -134,27 +171,26 @@ class EmbeddingCollection(_Module):
         super().__init__(tables, client, reduction)
 
     def forward(self, features: Any) -> dict[str, torch.Tensor]:
-        outputs = run(self._engine, self._batch(features), self._trains)
-        return {feature.name: output for feature, output in zip(self._engine.features, outputs)}
+        return self._outputs(features)
 
-    def _batch(self, arguments: Any) -> Batch:
+    def _batch(self, arguments: Any, features: Sequence[Feature]) -> Batch:
         if isinstance(arguments, Mapping):
-            return self._batch_of_mapping(arguments)
+            return self._batch_of_mapping(arguments, features)
         if hasattr(arguments, "offset_per_key"):
-            return self._batch_of_jagged(arguments)
+            return self._batch_of_jagged(arguments, features)
         raise InvalidArgumentError(
             f"the features are a {type(arguments).__name__}; they must be a dict of tensors or of (values, offsets), or a "
             f"KeyedJaggedTensor"
         )
 
-    def _batch_of_mapping(self, features: Mapping[str, Any]) -> Batch:
+    def _batch_of_mapping(self, given: Mapping[str, Any], features: Sequence[Feature]) -> Batch:
         batch = Batch([], [], [], [])
-        for feature in self._engine.features:
-            if feature.name not in features:
+        for feature in features:
+            if feature.name not in given:
                 raise InvalidArgumentError(
-                    f"the features lack '{feature.name}'; they have: {', '.join(str(name) for name in features) or 'none'}"
+                    f"the features lack '{feature.name}'; they have: {', '.join(str(name) for name in given) or 'none'}"
                 )
-            value = features[feature.name]
+            value = given[feature.name]
             offsets = weights = None
             if isinstance(value, (tuple, list)):
                 if len(value) not in (2, 3):
@@ -171,13 +207,13 @@ class EmbeddingCollection(_Module):
             _add(batch, self.tables, feature, ids, offsets, 0, weights)
         return batch
 
-    def _batch_of_jagged(self, jagged: Any) -> Batch:
+    def _batch_of_jagged(self, jagged: Any, features: Sequence[Feature]) -> Batch:
         keys = list(jagged.keys())
         starts = jagged.offset_per_key()
         values, offsets, weights = jagged.values(), jagged.offsets(), jagged.weights_or_none()
         stride = (offsets.numel() - 1) // max(1, len(keys))
         batch = Batch([], [], [], [])
-        for feature in self._engine.features:
+        for feature in features:
             if feature.name not in keys:
                 raise InvalidArgumentError(f"the KeyedJaggedTensor lacks '{feature.name}'; it has: {', '.join(keys) or 'no key'}")
             k = keys.index(feature.name)
@@ -229,7 +265,7 @@ class EmbeddingBag(_Module):
     embedding_dim ... padding_idx: as in torch. mode is "mean" or "sum". max_norm, scale_grad_by_freq and dtypes other than float32
         are errors. norm_type, sparse and device are accepted and have no effect: outputs are where the ids are.
     name: of the table. client: as tandem.connect() returns it. optimizer: of tandem.optim; there is no default.
-    update_mode: "sync", "bounded:K", "async" or "gba:K". options: other arguments of Client.create_table().
+    update_mode: "sync", "bounded:K", "async" or "gba:K". options: other fields of Table (seed, placement, num_embeddings, ...).
 
     Several modules of a client share one push. One EmbeddingCollection also has one lookup for all of its tables.
     """
@@ -270,9 +306,9 @@ class EmbeddingBag(_Module):
     def forward(
         self, input: torch.Tensor, offsets: torch.Tensor | None = None, per_sample_weights: torch.Tensor | None = None
     ) -> torch.Tensor:
-        return run(self._engine, self._batch((input, offsets, per_sample_weights)), self._trains)[0]
+        return self._outputs((input, offsets, per_sample_weights))[self.tables[0].feature_names[0]]
 
-    def _batch(self, arguments: Any) -> Batch:
+    def _batch(self, arguments: Any, features: Sequence[Feature]) -> Batch:
         input, offsets, weights = _three(arguments)
         check_ids(input, "input")
         if input.dim() == 2:
@@ -291,7 +327,7 @@ class EmbeddingBag(_Module):
                 f"per_sample_weights has shape {tuple(weights.shape)}; it must be that of input, {tuple(input.shape)}"
             )
         batch = Batch([], [], [], [], ends_are_given=self.include_last_offset)
-        _add(batch, self.tables, self._engine.features[0], check_ids(input, "input"), offsets, 0, weights)
+        _add(batch, self.tables, features[0], check_ids(input, "input"), offsets, 0, weights)
         return batch
 
 
@@ -330,9 +366,9 @@ class Embedding(_Module):
         self.padding_idx: int | None = padding_idx
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return run(self._engine, self._batch(input), self._trains)[0]
+        return self._outputs(input)[self.tables[0].feature_names[0]]
 
-    def _batch(self, arguments: Any) -> Batch:
+    def _batch(self, arguments: Any, features: Sequence[Feature]) -> Batch:
         ids = check_ids(arguments, "input")
         return Batch([ids], [None], [0], [None])
 

@@ -13,6 +13,9 @@ from tandem.errors import InvalidArgumentError
 # By pooling, the number that C++ uses (tandem.v1.Pooling).
 POOLING: dict[str | None, int] = {None: 0, "sum": 1, "mean": 2}
 
+# The largest table that placement="auto" replicates. Its gradient is all-reduced whole at every step.
+REPLICATED_BYTES = 64 << 10
+
 
 @dataclasses.dataclass(frozen=True)
 class Table:
@@ -22,6 +25,13 @@ class Table:
     pooling: "sum" or "mean" of the rows of a bag; None: a row for each id.
     padding_idx: an id that has no row. It reads as zeros, gets no gradient, and does not count in a mean.
     optimizer: of tandem.optim; there is no default.
+    placement: where the rows are.
+        "sharded": on the servers.
+        "replicated": in every worker, as an ordinary parameter of the module. DistributedDataParallel keeps it equal, and the
+            optimizer of the dense part trains it, so `optimizer` is left out. For small tables whose rows every batch uses.
+        "auto": replicated if num_embeddings is given and the rows take at most 64 KiB, else sharded. `optimizer` is for the
+            sharded table.
+    num_embeddings: the number of ids, which are 0, 1, ...; a replicated table needs it, a sharded one ignores it.
 
     The other fields are those of Client.create_table().
     """
@@ -42,6 +52,8 @@ class Table:
     eviction: Kind | None = None
     byte_budget: int = 0
     spill: bool = False
+    placement: str = "sharded"
+    num_embeddings: int | None = None
 
     def __post_init__(self) -> None:
         if self.pooling not in POOLING:
@@ -57,6 +69,42 @@ class Table:
                 f"table '{self.name}': padding_idx is {self.padding_idx}; it must be an id, 0 or more: there is no last row to "
                 f"count from"
             )
+
+        self._check_placement()
+
+    def _check_placement(self) -> None:
+        if self.placement not in ("sharded", "replicated", "auto"):
+            raise InvalidArgumentError(
+                f"table '{self.name}': placement is {self.placement!r}; it must be 'sharded', 'replicated' or 'auto'"
+            )
+        if self.num_embeddings is not None and (not isinstance(self.num_embeddings, int) or self.num_embeddings < 1):
+            raise InvalidArgumentError(
+                f"table '{self.name}': num_embeddings is {self.num_embeddings!r}; it must be a positive number, or None"
+            )
+        if self.placement == "replicated":
+            if self.num_embeddings is None:
+                raise InvalidArgumentError(
+                    f"table '{self.name}' is replicated and has no num_embeddings: a parameter needs a fixed number of ids. Give it, "
+                    f"or leave a table of any ids sharded"
+                )
+            if self.optimizer is not None:
+                raise InvalidArgumentError(
+                    f"table '{self.name}' is replicated, so the optimizer of the dense part trains it; leave `optimizer` out"
+                )
+        if self.replicated:
+            for field in ("row_type", "admission", "eviction", "byte_budget", "spill"):
+                value = getattr(self, field)
+                if value != type(self).__dataclass_fields__[field].default:
+                    raise InvalidArgumentError(
+                        f"table '{self.name}' is replicated, and {field} is {value!r}; only sharded tables have a {field}"
+                    )
+
+    @property
+    def replicated(self) -> bool:
+        """Whether the rows are a parameter of the module."""
+        if self.placement == "auto":
+            return self.num_embeddings is not None and self.num_embeddings * self.dim * 4 <= REPLICATED_BYTES
+        return self.placement == "replicated"
 
     @property
     def feature_names(self) -> list[str]:
@@ -80,6 +128,7 @@ class Table:
         """Returns the configuration as plain values, for a state_dict."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         fields["features"] = self.feature_names
+        fields["replicated"] = self.replicated
         for name in ("optimizer", "init", "admission", "eviction"):
             kind = fields[name]
             fields[name] = None if kind is None else dict(kind.message)

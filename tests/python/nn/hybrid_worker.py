@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A worker of test_hybrid.py: a small DLRM whose embeddings are on servers and whose dense part is DDP's.
 
-Rank 0 trains the same model with torch alone, on the batches of all workers, and compares.
+The first REPLICATED tables are parameters in DDP. Rank 0 trains the same model with torch alone, on the batches of all workers, and compares.
 """
 
+import os
 import sys
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 import tandem
 
 FEATURES, DIM, ROWS, BATCH, STEPS = 4, 8, 60, 16, 200
+REPLICATED = int(os.environ["REPLICATED"])
 
 
 class Dense(torch.nn.Module):
@@ -50,22 +52,36 @@ def main() -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     client = tandem.connect(timeout=60)
     assert client.world_size == world
-    options = {"dim": DIM, "optimizer": tandem.optim.Adagrad(lr=0.05), "init": tandem.init.Normal(0.0, 0.1), "mode": "sync"}
-    emb = tandem.nn.EmbeddingCollection([tandem.nn.Table(f"f{f}", **options) for f in range(FEATURES)], client)
+    sharded = {"optimizer": tandem.optim.Adagrad(lr=0.05), "mode": "sync"}
+    replicated = {"placement": "replicated", "num_embeddings": ROWS}
+    options = {"dim": DIM, "init": tandem.init.Normal(0.0, 0.1)}
+    emb = tandem.nn.EmbeddingCollection(
+        [tandem.nn.Table(f"f{f}", **options, **(replicated if f < REPLICATED else sharded)) for f in range(FEATURES)], client
+    )
+
+    def rows_of(f: int) -> np.ndarray:
+        if f < REPLICATED:
+            return emb.replicated[f"f{f}"].detach().numpy().copy()
+        return client.pull(f"f{f}", np.arange(ROWS), read_only=True)[0]
+
     dist.barrier()
-    first = [client.pull(f"f{f}", np.arange(ROWS), read_only=True)[0] for f in range(FEATURES)]
+    first = [rows_of(f) for f in range(FEATURES)]
     dist.barrier()
 
     model = DistributedDataParallel(Model(emb))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    optimizers = [torch.optim.SGD(model.module.dense.parameters(), lr=0.05)]
+    if REPLICATED:
+        optimizers.append(torch.optim.Adagrad(emb.parameters(), lr=0.05))
     lossf = torch.nn.BCEWithLogitsLoss()
     for step in range(STEPS):
         x, sparse, y = batch_of(step, rank)
-        optimizer.zero_grad()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
         lossf(model(x, sparse), y).backward()
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
     emb.flush()
-    last = [client.pull(f"f{f}", np.arange(ROWS), read_only=True)[0] for f in range(FEATURES)]
+    last = [rows_of(f) for f in range(FEATURES)]
 
     if rank == 0:
         bags = [torch.nn.EmbeddingBag.from_pretrained(torch.tensor(rows), freeze=False, mode="sum", sparse=True) for rows in first]

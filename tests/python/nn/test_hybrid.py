@@ -13,11 +13,12 @@ pytest.importorskip("torch", reason="PyTorch is not installed (scripts/python-en
 HERE = pathlib.Path(__file__).resolve().parent
 
 
-def test_a_dlrm_in_sync_mode_equals_torch_over_200_steps(tmp_path):
+@pytest.mark.parametrize("replicated", [0, 2])
+def test_a_dlrm_in_sync_mode_equals_torch_over_200_steps(tmp_path, replicated):
     tandem = os.environ.get("TANDEM_BINARY")
     if not tandem:
         pytest.skip("TANDEM_BINARY does not name the tandem command")
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "REPLICATED": str(replicated)}
     command = [os.path.abspath(tandem), "run", "--ps", "2", "--nproc-per-node", "2", "--no-python", "--", sys.executable, "-B"]
     done = subprocess.run(
         [*command, str(HERE / "hybrid_worker.py")], cwd=tmp_path, env=environment, timeout=150, text=True, capture_output=True

@@ -11,6 +11,9 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 
+// Must come after foreach_target.h.
+#include "hwy/contrib/math/math-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace tandem::worker {
 namespace HWY_NAMESPACE {
@@ -157,6 +160,41 @@ void ColumnSumsT(ConstMatrix x, size_t rows, float* sums) {
   }
 }
 
+void BiasTanhT(const float* bias, size_t rows, Matrix y) {
+  const D d;
+  const hn::CappedTag<float, 1> d1;
+  const size_t lanes = hn::Lanes(d);
+  for (size_t row = 0; row < rows; ++row) {
+    float* out = y.data + row * y.ld;
+    size_t col = 0;
+    for (; col + lanes <= y.cols; col += lanes) {
+      hn::StoreU(hn::CallTanh(d, hn::Add(hn::LoadU(d, out + col), hn::LoadU(d, bias + col))), d, out + col);
+    }
+    for (; col < y.cols; ++col) {
+      hn::StoreU(hn::CallTanh(d1, hn::Add(hn::LoadU(d1, out + col), hn::LoadU(d1, bias + col))), d1,
+                 out + col);
+    }
+  }
+}
+
+void BiasTanhBackwardT(ConstMatrix y, ConstMatrix dy, size_t rows, Matrix dx, float* sums) {
+  const D d;
+  const size_t lanes = hn::Lanes(d);
+  const V one = hn::Set(d, 1.0f);
+  for (size_t row = 0; row < rows; ++row) {
+    const float* const of = y.data + row * y.ld;
+    const float* const in = dy.data + row * dy.ld;
+    float* const out = dx.data + row * dx.ld;
+    size_t col = 0;
+    for (; col + lanes <= dx.cols; col += lanes) {
+      const V v = hn::LoadU(d, of + col);
+      hn::StoreU(hn::Mul(hn::LoadU(d, in + col), hn::NegMulAdd(v, v, one)), d, out + col);
+    }
+    for (; col < dx.cols; ++col) out[col] = in[col] * (1.0f - of[col] * of[col]);
+  }
+  ColumnSumsT(dx, rows, sums);
+}
+
 void AddRowSumsT(ConstMatrix x, size_t rows, float* sums) {
   for (size_t row = 0; row < rows; ++row) sums[row] += SumOf(x.data + row * x.ld, x.cols);
 }
@@ -182,6 +220,8 @@ namespace tandem::worker {
 HWY_EXPORT(AddBiasT);
 HWY_EXPORT(BiasReluT);
 HWY_EXPORT(BiasReluBackwardT);
+HWY_EXPORT(BiasTanhT);
+HWY_EXPORT(BiasTanhBackwardT);
 HWY_EXPORT(ColumnSumsT);
 HWY_EXPORT(AddRowSumsT);
 HWY_EXPORT(FillRowsT);
@@ -219,6 +259,12 @@ void BiasRelu(const float* bias, const Dropout& dropout, size_t rows, Matrix y) 
 void BiasReluBackward(ConstMatrix y, ConstMatrix dy, float scale, size_t rows, Matrix dx,
                       float* bias_gradient) {
   HWY_DYNAMIC_DISPATCH(BiasReluBackwardT)(y, dy, scale, rows, dx, bias_gradient);
+}
+
+void BiasTanh(const float* bias, size_t rows, Matrix y) { HWY_DYNAMIC_DISPATCH(BiasTanhT)(bias, rows, y); }
+
+void BiasTanhBackward(ConstMatrix y, ConstMatrix dy, size_t rows, Matrix dx, float* bias_gradient) {
+  HWY_DYNAMIC_DISPATCH(BiasTanhBackwardT)(y, dy, rows, dx, bias_gradient);
 }
 
 void ColumnSums(ConstMatrix x, size_t rows, float* sums) { HWY_DYNAMIC_DISPATCH(ColumnSumsT)(x, rows, sums); }

@@ -2,9 +2,9 @@
 #ifndef TANDEM_WORKER_NN_ACTIVATION_H_
 #define TANDEM_WORKER_NN_ACTIVATION_H_
 
-// Vectorised operations around the matrix products: biases, ReLU, dropout and sums over a batch. They use the
-// vector instructions of the CPU found at run time. All matrices are row-major [rows x cols] with a row
-// stride. Threads may call these functions concurrently on disjoint memory.
+// Vectorised operations around the matrix products: biases, ReLU, tanh, dropout and sums over a batch. They
+// use the vector instructions of the CPU found at run time. All matrices are row-major [rows x cols] with a
+// row stride. Threads may call these functions concurrently on disjoint memory.
 
 #include <cstddef>
 #include <cstdint>
@@ -34,6 +34,11 @@ void BiasRelu(const float* bias, const Dropout& dropout, size_t rows, Matrix y);
 // may be `dy`. A dropped unit is 0 in y, so no mask is needed.
 void BiasReluBackward(ConstMatrix y, ConstMatrix dy, float scale, size_t rows, Matrix dx,
                       float* bias_gradient);
+// y = tanh(y + bias).
+void BiasTanh(const float* bias, size_t rows, Matrix y);
+// Backward pass of BiasTanh: dx = dy * (1 - y^2), and bias_gradient[cols] = column sums of dx. `dx` may be
+// `dy`.
+void BiasTanhBackward(ConstMatrix y, ConstMatrix dy, size_t rows, Matrix dx, float* bias_gradient);
 // sums[cols] = sum over rows.
 void ColumnSums(ConstMatrix x, size_t rows, float* sums);
 // sums[r] += sum over columns of row r.

@@ -6,11 +6,14 @@
 
 namespace tandem::worker {
 
-Linear::Linear(absl::string_view name, int in, int out, Parameters* parameters)
+Linear::Linear(absl::string_view name, int in, int out, Parameters* parameters,
+               const WeightInitializer& initializer)
     : in_(in),
       out_(out),
       parameters_(parameters),
-      weight_(parameters->AddXavierNormal(absl::StrCat(name, ".weight"), out, in)),
+      weight_(initializer.orthogonal
+                  ? parameters->AddOrthogonal(absl::StrCat(name, ".weight"), out, in, initializer.gain)
+                  : parameters->AddXavierNormal(absl::StrCat(name, ".weight"), out, in)),
       bias_(parameters->AddZeros(absl::StrCat(name, ".bias"), {out}, /*decay=*/false)) {}
 
 void Linear::Multiply(absl::Span<const ConstMatrix> x, size_t batch, Matrix y) const {

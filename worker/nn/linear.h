@@ -13,11 +13,18 @@
 
 namespace tandem::worker {
 
+// The first values of a weight.
+struct WeightInitializer {
+  bool orthogonal = false;  // false: Xavier normal
+  float gain = 1.0f;        // orthogonal: the length of each row (or column)
+};
+
 // Keeps no activations. `parameters` must outlive it. Not thread-safe.
 class Linear {
  public:
-  // Adds "`name`.weight" (Xavier normal) and "`name`.bias" (zeros) to `parameters`.
-  Linear(absl::string_view name, int in, int out, Parameters* parameters);
+  // Adds "`name`.weight" and "`name`.bias" (zeros) to `parameters`.
+  Linear(absl::string_view name, int in, int out, Parameters* parameters,
+         const WeightInitializer& initializer = {});
 
   size_t in() const { return in_; }
   size_t out() const { return out_; }

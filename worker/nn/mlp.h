@@ -2,8 +2,8 @@
 #ifndef TANDEM_WORKER_NN_MLP_H_
 #define TANDEM_WORKER_NN_MLP_H_
 
-// A multi-layer perceptron: hidden layers with optional batch normalization, ReLU and dropout, then an
-// optional output layer.
+// A multi-layer perceptron: hidden layers with optional batch normalization, ReLU or tanh, and dropout, then
+// an optional output layer.
 
 #include <string>
 #include <vector>
@@ -16,6 +16,8 @@
 
 namespace tandem::worker {
 
+enum class HiddenActivation { kRelu, kTanh };
+
 struct MlpOptions {
   std::string name;  // for example "top": its layers are "top.0", "top.1", ...
   int in = 0;
@@ -26,6 +28,8 @@ struct MlpOptions {
   uint64_t seed = 0;
   bool batch_norm = false;  // each hidden layer normalizes its products before it adds the bias
   BatchNormOptions norm;    // used if `batch_norm`
+  HiddenActivation activation = HiddenActivation::kRelu;  // of hidden layers; kTanh excludes dropout
+  WeightInitializer hidden_weights, output_weights;       // of the hidden layers; of the output layer
 };
 
 // Has at least one layer. Keeps the activations of the last Forward for the backward pass. `parameters` must
@@ -51,18 +55,22 @@ class Mlp {
   void BackwardParameters(absl::Span<const ConstMatrix> x, size_t batch, GradientsReady ready);
 
  private:
-  bool HasRelu(size_t layer) const { return layer < num_hidden_ || relu_output_; }
+  bool HasRelu(size_t layer) const {
+    return layer < num_hidden_ ? activation_ == HiddenActivation::kRelu : relu_output_;
+  }
+  bool HasTanh(size_t layer) const { return layer < num_hidden_ && activation_ == HiddenActivation::kTanh; }
   bool HasNorm(size_t layer) const { return layer < norms_.size(); }
 
   size_t num_hidden_;
   bool relu_output_;
   float dropout_;
   uint64_t seed_;
+  HiddenActivation activation_;
   std::vector<Linear> layers_;
   std::vector<BatchNorm> norms_;           // of the hidden layers; empty without batch normalization
   std::vector<uint64_t> dropout_streams_;  // one per layer, from its name
   std::vector<AlignedFloats> outputs_;     // outputs of every layer but the last
-  std::vector<AlignedFloats> gradients_;   // gradients of the inputs of each layer's ReLU
+  std::vector<AlignedFloats> gradients_;   // gradients of the inputs of each layer's activation
   Matrix y_;
   // Gradient of the last layer's output, before the ReLU if it has one.
   ConstMatrix d_last_;

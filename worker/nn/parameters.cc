@@ -32,6 +32,38 @@ size_t Parameters::AddXavierNormal(absl::string_view name, int out, int in) {
   return offset;
 }
 
+size_t Parameters::AddOrthogonal(absl::string_view name, int out, int in, float gain) {
+  const size_t offset = AddZeros(name, {out, in}, /*decay=*/true);
+  const size_t rows = static_cast<size_t>(std::min(out, in)), length = static_cast<size_t>(std::max(out, in));
+  CounterRandom random(seed_, HashBytes(name));
+  std::vector<std::vector<double>> vectors(rows, std::vector<double>(length));
+  for (size_t r = 0; r < rows; ++r) {
+    std::vector<double>& vector = vectors[r];
+    double norm = 0;
+    // Gram-Schmidt. A draw that is nearly in the span of the vectors before it is drawn again.
+    while (norm < 1e-6) {
+      for (double& value : vector) value = random.Normal();
+      for (size_t other = 0; other < r; ++other) {
+        double product = 0;
+        for (size_t i = 0; i < length; ++i) product += vector[i] * vectors[other][i];
+        for (size_t i = 0; i < length; ++i) vector[i] -= product * vectors[other][i];
+      }
+      norm = 0;
+      for (const double value : vector) norm += value * value;
+      norm = std::sqrt(norm);
+    }
+    for (double& value : vector) value /= norm;
+  }
+  const bool transposed = out > in;
+  for (size_t row = 0; row < static_cast<size_t>(out); ++row) {
+    for (size_t col = 0; col < static_cast<size_t>(in); ++col) {
+      const double value = transposed ? vectors[col][row] : vectors[row][col];
+      values_[offset + row * static_cast<size_t>(in) + col] = static_cast<float>(value * gain);
+    }
+  }
+  return offset;
+}
+
 size_t Parameters::AddOnes(absl::string_view name, int size) {
   const size_t offset = AddZeros(name, {size}, /*decay=*/false);
   std::fill(values_.begin() + static_cast<ptrdiff_t>(offset), values_.end(), 1.0f);

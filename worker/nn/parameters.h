@@ -26,6 +26,10 @@ class Parameters {
   // and returns its offset. The values are a function of (seed, name): they are the same on every rank and do
   // not depend on the order in which layers are created.
   size_t AddXavierNormal(absl::string_view name, int out, int in);
+  // Adds a weight of shape [out x in] whose rows (or columns, if out > in) are orthogonal vectors of length
+  // `gain`, and returns its offset (Saxe, McClelland and Ganguli, ICLR 2014). The values are a function of
+  // (seed, name), too.
+  size_t AddOrthogonal(absl::string_view name, int out, int in, float gain);
   // Adds a block of zeros, for biases (`decay` false) and the weights of linear terms, and returns its
   // offset.
   size_t AddZeros(absl::string_view name, std::vector<int> shape, bool decay);

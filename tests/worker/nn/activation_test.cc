@@ -45,6 +45,33 @@ TEST_P(ActivationTest, BiasReluAddsCutsAndDrops) {
   }
 }
 
+TEST_P(ActivationTest, BiasTanhAddsAndBends) {
+  std::vector<float> y = y_;
+  BiasTanh(bias_.data(), kRows, View(y));
+  for (size_t r = 0; r < kRows; ++r) {
+    for (size_t c = 0; c < cols_; ++c) EXPECT_NEAR(y[r * ld_ + c], std::tanh(y_[r * ld_ + c] + bias_[c]), 1e-6);
+  }
+  ExpectMarginUnchanged(y, y_);
+}
+
+TEST_P(ActivationTest, BiasTanhBackwardScalesAndSums) {
+  const std::vector<float> dy = Normals(kRows * ld_, 3);
+  std::vector<float> dx = dy;
+  std::vector<float> sums(cols_ + 1, 9.0f);
+  BiasTanhBackward(View(y_), View(dx), kRows, View(dx), sums.data());
+  for (size_t c = 0; c < cols_; ++c) {
+    float sum = 0;
+    for (size_t r = 0; r < kRows; ++r) {
+      const float y = y_[r * ld_ + c];
+      EXPECT_NEAR(dx[r * ld_ + c], dy[r * ld_ + c] * (1 - y * y), 1e-5);
+      sum += dx[r * ld_ + c];
+    }
+    EXPECT_NEAR(sums[c], sum, 1e-4);
+  }
+  EXPECT_EQ(sums[cols_], 9.0f);
+  ExpectMarginUnchanged(dx, dy);
+}
+
 TEST_P(ActivationTest, BiasReluBackwardMasksScalesAndSums) {
   const std::vector<float> dy = Normals(kRows * ld_, 3);
   std::vector<float> dx = dy;

@@ -14,6 +14,7 @@
 #include "worker/job/fields.h"
 #include "worker/job/job_errors.h"
 #include "worker/job/job_schema.h"
+#include "worker/job/parse_fields.h"
 #include "worker/job/path_expansion.h"
 #include "yaml-cpp/yaml.h"
 
@@ -210,20 +211,31 @@ class FileReader {
   JobErrors* const errors_;
 };
 
-absl::StatusOr<JobSpec> Parse(absl::string_view text, const JobOrigin& file,
-                              absl::Span<const std::string> overrides) {
+}  // namespace
+
+absl::Status ParseJobFields(absl::string_view text, const JobOrigin& file,
+                            absl::Span<const std::string> overrides,
+                            const std::function<void(Fields&)>& describe) {
   JobErrors errors(file.name, file.directory);
-  JobSpec job;
   try {
     YAML::Node root = FileReader(&errors).Parse(std::string(text), file);
     if (root.IsMap()) {
       for (const std::string& override : overrides) root.reset(Override(override, &errors).ApplyTo(root));
-      ReadFields(root, "", &errors, [&](Fields& fields) { DescribeJob(fields, job); });
+      ReadFields(root, "", &errors, describe);
     }
   } catch (const YAML::Exception& e) {
     errors.Add("", e.mark.is_null() ? 0 : e.mark.line + 1, absl::StrCat("this is no YAML: ", e.msg));
   }
-  TANDEM_RETURN_IF_ERROR(errors.ToStatus());
+  return errors.ToStatus();
+}
+
+namespace {
+
+absl::StatusOr<JobSpec> Parse(absl::string_view text, const JobOrigin& file,
+                              absl::Span<const std::string> overrides) {
+  JobSpec job;
+  TANDEM_RETURN_IF_ERROR(
+      ParseJobFields(text, file, overrides, [&](Fields& fields) { DescribeJob(fields, job); }));
   return job;
 }
 

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/job/job_schema.h"
 
-#include <cctype>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
@@ -133,12 +131,6 @@ void DescribeTrain(Fields& f, TrainSpec& train) {
   train.timeout = absl::Seconds(timeout);
 }
 
-bool IsName(absl::string_view name) {
-  return !name.empty() && name[0] != '.' && absl::c_all_of(name, [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.';
-  });
-}
-
 }  // namespace
 
 void DescribeJob(Fields& f, JobSpec& job) {
@@ -153,7 +145,7 @@ void DescribeJob(Fields& f, JobSpec& job) {
     }
   }
   f.Text("name", &job.name, "name of the job: letters, digits, `_`, `-` and `.`");
-  if (!IsName(job.name)) {
+  if (!IsJobName(job.name)) {
     f.Wrong("name", absl::StrCat("is '", job.name, "'; it may have letters, digits, '_', '-' and '.'"));
   }
   if (!f.Group("data", nullptr, "", [&](Fields& g) { DescribeData(g, job); }) && f.reading()) {

@@ -157,3 +157,38 @@ def _panel(chart, x, y, label, width):
         body.append(_text(at(furthest) + 6, middle + 4, number(median), kind="small"))
     body.append(_segment(left, top, left, bottom, "axis"))
     return body
+
+
+def curves(title, x_label, y_label, series, width=WIDTH, height=320):
+    """Lines over linear axes. `series` is a list of (name, [(x, low, middle, high)]): the line goes through the middles, and
+    a faint band from low to high is behind it."""
+    left, right, top, bottom = 64, width - 16, 56, height - 44
+    points = [point for _, row in series for point in row]
+    x_high = max(point[0] for point in points)
+    low, high = min(point[1] for point in points), max(point[3] for point in points)
+    step = 10 ** math.floor(math.log10(max(high - low, 1e-9)))
+    step *= next(factor for factor in (0.1, 0.2, 0.5, 1, 2, 5) if (high - low) / (step * factor) <= 8)
+    y_low, y_high = math.floor(low / step) * step, math.ceil(high / step) * step
+
+    def place(x, y):
+        return left + (right - left) * x / x_high, bottom - (bottom - top) * (y - y_low) / (y_high - y_low)
+
+    body = []
+    for tick in range(round((y_high - y_low) / step) + 1):
+        value = y_low + tick * step
+        y = place(0, value)[1]
+        body += [_segment(left, y, right, y, "grid"), _text(left - 6, y + 4, f"{value:g}", "end", "small")]
+    for tick in nice_ticks(x_high):
+        if tick <= x_high:
+            body.append(_text(place(tick, y_low)[0], bottom + 16, f"{tick:,.0f}", "middle", "small"))
+    body += [_segment(left, bottom, right, bottom, "axis"), _text(right, height - 8, x_label, "end", "small"),
+             _text(16, 44, y_label, "start", "small")]
+    for index, (name, row) in enumerate(series):
+        kind = f"c{index % len(COLOURS)}"
+        band = [place(x, top_y) for x, _, _, top_y in row] + [place(x, low_y) for x, low_y, _, _ in reversed(row)]
+        body.append(f'<polygon class="{kind}" style="stroke:none;fill-opacity:.18" points="'
+                    + " ".join(f"{x:.1f},{y:.1f}" for x, y in band) + '"/>')
+        body.append(f'<polyline class="line {kind}" style="fill:none" points="'
+                    + " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(x, y) for x, _, y, _ in row)) + '"/>')
+        body += [_marker(right - 160 + 80 * index, 40, index), _text(right - 150 + 80 * index, 44, name, "start", "small")]
+    return _document(height, title, body)

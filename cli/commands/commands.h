@@ -23,13 +23,14 @@ namespace tandem::cli {
 // parsing.
 using AddCommand = void(CLI::App& app, CommandContext* context);
 
-AddCommand AddRun, AddTrain, AddEval, AddPredict, AddPs, AddReplay, AddStore, AddTop, AddStatus, AddTrace,
-    AddTable, AddCkpt, AddData, AddDoctor, AddVersion, AddCompletion, AddMan;
+AddCommand AddRun, AddTrain, AddRl, AddEval, AddPredict, AddPs, AddReplay, AddStore, AddTop, AddStatus,
+    AddTrace, AddTable, AddCkpt, AddData, AddDoctor, AddVersion, AddCompletion, AddMan;
 
 // All subcommands, in the order in which `tandem --help` lists them.
-inline constexpr AddCommand* kCommands[] = {
-    AddRun,   AddTrain, AddEval, AddPredict, AddPs,           AddReplay, AddStore,   AddTop,        AddStatus,
-    AddTrace, AddTable, AddCkpt, AddData,    bench::AddBench, AddDoctor, AddVersion, AddCompletion, AddMan};
+inline constexpr AddCommand* kCommands[] = {AddRun,    AddTrain,   AddRl,         AddEval, AddPredict,
+                                            AddPs,     AddReplay,  AddStore,      AddTop,  AddStatus,
+                                            AddTrace,  AddTable,   AddCkpt,       AddData, bench::AddBench,
+                                            AddDoctor, AddVersion, AddCompletion, AddMan};
 
 // Returns the lines that `tandem --version` prints, without the last line's end.
 std::string VersionText();

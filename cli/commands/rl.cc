@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+// tandem rl: trains a reinforcement-learning job in this process; evaluates and plays saved models.
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/logging.h"
+#include "base/random.h"
+#include "base/status.h"
+#include "cli/commands/commands.h"
+#include "cli/commands/train_seeds.h"
+#include "nlohmann/json.hpp"
+#include "worker/nn/gemm.h"
+#include "worker/rl/envs/vector_environment.h"
+#include "worker/rl/job/rl_parser.h"
+#include "worker/rl/run/evaluation.h"
+#include "worker/rl/run/model_file.h"
+#include "worker/rl/run/rl_run.h"
+
+namespace tandem::cli {
+namespace {
+
+// The exit code of a run that was asked to stop: EX_TEMPFAIL of sysexits.h, as `tandem train` has it.
+constexpr int kAskedToStopRl = 75;
+
+struct RlFlags {
+  std::string job_file;
+  std::vector<std::string> set;
+  std::string report, tensorboard, seeds;
+  int parallel = 1;
+  bool print_job = false;
+};
+
+struct ModelFlags {
+  std::string model;
+  std::vector<std::string> set;
+  int episodes = 0;
+  int64_t seed = -1;
+  bool json = false;
+};
+
+// A signal handler reaches static objects only.
+std::atomic<bool> rl_stop{false};
+
+void StopRlOnSigterm() {
+  struct sigaction action = {};
+  action.sa_handler = [](int) { rl_stop = true; };
+  action.sa_flags = SA_RESTART | static_cast<int>(SA_RESETHAND);  // a second signal ends the process
+  ::sigaction(SIGTERM, &action, nullptr);
+  ::sigaction(SIGINT, &action, nullptr);
+}
+
+// Returns `path` with "-seed-N" before its extension.
+std::string WithSeed(const std::string& path, uint64_t seed) {
+  const std::filesystem::path whole = path;
+  return (whole.parent_path() /
+          absl::StrCat(whole.stem().string(), "-seed-", seed, whole.extension().string()))
+      .string();
+}
+
+// Runs the jobs on up to `parallel` threads. Returns their reports, or the first error.
+absl::StatusOr<std::vector<rl::RlReport>> RunAll(const std::vector<rl::RlSpec>& jobs, const RlFlags& flags) {
+  const size_t threads = std::min(static_cast<size_t>(flags.parallel), jobs.size());
+  std::vector<std::optional<absl::StatusOr<rl::RlReport>>> results(jobs.size());
+  std::atomic<size_t> next{0};
+  const auto work = [&] {
+    for (size_t i = next++; i < jobs.size() && !rl_stop; i = next++) {
+      std::string tensorboard = flags.tensorboard;
+      if (!tensorboard.empty() && jobs.size() > 1)
+        absl::StrAppend(&tensorboard, "/seed-", jobs[i].learner.seeds.environment);
+      results[i] = rl::RunRl(jobs[i], {.silent = threads > 1,
+                                       .terminal = ::isatty(STDOUT_FILENO) == 1,
+                                       .tensorboard = tensorboard,
+                                       .stop = &rl_stop});
+      if (jobs.size() > 1 && results[i]->ok()) {
+        std::printf("seed %llu: %.2f\n", static_cast<unsigned long long>(jobs[i].learner.seeds.environment),
+                    (*results[i])->evaluation.mean);
+        std::fflush(stdout);
+      }
+    }
+  };
+  std::vector<std::thread> pool;
+  for (size_t t = 1; t < threads; ++t) pool.emplace_back(work);
+  work();
+  for (std::thread& thread : pool) thread.join();
+  std::vector<rl::RlReport> reports;
+  for (auto& result : results) {
+    if (!result.has_value()) continue;  // the run was not started any more
+    TANDEM_RETURN_IF_ERROR(result->status());
+    reports.push_back(**std::move(result));
+  }
+  return reports;
+}
+
+int RunJob(const RlFlags& flags) {
+  if (flags.job_file.empty()) {
+    LogError("tandem rl needs a job file, or one of its commands eval and play; see tandem rl --help");
+    return kUsageError;
+  }
+  const absl::StatusOr<rl::RlSpec> job = rl::LoadRlJob(flags.job_file, flags.set);
+  if (!job.ok()) {
+    LogError(job.status().message());
+    return kUsageError;
+  }
+  if (flags.print_job) {
+    std::fputs(rl::RlJobToYaml(*job).c_str(), stdout);
+    return 0;
+  }
+  for (const char* variable : {"WORLD_SIZE", "TANDEM_ROLE"}) {
+    if (std::getenv(variable) == nullptr) continue;
+    LogError(absl::StrCat("tandem rl trains in one process, but this one is part of a job (", variable,
+                          " is set); run it without `tandem run`"));
+    return kUsageError;
+  }
+  std::vector<rl::RlSpec> jobs = {*job};
+  if (!flags.seeds.empty()) {
+    const absl::StatusOr<std::vector<uint64_t>> seeds = ParseSeeds(flags.seeds);
+    if (!seeds.ok()) {
+      LogError(seeds.status().message());
+      return kUsageError;
+    }
+    jobs.clear();
+    for (const uint64_t seed : *seeds) {
+      jobs.push_back(*job);
+      jobs.back().learner.seeds = {.environment = seed, .policy = seed, .evaluation = seed};
+      jobs.back().model_file = WithSeed(job->model_file, seed);
+    }
+  }
+  StopRlOnSigterm();
+  const absl::StatusOr<std::vector<rl::RlReport>> reports = RunAll(jobs, flags);
+  if (!reports.ok()) return Report("rl", reports.status());
+  std::fputs(rl::FormatRlReport(*reports).c_str(), stdout);
+  absl::Status written;
+  if (!flags.report.empty()) written = rl::WriteRlReport(*reports, flags.report);
+  if (jobs.size() == 1 && written.ok()) {
+    std::printf(
+        "\nNext: evaluate the model on other episodes, or watch one:\n  tandem rl eval %s\n  tandem rl play "
+        "%s\n",
+        job->model_file.c_str(), job->model_file.c_str());
+  }
+  const bool stopped = rl_stop;
+  if (stopped) LogInfo("stopped on request; the models of the runs so far are saved, but not evaluated");
+  const int code = Report("rl", written);
+  return code == 0 && stopped ? kAskedToStopRl : code;
+}
+
+// Loads the model and applies the overrides of the flags to its job.
+absl::StatusOr<rl::LoadedPolicy> Load(const ModelFlags& flags) {
+  worker::UseOneBlasThread();
+  TANDEM_ASSIGN_OR_RETURN(rl::LoadedPolicy loaded, rl::LoadModel(flags.model));
+  TANDEM_ASSIGN_OR_RETURN(loaded.job, rl::ParseRlJob(rl::RlJobToYaml(loaded.job), flags.model, flags.set));
+  if (flags.seed >= 0) loaded.job.learner.seeds.evaluation = static_cast<uint64_t>(flags.seed);
+  return loaded;
+}
+
+absl::Status Eval(const ModelFlags& flags) {
+  TANDEM_ASSIGN_OR_RETURN(rl::LoadedPolicy loaded, Load(flags));
+  const rl::LearnerOptions& learner = loaded.job.learner;
+  const int episodes = flags.episodes > 0 ? flags.episodes : std::max(1, loaded.job.evaluation_episodes);
+  TANDEM_ASSIGN_OR_RETURN(const rl::Evaluation evaluation,
+                          rl::Evaluate(*loaded.policy, learner.environment, static_cast<size_t>(episodes),
+                                       learner.seeds.evaluation));
+  if (flags.json) {
+    const nlohmann::ordered_json json = {{"model", flags.model},
+                                         {"job", loaded.job.name},
+                                         {"environment", learner.environment.kind},
+                                         {"algorithm", learner.algorithm.kind},
+                                         {"seed", learner.seeds.evaluation},
+                                         {"episodes", episodes},
+                                         {"mean", evaluation.mean},
+                                         {"deviation", evaluation.deviation},
+                                         {"min", evaluation.least},
+                                         {"max", evaluation.greatest},
+                                         {"mean_length", evaluation.mean_length},
+                                         {"returns", evaluation.returns}};
+    std::printf("%s\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+    return absl::OkStatus();
+  }
+  std::printf("%s: %s by %s on %s\n", flags.model.c_str(), loaded.job.name.c_str(),
+              learner.algorithm.kind.c_str(), learner.environment.kind.c_str());
+  std::printf("  %-16s %d, seed %llu\n", "episodes", episodes,
+              static_cast<unsigned long long>(learner.seeds.evaluation));
+  std::printf("  %-16s %.2f +- %.2f (%.2f to %.2f)\n", "return", evaluation.mean, evaluation.deviation,
+              evaluation.least, evaluation.greatest);
+  std::printf("  %-16s %.1f steps\n", "mean length", evaluation.mean_length);
+  return absl::OkStatus();
+}
+
+// Prints one episode, a line a step: number, observation, action, reward.
+absl::Status Play(const ModelFlags& flags) {
+  TANDEM_ASSIGN_OR_RETURN(rl::LoadedPolicy loaded, Load(flags));
+  const rl::LearnerOptions& learner = loaded.job.learner;
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<rl::VectorEnvironment> environment,
+                          rl::VectorEnvironment::Create(learner.environment, 1, learner.seeds.evaluation));
+  TANDEM_RETURN_IF_ERROR(rl::CheckEnvironment(*loaded.policy, learner.environment.kind, environment->spec()));
+  constexpr int64_t kMaxSteps = 100000;
+  std::vector<float> action(static_cast<size_t>(environment->spec().actions.dimensions));
+  for (int64_t step = 1; step <= kMaxSteps; ++step) {
+    const std::vector<float> seen(environment->observations().begin(), environment->observations().end());
+    loaded.policy->ActGreedily(seen, 1, absl::MakeSpan(action));
+    TANDEM_RETURN_IF_ERROR(environment->Step(action));
+    std::printf("%6lld  [%s]  action %s  reward %g\n", static_cast<long long>(step),
+                absl::StrJoin(seen, " ").c_str(), absl::StrJoin(action, " ").c_str(),
+                static_cast<double>(environment->rewards()[0]));
+    if (environment->ended().empty()) continue;
+    std::printf("%s after %lld steps; return %g\n",
+                environment->terminated()[0] != 0 ? "terminated" : "truncated", static_cast<long long>(step),
+                environment->ended()[0].episode_return);
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("the episode has not ended after ", kMaxSteps,
+                                                 " steps, and env.max_steps is 0: give a limit"));
+}
+
+void AddModelFlags(CLI::App* command, ModelFlags* flags) {
+  command->add_option("MODEL", flags->model, "The file that `tandem rl` has saved (model.safetensors)")
+      ->required();
+  command
+      ->add_option("--set", flags->set, "Change a field of the model's job: dotted.path=value (repeatable)")
+      ->allow_extra_args(false);
+  command->add_option("--seed", flags->seed, "Seed of the environments [the job's seed.evaluation]")
+      ->check(CLI::Range(int64_t{0}, int64_t{1'000'000'000'000'000}));
+}
+
+}  // namespace
+
+void AddRl(CLI::App& app, CommandContext* context) {
+  auto flags = std::make_shared<RlFlags>();
+  auto eval = std::make_shared<ModelFlags>();
+  auto play = std::make_shared<ModelFlags>();
+  CLI::App* command =
+      app.add_subcommand("rl", "Train a reinforcement-learning job in this process, or use a saved model");
+  command->add_option("job", flags->job_file, "The job file (YAML)");
+  command->add_option("--set", flags->set, "Change a field of the job: dotted.path=value (repeatable)")
+      ->allow_extra_args(false);
+  command->add_option("--report", flags->report, "Write every figure of the run to this JSON file");
+  command->add_option("--tensorboard", flags->tensorboard, "Write scalars for TensorBoard to this directory");
+  command->add_option(
+      "--seeds", flags->seeds,
+      "Train once for each of these seeds (1-5, or 1,3,7) and report the mean of the evaluations");
+  command->add_option("--parallel", flags->parallel, "With --seeds: runs at the same time, one thread each")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command->add_flag("--print-job", flags->print_job,
+                    "Print the job with every default spelled out, and stop");
+  CLI::App* eval_command =
+      command->add_subcommand("eval", "Run fresh episodes of a saved model's greedy policy");
+  AddModelFlags(eval_command, eval.get());
+  eval_command->add_option("--episodes", eval->episodes, "Number of episodes [the job's evaluation.episodes]")
+      ->check(CLI::Range(1, 65536));
+  eval_command->add_flag("--json", eval->json, "Print one JSON object");
+  CLI::App* play_command =
+      command->add_subcommand("play", "Print one episode of a saved model, step by step");
+  AddModelFlags(play_command, play.get());
+  command->require_subcommand(0, 1);
+  eval_command->callback([eval, context] { context->exit_code = Report("rl eval", Eval(*eval)); });
+  play_command->callback([play, context] { context->exit_code = Report("rl play", Play(*play)); });
+  command->callback([command, flags, context] {
+    if (command->get_subcommands().empty()) context->exit_code = RunJob(*flags);
+  });
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/rl/run/rl_run.h"
+
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "base/read_file.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_dir.h"
+#include "worker/rl/job/rl_parser.h"
+#include "worker/rl/run/evaluation.h"
+#include "worker/rl/run/model_file.h"
+
+namespace tandem::rl {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+RlSpec Job(const std::string& text) {
+  const absl::StatusOr<RlSpec> job = ParseRlJob(text, "job.yaml");
+  TANDEM_EXPECT_OK(job);
+  return job.value_or(RlSpec{});
+}
+
+// One seed of CartPole in lockstep: actors and learner take turns in one thread.
+TEST(RlRunTest, PpoLearnsCartPoleIn50000StepsWithTheSameBitsTwice) {
+  // A tenth of the committed job's steps, at a higher rate.
+  RlSpec job = Job(
+      "env: cartpole\npolicy: {hidden: [64, 64], activation: tanh}\nactors: 8\nstop: 50000\n"
+      "algorithm: {kind: ppo, lr: 2.5e-3, unroll: 64, entropy: 0}\n");
+  job.model_file.clear();
+  const absl::StatusOr<RlReport> first = RunRl(job, {.silent = true}), second = RunRl(job, {.silent = true});
+  TANDEM_ASSERT_OK(first);
+  TANDEM_ASSERT_OK(second);
+  EXPECT_GE(first->evaluation.mean, 450);  // seeds 1, 2 and 3 reach 500
+  EXPECT_EQ(first->parameters_hash, second->parameters_hash);
+  EXPECT_EQ(first->evaluation.returns, second->evaluation.returns);
+  EXPECT_EQ(first->evaluation.returns.size(), 100u);
+  EXPECT_GE(first->env_steps, 50000u);
+  EXPECT_FALSE(first->curve.empty());
+}
+
+TEST(RlRunTest, DqnLearnsCatchIn50000Steps) {
+  RlSpec job = *LoadRlJob(absl::StrCat(TANDEM_JOBS_DIR, "/catch_dqn.yaml"));
+  job.model_file.clear();
+  const absl::StatusOr<RlReport> report = RunRl(job, {.silent = true});
+  TANDEM_ASSERT_OK(report);
+  EXPECT_GE(report->evaluation.mean, 0.9);
+}
+
+TEST(RlRunTest, AReturnThatIsHighEnoughEndsTheRun) {
+  RlSpec job =
+      Job("env: bandit\nalgorithm: {kind: ppo, lr: 0.01}\nstop: {env_steps: 1e9, mean_return: 0.8}\n");
+  job.model_file.clear();
+  const absl::StatusOr<RlReport> report = RunRl(job, {.silent = true});
+  TANDEM_ASSERT_OK(report);
+  EXPECT_TRUE(report->stopped_early);
+  EXPECT_GE(report->last_return, 0.8);
+}
+
+TEST(RlRunTest, ARequestToStopSavesTheModel) {
+  testing::TempDir dir;
+  RlSpec job = Job("env: cartpole\nalgorithm: ppo\nstop: {env_steps: 1e12}\n");
+  job.model_file = dir.File("sub/model.safetensors");
+  const std::atomic<bool> stop{true};
+  const absl::StatusOr<RlReport> report = RunRl(job, {.silent = true, .stop = &stop});
+  TANDEM_ASSERT_OK(report);
+  EXPECT_TRUE(report->interrupted);
+  EXPECT_TRUE(report->evaluation.returns.empty());
+  TANDEM_EXPECT_OK(LoadModel(job.model_file));
+}
+
+TEST(RlRunTest, ScalarsForTensorBoardAreWritten) {
+  testing::TempDir dir;
+  RlSpec job = Job("env: catch\nalgorithm: ppo\nstop: {env_steps: 4000}\nlog_every_seconds: 1e-9\n");
+  job.model_file.clear();
+  TANDEM_ASSERT_OK(RunRl(job, {.silent = true, .tensorboard = dir.File("scalars")}));
+  std::string bytes;
+  for (const auto& entry : std::filesystem::directory_iterator(dir.File("scalars")))
+    bytes += ReadFile(entry.path().string()).value_or("");
+  for (const char* tag :
+       {"episode/return", "episode/length", "loss/policy", "loss/value", "policy/entropy", "policy/kl",
+        "train/learning_rate", "train/env_steps_per_second", "evaluation/return"}) {
+    EXPECT_THAT(bytes, HasSubstr(tag));
+  }
+}
+
+TEST(RlReportTest, TheReportIsJsonWithTheCurve) {
+  RlReport run{.job = "j", .environment = "catch", .algorithm = "ppo", .seed = 3, .env_steps = 10};
+  run.curve = {{.env_steps = 5, .episodes = 2, .mean_return = 0.5}};
+  run.evaluation = {.returns = {1, 0}, .mean = 0.5};
+  const nlohmann::json one = nlohmann::json::parse(RlReportToJson({run}));
+  EXPECT_EQ(one["curve"][0]["mean_return"], 0.5);
+  EXPECT_EQ(one["evaluation"]["returns"].size(), 2u);
+  RlReport other = run;
+  other.evaluation.mean = 1.5;
+  const nlohmann::json two = nlohmann::json::parse(RlReportToJson({run, other}));
+  EXPECT_EQ(two["runs"].size(), 2u);
+  EXPECT_EQ(two["mean"], 1.0);
+  EXPECT_THAT(FormatRlReport({run, other}), HasSubstr("mean of 2 seeds: 1.00 +- 0.71"));
+  EXPECT_THAT(FormatRlReport({run}), HasSubstr("over 2 fresh episodes"));
+}
+
+class ModelFileTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    job_ =
+        Job("name: kept\nenv: pendulum\nalgorithm: ppo\npolicy: {hidden: [8, 4], normalize_observations: "
+            "true}\n");
+    policy_ = *MakePolicy(job_.learner);
+    CounterRandom random(1, 1);
+    for (float& value : policy_->parameters().values()) value = static_cast<float>(random.Normal());
+    for (float& value : policy_->parameters().running_averages())
+      value = static_cast<float>(1 + random.UniformDouble());
+    path_ = dir_.File("model.safetensors");
+    TANDEM_ASSERT_OK(SaveModel(job_, *policy_, path_));
+    bytes_ = *ReadFile(path_);
+  }
+  std::string LoadError(const std::string& bytes) {
+    std::ofstream(path_, std::ios::binary) << bytes;
+    const absl::Status status = LoadModel(path_).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+    return std::string(status.message());
+  }
+  testing::TempDir dir_;
+  RlSpec job_;
+  std::unique_ptr<Policy> policy_;
+  std::string path_, bytes_;
+};
+
+TEST_F(ModelFileTest, ALoadedModelActsLikeTheSavedOne) {
+  const absl::StatusOr<LoadedPolicy> loaded = LoadModel(path_);
+  TANDEM_ASSERT_OK(loaded);
+  EXPECT_EQ(loaded->job.name, "kept");
+  EXPECT_EQ(RlJobToYaml(loaded->job), RlJobToYaml(job_));
+  for (int i = 0; i < 20; ++i) {
+    const std::vector<float> observation = {std::cos(static_cast<float>(i)), std::sin(static_cast<float>(i)),
+                                            0.3f};
+    float wanted = 0, got = 1;
+    policy_->ActGreedily(observation, 1, {&wanted, 1});
+    loaded->policy->ActGreedily(observation, 1, {&got, 1});
+    EXPECT_EQ(got, wanted);
+  }
+}
+
+// Reads the file without the code under test, as any reader of the format does.
+TEST_F(ModelFileTest, TheFileIsInTheSafetensorsFormat) {
+  uint64_t size = 0;
+  std::memcpy(&size, bytes_.data(), sizeof size);
+  EXPECT_EQ(size % 8, 0u);
+  const nlohmann::json header = nlohmann::json::parse(bytes_.substr(8, size));
+  uint64_t end = 0;
+  for (const auto& [name, array] : header.items()) {
+    if (name == "__metadata__") continue;
+    EXPECT_EQ(array["dtype"], "F32");
+    uint64_t elements = 1;
+    for (const uint64_t extent : array["shape"]) elements *= extent;
+    EXPECT_EQ(array["data_offsets"][1].get<uint64_t>() - array["data_offsets"][0].get<uint64_t>(),
+              4 * elements);
+    end = std::max(end, array["data_offsets"][1].get<uint64_t>());
+  }
+  EXPECT_EQ(bytes_.size(), 8 + size + end);
+  EXPECT_EQ(header["policy.0.weight"]["shape"], nlohmann::json({8, 3}));
+  EXPECT_TRUE(header.contains("policy.log_std"));
+  EXPECT_TRUE(header.contains("observations.mean"));
+  for (const auto& value : header["__metadata__"]) EXPECT_TRUE(value.is_string());
+}
+
+TEST_F(ModelFileTest, DamagedFilesAreRefusedByName) {
+  EXPECT_THAT(LoadError(""), AllOf(HasSubstr(path_), HasSubstr("shorter than 8 bytes")));
+  EXPECT_THAT(LoadError("not a model at all"), HasSubstr("its header would have"));
+  EXPECT_THAT(LoadError(std::string("\2\0\0\0\0\0\0\0[]", 10)), HasSubstr("no JSON object"));
+  EXPECT_THAT(LoadError(std::string("\2\0\0\0\0\0\0\0{}", 10)), HasSubstr("no metadata"));
+  EXPECT_THAT(LoadError(bytes_.substr(0, bytes_.size() - 1)), HasSubstr("lies at bytes"));
+  EXPECT_THAT(LoadError(absl::StrReplaceAll(bytes_, {{"[8,3]", "[3,8]"}})), HasSubstr("has the shape [3,8]"));
+  EXPECT_THAT(LoadError(absl::StrReplaceAll(bytes_, {{"policy.0.weight", "policy.0.wight_"}})),
+              HasSubstr("no array 'policy.0.weight'"));
+  EXPECT_THAT(LoadError(absl::StrReplaceAll(bytes_, {{"F32", "F16"}})), HasSubstr("not of dtype F32"));
+  std::string nan = bytes_;
+  std::memset(nan.data() + nan.size() - 4, 0xff, 4);
+  EXPECT_THAT(LoadError(nan), HasSubstr("not finite"));
+  // Whatever byte of the header is wrong, loading ends with a status.
+  uint64_t size = 0;
+  std::memcpy(&size, bytes_.data(), sizeof size);
+  for (size_t i = 0; i < 8 + size; i += 7) {
+    std::string changed = bytes_;
+    changed[i] = static_cast<char>(changed[i] ^ 0x15);
+    std::ofstream(path_, std::ios::binary) << changed;
+    LoadModel(path_).status().IgnoreError();
+  }
+  EXPECT_EQ(LoadModel(dir_.File("none")).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(ModelFileTest, AModelOfAnotherEnvironmentIsRefused) {
+  EnvironmentOptions other;
+  other.kind = "cartpole";
+  const absl::StatusOr<Evaluation> evaluation = Evaluate(*policy_, other, 3, 1);
+  EXPECT_EQ(evaluation.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(evaluation.status().message(),
+              AllOf(HasSubstr("'cartpole' has 4 numbers an observation and 2 choices"),
+                    HasSubstr("made for one with 3 numbers an observation and 1 real numbers an action")));
+}
+
+TEST(EvaluationTest, ItsEpisodesDependOnItsSeedOnly) {
+  const RlSpec job = Job("env: cartpole\nalgorithm: ppo\n");
+  const std::unique_ptr<Policy> policy = *MakePolicy(job.learner);
+  const Evaluation first = *Evaluate(*policy, job.learner.environment, 20, 5);
+  const Evaluation again = *Evaluate(*policy, job.learner.environment, 20, 5);
+  const Evaluation fewer = *Evaluate(*policy, job.learner.environment, 8, 5);
+  const Evaluation other = *Evaluate(*policy, job.learner.environment, 20, 6);
+  EXPECT_EQ(first.returns, again.returns);
+  EXPECT_TRUE(std::equal(fewer.returns.begin(), fewer.returns.end(), first.returns.begin()));
+  EXPECT_NE(first.returns, other.returns);
+  double sum = 0;
+  for (const double value : first.returns) sum += value;
+  EXPECT_DOUBLE_EQ(first.mean, sum / 20);
+}
+
+TEST(EvaluationTest, EpisodesThatNeverEndAreAnError) {
+  RlSpec job = Job("env: {kind: pendulum, max_steps: 0}\nalgorithm: ppo\npolicy: {hidden: [2]}\n");
+  const std::unique_ptr<Policy> policy = *MakePolicy(job.learner);
+  EXPECT_THAT(Evaluate(*policy, job.learner.environment, 1, 1).status().message(),
+              HasSubstr("env.max_steps is 0: give a limit"));
+}
+
+}  // namespace
+}  // namespace tandem::rl

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/rl/run/model_file.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/checksummed_file.h"
+#include "base/json.h"
+#include "base/read_file.h"
+#include "base/status.h"
+#include "nlohmann/json.hpp"
+#include "worker/rl/job/rl_parser.h"
+
+namespace tandem::rl {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
+
+// Models are small; a file beyond this is something else.
+constexpr size_t kMaxFileBytes = size_t{1} << 32;
+constexpr size_t kMaxHeaderBytes = size_t{100} << 20;
+
+// An array of the model.
+struct Array {
+  std::string name;
+  std::vector<int> shape;
+  absl::Span<float> values;
+};
+
+std::vector<Array> ArraysOf(Policy& policy) {
+  worker::Parameters& parameters = policy.parameters();
+  std::vector<Array> arrays;
+  const auto add = [&](const std::vector<worker::ParameterBlock>& blocks, absl::Span<float> values) {
+    for (const worker::ParameterBlock& block : blocks)
+      arrays.push_back({block.name, block.shape, values.subspan(block.offset, block.size)});
+  };
+  add(parameters.blocks(), parameters.values());
+  add(parameters.running_average_blocks(), parameters.running_averages());
+  return arrays;
+}
+
+absl::Status Damaged(const std::string& path, absl::string_view reason) {
+  return absl::DataLossError(absl::StrCat("'", path, "' is no model of tandem rl, or is damaged: ", reason));
+}
+
+// Reads the values of `array` from the data that follows the header.
+absl::Status ReadArray(const std::string& path, const Json& header, absl::string_view data,
+                       const Array& array) {
+  const auto entry = header.find(array.name);
+  if (entry == header.end()) return Damaged(path, absl::StrCat("it has no array '", array.name, "'"));
+  if (!entry->is_object() || entry->value("dtype", Json()) != Json("F32")) {
+    return Damaged(path, absl::StrCat("the array '", array.name, "' is not of dtype F32"));
+  }
+  if (entry->value("shape", Json()) != Json(array.shape)) {
+    return Damaged(path, absl::StrCat("the array '", array.name, "' has the shape ",
+                                      entry->value("shape", Json()).dump(), "; the job's policy has ",
+                                      Json(array.shape).dump()));
+  }
+  const Json offsets = entry->value("data_offsets", Json());
+  if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
+      !offsets[1].is_number_unsigned()) {
+    return Damaged(path, absl::StrCat("the array '", array.name, "' has no data_offsets"));
+  }
+  const auto begin = offsets[0].get<uint64_t>(), end = offsets[1].get<uint64_t>();
+  const size_t bytes = array.values.size() * sizeof(float);
+  if (begin > end || end > data.size() || end - begin != bytes) {
+    return Damaged(path, absl::StrCat("the array '", array.name, "' lies at bytes ", begin, " to ", end,
+                                      " of ", data.size(), " and must have ", bytes));
+  }
+  std::memcpy(array.values.data(), data.data() + begin, bytes);
+  for (const float value : array.values) {
+    if (!std::isfinite(value))
+      return Damaged(path, absl::StrCat("the array '", array.name, "' has a value that is not finite"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status SaveModel(const RlSpec& job, Policy& policy, const std::string& path) {
+  const std::vector<Array> arrays = ArraysOf(policy);
+  Json header;
+  header["__metadata__"] = {{"format", "tandem-rl-1"}, {"job", RlJobToYaml(job)}};
+  std::string data;
+  for (const Array& array : arrays) {
+    const size_t begin = data.size();
+    data.append(reinterpret_cast<const char*>(array.values.data()), array.values.size() * sizeof(float));
+    header[array.name] = {{"dtype", "F32"}, {"shape", array.shape}, {"data_offsets", {begin, data.size()}}};
+  }
+  std::string text = header.dump();
+  text.append((8 - text.size() % 8) % 8, ' ');  // the format wants aligned arrays
+  const uint64_t size = text.size();
+  std::string bytes(reinterpret_cast<const char*>(&size), sizeof size);
+  absl::StrAppend(&bytes, text, data);
+  std::error_code error;
+  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  if (!parent.empty()) std::filesystem::create_directories(parent, error);
+  if (error) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot make the directory of the model '", path, "': ", error.message()));
+  }
+  return WriteFileAtomically(path, bytes);
+}
+
+absl::StatusOr<LoadedPolicy> LoadModel(const std::string& path) {
+  const absl::StatusOr<std::string> bytes = ReadFile(path, kMaxFileBytes);
+  if (!bytes.ok()) return Annotate(bytes.status(), "the model");
+  uint64_t size = 0;
+  if (bytes->size() < sizeof size) return Damaged(path, "it is shorter than 8 bytes");
+  std::memcpy(&size, bytes->data(), sizeof size);
+  if (size > kMaxHeaderBytes || size > bytes->size() - sizeof size) {
+    return Damaged(path, absl::StrCat("its header would have ", size, " bytes"));
+  }
+  const absl::string_view all = *bytes;
+  const Json header = ParseOrderedJson(all.substr(sizeof size, size));
+  if (header.is_discarded() || !header.is_object()) return Damaged(path, "its header is no JSON object");
+  const Json metadata = header.value("__metadata__", Json());
+  if (!metadata.is_object() || metadata.value("format", Json()) != Json("tandem-rl-1") ||
+      !metadata.contains("job") || !metadata["job"].is_string()) {
+    return Damaged(path, "its header has no metadata with the format tandem-rl-1 and a job");
+  }
+  LoadedPolicy loaded;
+  const absl::StatusOr<RlSpec> job =
+      ParseRlJob(metadata["job"].get<std::string>(), absl::StrCat(path, " (job)"));
+  if (!job.ok()) return Damaged(path, job.status().message());
+  loaded.job = *job;
+  TANDEM_ASSIGN_OR_RETURN(loaded.policy, MakePolicy(loaded.job.learner));
+  for (const Array& array : ArraysOf(*loaded.policy)) {
+    TANDEM_RETURN_IF_ERROR(ReadArray(path, header, all.substr(sizeof size + size), array));
+  }
+  return loaded;
+}
+
+}  // namespace tandem::rl

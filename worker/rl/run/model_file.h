@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TANDEM_WORKER_RL_RUN_MODEL_FILE_H_
+#define TANDEM_WORKER_RL_RUN_MODEL_FILE_H_
+
+// The file of a trained model, in the safetensors format: a JSON header with the names, shapes and places of
+// the arrays, then the arrays in float32. The header's metadata has the job, so that the file is enough to
+// run the model. Python reads it with safetensors.numpy.load_file, or with NumPy alone (docs/rl.md).
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/rl/job/rl_spec.h"
+#include "worker/rl/policy/policy.h"
+
+namespace tandem::rl {
+
+struct LoadedPolicy {
+  RlSpec job;  // with which the model was trained
+  std::unique_ptr<Policy> policy;
+};
+
+// Writes the parameters and running averages of `policy`, which was trained by `job`, and makes the directory
+// if there is none. Replaces the file atomically; after an error an older file is unchanged. Blocks on the
+// disk.
+absl::Status SaveModel(const RlSpec& job, Policy& policy, const std::string& path);
+
+// Reads a file that SaveModel has written. NotFound if there is none at `path`. DataLoss, naming what is
+// wrong, if it is damaged, is no model of `tandem rl`, or has other arrays than the job's policy.
+absl::StatusOr<LoadedPolicy> LoadModel(const std::string& path);
+
+}  // namespace tandem::rl
+
+#endif  // TANDEM_WORKER_RL_RUN_MODEL_FILE_H_

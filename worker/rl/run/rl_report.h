@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TANDEM_WORKER_RL_RUN_RL_REPORT_H_
+#define TANDEM_WORKER_RL_RUN_RL_REPORT_H_
+
+// The report of runs of `tandem rl`: the final table on the screen, and the same values as JSON.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "worker/rl/run/evaluation.h"
+
+namespace tandem::rl {
+
+// The training episodes that ended in a part of a run.
+struct CurvePoint {
+  uint64_t env_steps = 0;  // at the end of the part
+  uint64_t episodes = 0;
+  double mean_return = 0;
+};
+
+// The report of one run.
+struct RlReport {
+  std::string job, environment, algorithm;
+  uint64_t seed = 0;       // of the environment
+  uint64_t env_steps = 0;  // of all copies
+  uint64_t episodes = 0, updates = 0;
+  double seconds = 0;          // of the training
+  bool stopped_early = false;  // mean_return was reached
+  bool interrupted = false;    // the run was asked to stop
+  double last_return = 0;      // mean of the last 100 training episodes; 0 if none has ended
+  std::vector<CurvePoint> curve;
+  Evaluation evaluation;         // of the final parameters; no returns if there was none
+  uint64_t parameters_hash = 0;  // of the bits of all parameters: equal runs have equal ones
+  std::string model_file;
+};
+
+// Returns the final table, for the screen: of one run, or one line for each run and their mean.
+std::string FormatRlReport(absl::Span<const RlReport> runs);
+std::string RlReportToJson(absl::Span<const RlReport> runs);
+// Writes the report as JSON; replaces the file atomically. Errors name the path.
+absl::Status WriteRlReport(absl::Span<const RlReport> runs, const std::string& path);
+
+}  // namespace tandem::rl
+
+#endif  // TANDEM_WORKER_RL_RUN_RL_REPORT_H_

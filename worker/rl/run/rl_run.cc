@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/rl/run/rl_run.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <deque>
+#include <memory>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "base/logging.h"
+#include "base/random.h"
+#include "base/status.h"
+#include "worker/nn/gemm.h"
+#include "worker/report/tensorboard_writer.h"
+#include "worker/rl/run/model_file.h"
+
+namespace tandem::rl {
+namespace {
+
+// The episodes over which the mean return is taken.
+constexpr size_t kRecent = 100;
+// The parts of a run that make a point of its curve.
+constexpr uint64_t kCurvePoints = 100;
+
+uint64_t HashOf(Policy& policy) {
+  const absl::Span<const float> values = policy.parameters().values();
+  const absl::Span<const float> averages = policy.parameters().running_averages();
+  const auto bytes = [](absl::Span<const float> floats) {
+    return absl::string_view(reinterpret_cast<const char*>(floats.data()), floats.size() * sizeof(float));
+  };
+  return HashBytes(bytes(averages), HashBytes(bytes(values)));
+}
+
+// Follows the episodes of a run: recent returns, the curve, progress lines and TensorBoard.
+class Follower {
+ public:
+  Follower(const RlSpec& job, const RlRunOptions& options) : job_(job), options_(options) {
+    begin_ = last_line_ = options.clock->Now();
+  }
+
+  absl::Status Open() {
+    if (options_.tensorboard.empty()) return absl::OkStatus();
+    TANDEM_ASSIGN_OR_RETURN(scalars_, worker::TensorboardWriter::Open(options_.tensorboard, options_.clock));
+    return absl::OkStatus();
+  }
+
+  void Take(Learner& learner) {
+    for (const Episode& episode : learner.TakeEpisodes()) {
+      ++episodes_;
+      recent_.push_back(episode.episode_return);
+      if (recent_.size() > kRecent) recent_.pop_front();
+      ++part_episodes_;
+      part_sum_ += episode.episode_return;
+      length_sum_ += static_cast<double>(episode.length);
+      ++window_episodes_;
+      window_sum_ += episode.episode_return;
+    }
+    const uint64_t part = std::max<uint64_t>(1, job_.learner.env_steps / kCurvePoints);
+    if (learner.env_steps() / part != curve_parts_) {
+      curve_parts_ = learner.env_steps() / part;
+      if (part_episodes_ > 0) {
+        curve_.push_back({.env_steps = learner.env_steps(),
+                          .episodes = part_episodes_,
+                          .mean_return = part_sum_ / static_cast<double>(part_episodes_)});
+      }
+      part_episodes_ = 0;
+      part_sum_ = 0;
+    }
+    const absl::Time now = options_.clock->Now();
+    if (now - last_line_ < job_.log_every) return;
+    Write(learner, absl::ToDoubleSeconds(now - last_line_));
+    Draw(learner, absl::ToDoubleSeconds(now - last_line_));
+    last_line_ = now;
+    last_steps_ = learner.env_steps();
+  }
+
+  // Removes the line from a terminal.
+  void End() {
+    if (!on_screen_) return;
+    std::printf("\r\x1b[K");
+    std::fflush(stdout);
+  }
+
+  double mean_return() const {
+    if (recent_.empty()) return 0;
+    return std::accumulate(recent_.begin(), recent_.end(), 0.0) / static_cast<double>(recent_.size());
+  }
+  bool enough() const {
+    return job_.mean_return.has_value() && recent_.size() == kRecent && mean_return() >= *job_.mean_return;
+  }
+  uint64_t episodes() const { return episodes_; }
+  double seconds() const { return absl::ToDoubleSeconds(options_.clock->Now() - begin_); }
+  std::vector<CurvePoint> TakeCurve() { return std::move(curve_); }
+  worker::TensorboardWriter* scalars() { return scalars_.get(); }
+  // Writes scalars; warns once and goes on if the disk fails.
+  void Record(int64_t step, absl::Span<const worker::TensorboardWriter::Scalar> values) {
+    if (scalars_ == nullptr) return;
+    const absl::Status written = scalars_->Write(step, values);
+    if (written.ok()) return;
+    LogWarning(absl::StrCat(written.message(), "; the run goes on without TensorBoard"));
+    scalars_ = nullptr;
+  }
+
+ private:
+  void Write(const Learner& learner, double seconds) {
+    if (scalars_ == nullptr) return;
+    std::vector<worker::TensorboardWriter::Scalar> values = learner.figures();
+    values.emplace_back("train/env_steps_per_second",
+                        static_cast<double>(learner.env_steps() - last_steps_) / std::max(seconds, 1e-9));
+    if (window_episodes_ > 0) {
+      values.emplace_back("episode/return", window_sum_ / static_cast<double>(window_episodes_));
+      values.emplace_back("episode/length", length_sum_ / static_cast<double>(window_episodes_));
+    }
+    window_episodes_ = 0;
+    window_sum_ = length_sum_ = 0;
+    Record(static_cast<int64_t>(learner.env_steps()), values);
+  }
+
+  void Draw(const Learner& learner, double seconds) {
+    if (options_.silent) return;
+    const uint64_t total = job_.learner.env_steps, done = std::min(total, learner.env_steps());
+    if (!options_.terminal) {
+      // Elsewhere at most ten lines a run.
+      if (done * 10 / total <= printed_tenths_) return;
+      printed_tenths_ = done * 10 / total;
+    }
+    const double rate = static_cast<double>(learner.env_steps() - last_steps_) / std::max(seconds, 1e-9);
+    const double left = static_cast<double>(total - done) / std::max(rate, 1e-9);
+    const std::string line = absl::StrFormat(
+        "%3.0f%% of %d steps  %7.0f steps/s  return %.2f (last %d of %d episodes)  %s left",
+        100.0 * static_cast<double>(done) / static_cast<double>(total), total, rate, mean_return(),
+        recent_.size(), episodes_, absl::FormatDuration(absl::Seconds(static_cast<int64_t>(left + 0.5))));
+    if (options_.terminal) {
+      std::printf("\r%s\x1b[K", line.c_str());
+      on_screen_ = true;
+    } else {
+      std::printf("%s\n", line.c_str());
+    }
+    std::fflush(stdout);
+  }
+
+  const RlSpec& job_;
+  const RlRunOptions& options_;
+  std::unique_ptr<worker::TensorboardWriter> scalars_;
+  absl::Time begin_, last_line_;
+  uint64_t last_steps_ = 0, printed_tenths_ = 0;
+  bool on_screen_ = false;
+  uint64_t episodes_ = 0;
+  std::deque<double> recent_;  // returns
+  std::vector<CurvePoint> curve_;
+  uint64_t curve_parts_ = 0, part_episodes_ = 0, window_episodes_ = 0;
+  double part_sum_ = 0, window_sum_ = 0, length_sum_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<RlReport> RunRl(const RlSpec& job, const RlRunOptions& options) {
+  worker::UseOneBlasThread();
+  RlReport report{.job = job.name,
+                  .environment = job.learner.environment.kind,
+                  .algorithm = job.learner.algorithm.kind,
+                  .seed = job.learner.seeds.environment};
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Learner> learner, MakeLearner(job.learner));
+  Follower follower(job, options);
+  TANDEM_RETURN_IF_ERROR(follower.Open());
+  if (!options.silent) {
+    std::printf("%s: %s on %s for %llu steps, seed %llu\n", job.name.c_str(), report.algorithm.c_str(),
+                report.environment.c_str(), static_cast<unsigned long long>(job.learner.env_steps),
+                static_cast<unsigned long long>(report.seed));
+    std::fflush(stdout);
+  }
+  while (learner->env_steps() < job.learner.env_steps) {
+    if (options.stop != nullptr && options.stop->load()) {
+      report.interrupted = true;
+      break;
+    }
+    TANDEM_RETURN_IF_ERROR(Annotate(learner->Advance(), absl::StrCat("job '", job.name, "'")));
+    follower.Take(*learner);
+    if (follower.enough()) {
+      report.stopped_early = true;
+      break;
+    }
+  }
+  follower.End();
+  report.env_steps = learner->env_steps();
+  report.updates = learner->updates();
+  report.episodes = follower.episodes();
+  report.seconds = follower.seconds();
+  report.last_return = follower.mean_return();
+  report.curve = follower.TakeCurve();
+  report.parameters_hash = HashOf(learner->policy());
+  if (!job.model_file.empty()) {
+    TANDEM_RETURN_IF_ERROR(SaveModel(job, learner->policy(), job.model_file));
+    report.model_file = job.model_file;
+  }
+  if (report.interrupted || job.evaluation_episodes == 0) return report;
+  TANDEM_ASSIGN_OR_RETURN(report.evaluation, Evaluate(learner->policy(), job.learner.environment,
+                                                      static_cast<size_t>(job.evaluation_episodes),
+                                                      job.learner.seeds.evaluation));
+  follower.Record(static_cast<int64_t>(report.env_steps), {{"evaluation/return", report.evaluation.mean}});
+  return report;
+}
+
+}  // namespace tandem::rl

@@ -62,7 +62,11 @@ use_wheel() {
   wheel="$("$root/scripts/wheel" --out "$work/dist")" || return
   # What pip needs to know about this machine's network.
   for name in "${!PIP_@}"; do variables+=("$name=${!name}"); done
-  if [[ -n "${PIP_CERT-}" ]]; then install -D -m 644 "$PIP_CERT" "$new$PIP_CERT"; fi
+  if [[ -n "${PIP_CERT-}" ]]; then
+    # Not at its place: the package ca-certificates writes there.
+    cp "$PIP_CERT" "$new/root/pip.crt"
+    variables+=(PIP_CERT=/root/pip.crt)
+  fi
   cp "$wheel" "$new/root/"
   sed -n '/^```python$/,/^```$/p;/^```$/q' "$root/docs/python.md" | sed '/^```/d' > "$new/root/example.py"
   cat > "$new/root/train.py" <<'EOF2'

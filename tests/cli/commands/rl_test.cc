@@ -75,7 +75,7 @@ TEST_F(RlCommandTest, MistakesAreNamed) {
     return finished.err;
   };
   EXPECT_THAT(run({"rl"}, 2), HasSubstr("needs a job file"));
-  EXPECT_THAT(run({"rl", "job.yaml", "--set", "env.kind=catsh"}, 2), HasSubstr("did you mean 'catch'"));
+  EXPECT_THAT(run({"rl", "job.yaml", "--set", "env=catsh"}, 2), HasSubstr("did you mean 'catch'"));
   EXPECT_THAT(run({"rl", "job.yaml", "--seeds", "x"}, 2), HasSubstr("x"));
   EXPECT_THAT(run({"rl", "none.yaml"}, 2), HasSubstr("none.yaml"));
   EXPECT_THAT(run({"rl", "eval", "job.yaml"}, 1), HasSubstr("is no model of tandem rl"));

@@ -33,10 +33,10 @@ for folder in {appended!r}:
 import numpy
 
 
-def use_tandem():
+def use_tandem(rank=0):
     import tandem
-    client = tandem.connect(servers=[{address!r}], timeout=30)
-    client.create_table("rows", dim=4, optimizer=tandem.optim.SGD(lr=1.0), init=tandem.init.Zeros(), num_workers=1)
+    client = tandem.connect(servers=[{address!r}], rank=rank, world_size=2, timeout=30)
+    client.create_table("rows", dim=4, optimizer=tandem.optim.SGD(lr=1.0), init=tandem.init.Zeros())
     ids = numpy.arange(3)
     rows, version = client.pull("rows", ids)
     assert rows.shape == (3, 4)
@@ -166,7 +166,7 @@ if {imported!r}:
 child = os.fork()
 if child == 0:
     # Other packages do not promise to work in a forked child.
-    client = use(["tandem"])
+    client = use_tandem(rank=1)  # a rank pushes from one process at a time
     client.close()
     os._exit(0)
 client = use([*packages, "tandem"])

@@ -46,8 +46,8 @@ std::string PortOf(int fd) {
   return "";
 }
 
-// Returns 0 if `fd` is not open. Not by fstat: ThreadSanitizer would take it for a use of the descriptor, would not
-// see gRPC close it, and would report whoever gets the same number next.
+// Returns 0 if `fd` is not open. This is not fstat, because ThreadSanitizer would take that for a use of the
+// descriptor, would not see gRPC close it, and would report a race with the next use of its number.
 uint64_t InodeOf(int fd) {
   struct statx about = {};
   return ::statx(fd, "", AT_EMPTY_PATH, STATX_INO, &about) == 0 ? about.stx_ino : 0;

@@ -29,7 +29,7 @@ inline constexpr uint32_t kCacheShards = 16;
 // use other bits.
 inline uint32_t CacheShardOf(uint64_t hash) { return static_cast<uint32_t>(hash >> 60); }
 
-// What a record consists of.
+// Selects the parts of which a record consists.
 enum class CacheLayout { kPlain, kFollows, kDefers };
 
 // The header of a record.

@@ -4,10 +4,9 @@
 
 // The options and statistics of a read cache: the copies of one table's rows in a process that serves a model.
 //
-// A read-only pull (Client::PullAsync) without pooling returns for an id
-//
-// - its copy, if the copy was requested less than `time_to_live` ago,
-// - else the row as the server has it, or its initial value if it is absent.
+// A read-only pull (Client::PullAsync) without pooling returns the copy of an id, if the copy was requested
+// less than `time_to_live` ago. Otherwise it returns the row as the server has it, or the initial value of an
+// absent row.
 //
 // So a row lacks only updates that are younger than the time to live. Copies are dropped earlier when a
 // response shows that their server restarted or loaded a checkpoint, when this client writes their rows

@@ -46,8 +46,8 @@ std::string PortOf(int fd) {
   return "";
 }
 
-// Returns 0 if `fd` is not open. This is not fstat, because ThreadSanitizer would take that for a use of the
-// descriptor, would not see gRPC close it, and would report a race with the next use of its number.
+// Returns 0 if `fd` is not open. ThreadSanitizer would take fstat for a use of the descriptor. It does
+// not see gRPC close it, so it would report a race with the next use of its number.
 uint64_t InodeOf(int fd) {
   struct statx about = {};
   return ::statx(fd, "", AT_EMPTY_PATH, STATX_INO, &about) == 0 ? about.stx_ino : 0;

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 import tandem
 from tandem.torch import checkpoint
 
-ROOT, TODO = os.environ["ROOT"], os.environ["TODO"]
+ROOT, STAGE = os.environ["ROOT"], os.environ["STAGE"]
 STEPS = 10
 
 dist.init_process_group("tandem")
@@ -50,7 +50,7 @@ def train(first: int, last: int) -> None:
     dist.barrier()
 
 
-if TODO == "load":
+if STAGE == "load":
     loaded = checkpoint.load(ROOT, model, optimizer, client)
     assert loaded.step == client.step == STEPS and loaded.extra == {"rank": 0}
     saved = np.load(os.path.join(ROOT, "expected.npz"))
@@ -65,7 +65,7 @@ else:
     if rank == 0:
         np.savez(os.path.join(ROOT, "expected.npz"), **expected)
     train(STEPS, STEPS + 2)
-if TODO == "fail":
+if STAGE == "fail":
     if rank == 1:
 
         def fail(*_: object) -> None:

@@ -220,17 +220,17 @@ class TestJobs:
     @pytest.mark.parametrize("ranks, servers", [(2, 1), (1, 3)])
     def test_ranks_and_servers_may_change_between_save_and_load(self, tmp_path, ranks, servers):
         root = str(tmp_path / "run")
-        with start_job(tmp_path, JOB, "--ps", "2", "--nproc-per-node", "2", ROOT=root, TODO="save", OMP_NUM_THREADS="1") as job:
+        with start_job(tmp_path, JOB, "--ps", "2", "--nproc-per-node", "2", ROOT=root, STAGE="save", OMP_NUM_THREADS="1") as job:
             assert job.wait(TORCH_DEADLINE_S) == 0, job.output
         with start_job(
-            tmp_path, JOB, "--ps", str(servers), "--nproc-per-node", str(ranks), ROOT=root, TODO="load", OMP_NUM_THREADS="1"
+            tmp_path, JOB, "--ps", str(servers), "--nproc-per-node", str(ranks), ROOT=root, STAGE="load", OMP_NUM_THREADS="1"
         ) as job:
             assert job.wait(TORCH_DEADLINE_S) == 0, job.output
             assert job.output.count("the same as saved") == ranks, job.output
 
     def test_an_error_of_one_rank_is_raised_on_all_and_leaves_the_older_checkpoint(self, tmp_path):
         root = str(tmp_path / "run")
-        with start_job(tmp_path, JOB, "--ps", "1", "--nproc-per-node", "2", ROOT=root, TODO="fail", OMP_NUM_THREADS="1") as job:
+        with start_job(tmp_path, JOB, "--ps", "1", "--nproc-per-node", "2", ROOT=root, STAGE="fail", OMP_NUM_THREADS="1") as job:
             assert job.wait(TORCH_DEADLINE_S) == 0, job.output
             assert job.output.count("failed as expected") == 2, job.output
         assert checkpoint.latest(root).endswith("step-000000000010")

@@ -2,6 +2,7 @@
 #ifndef TANDEM_PS_DEDUPE_H_
 #define TANDEM_PS_DEDUPE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -20,12 +21,21 @@ class Deduper {
   // each input position's id among them: unique[index[i]] == ids[i].
   void Run(absl::Span<const uint64_t> ids, std::vector<uint64_t>* unique, std::vector<uint32_t>* index);
 
+  // Returns false if `ids` probably have few repeats, so that it costs less to leave them in than to look for them.
+  // Looks at evenly spaced ids, four times as many as the square root of their number: if each id appears twice,
+  // eight of these repeats are expected among them. Lists of less than kMinToSample ids always give true.
+  bool SampleRepeats(absl::Span<const uint64_t> ids);
+  static constexpr size_t kMinToSample = 1024;
+
  private:
   struct Cell {
     uint64_t id;
     uint32_t index;
     uint32_t generation;  // a cell of an earlier run counts as empty, so that no clearing is needed
   };
+  // Starts a run of at most `ids` ids and returns the mask of the positions of its cells.
+  size_t Begin(size_t ids);
+
   std::vector<Cell> cells_;
   uint32_t generation_;
 };

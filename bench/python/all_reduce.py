@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """all_reduce of torch.distributed over Tandem and over Gloo, between two ranks of this machine. Run by `tandem run`.
 
-  all_reduce.py [--bytes 1024] [--calls 1000] [--rounds 10]
+  all_reduce.py [--bytes 1024] [--calls 300] [--rounds 10]
 
 Both groups are in the same processes and take turns. Rank 0 prints one JSON object: for each backend the median time of a call, in
 microseconds, and the median over the rounds of Gloo's time / Tandem's.
@@ -29,7 +29,7 @@ def times_of(group, tensor, calls):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bytes", type=int, default=1024)
-    parser.add_argument("--calls", type=int, default=1000)
+    parser.add_argument("--calls", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=10)
     args = parser.parse_args()
     torch.set_num_threads(1)

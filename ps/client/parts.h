@@ -34,8 +34,8 @@ struct PullPart {
   v1::Pooling pooling = v1::NONE;
   absl::Span<const uint32_t> offsets;
   // Without pooling: true if ids may repeat. The client then requests each id once and copies its row to the
-  // other positions. Callers can also remove repeats themselves (ps/dedupe.h). False: an id that repeats is
-  // sent as often.
+  // other positions, unless a sample of the ids has no repeat (Deduper::SampleRepeats). Callers can also remove
+  // repeats themselves (ps/dedupe.h). False: an id that repeats is sent as often.
   bool repeats = false;
 };
 

@@ -32,7 +32,7 @@ PullOperation::PullOperation(const ShardMap& map, std::vector<ResolvedPullPart> 
   for (size_t p = 0; p < parts_.size(); ++p) {
     const PullPart& part = parts_[p].part;
     if (part.pooling != v1::NONE) pooled_[p].resize(servers);
-    if (part.repeats && part.pooling == v1::NONE) {
+    if (part.repeats && part.pooling == v1::NONE && deduper->SampleRepeats(part.ids)) {
       Dedupe(p, map, deduper);
     } else if (servers > 1) {
       SplitByServer(map, part.ids, part.offsets, &split_[p]);

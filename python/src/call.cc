@@ -28,14 +28,10 @@ void Call::Finish(absl::StatusOr<ps::PullVersions> result) {
     absl::MutexLock lock(&mutex_);
     result_ = std::move(result);
     finished_ = true;
+    done_.store(true, std::memory_order_release);
     then = std::move(then_);
   }
   if (then) then();
-}
-
-bool Call::finished() const {
-  absl::MutexLock lock(&mutex_);
-  return finished_;
 }
 
 bool Call::WaitFor(double seconds) const {

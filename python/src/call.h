@@ -4,6 +4,7 @@
 
 // A pull or push under way, as Python sees it.
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -33,7 +34,8 @@ class Call {
   // Ends the call. Needs no GIL. Called once.
   void Finish(absl::StatusOr<ps::PullVersions> result);
 
-  bool finished() const;
+  // Takes no lock: a thread that polls may call it often.
+  bool finished() const { return done_.load(std::memory_order_acquire); }
   // Blocks until the call has ended, at most `seconds`; returns whether it has ended. Call it without the GIL.
   bool WaitFor(double seconds) const;
   // Runs `then` when the call has ended: on the thread that ends it, or now. At most one `then` a call.
@@ -45,6 +47,7 @@ class Call {
   const uint64_t made_ = ForkGeneration();
   std::vector<nanobind::object> keep_;
   const std::shared_ptr<ReleasedObjects> released_;
+  std::atomic<bool> done_{false};  // written under the mutex, after the result
   mutable absl::Mutex mutex_;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   absl::StatusOr<ps::PullVersions> result_ ABSL_GUARDED_BY(mutex_);

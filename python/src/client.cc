@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -107,23 +108,8 @@ nb::list ToPython(const ps::PullVersions& versions) {
   return result;
 }
 
-// Blocks for a call in slices. The first slice receives responses in this thread, which saves a hand-over
-// between threads; the caller has called PrepareInlinePoll.
-void WaitInThisThread(ps::Client* client, const Call& call) {
-  bool first = true;
-  WaitInSlices(-1, [&](double seconds) {
-    if (std::exchange(first, false)) {
-      Clock* const clock = Clock::Real();
-      const absl::Time end = clock->Now() + absl::Seconds(seconds);
-      client->InlinePoll([&] { return call.finished() || clock->Now() >= end; });
-      return call.finished();
-    }
-    return call.WaitFor(seconds);
-  });
-}
-
-// Receives a call's responses in this thread (ps::Client::PrepareInlinePoll). Made before the call starts, with the
-// GIL; keeps the promise of PrepareInlinePoll if the call is not waited for.
+// Receives a call's responses in the thread that waits for it (ps::Client::PrepareInlinePoll), which saves a hand-over
+// between threads. Made before the call starts; keeps the promise of PrepareInlinePoll if the call is not waited for.
 class InlineWait {
  public:
   explicit InlineWait(ps::Client* client) : client_(client) { client_->PrepareInlinePoll(); }
@@ -131,12 +117,21 @@ class InlineWait {
   ~InlineWait() {
     if (client_ != nullptr) client_->InlinePoll([] { return true; });
   }
-  // Blocks until the call has ended. Called once.
-  void For(const Call& call) { WaitInThisThread(std::exchange(client_, nullptr), call); }
+  // Receives until the call has ended, at most 100 ms. Called once, after the start, without the GIL.
+  void Poll(const Call& call) {
+    Clock* const clock = Clock::Real();
+    const absl::Time end = clock->Now() + absl::Milliseconds(100);
+    std::exchange(client_, nullptr)->InlinePoll([&] { return call.finished() || clock->Now() >= end; });
+  }
 
  private:
   ps::Client* client_;
 };
+
+// Blocks until the call has ended. Requires the GIL.
+void WaitFor(const Call& call) {
+  if (!call.finished()) WaitInSlices(-1, [&](double seconds) { return call.WaitFor(seconds); });
+}
 
 // A connection that a call of Python uses: close() does not destroy it meanwhile. Destroyed with the GIL.
 class ConnectionInUse {
@@ -217,13 +212,13 @@ class PyClient {
     ConnectionInUse connection = Use();
     std::vector<ps::PullPart> parsed = ParsePullParts(parts);
     InlineWait wait(connection.client());
-    const std::shared_ptr<Call> call = StartPull(&connection, step, read_only, std::move(parsed), std::move(keep));
-    wait.For(*call);
+    const std::shared_ptr<Call> call = StartPull(&connection, step, read_only, std::move(parsed), std::move(keep), &wait);
+    WaitFor(*call);
     return ToPython(ValueOrRaise(call->result()));
   }
 
   // The most common pull: ids without bags of one table. Returns the version, or None if an array is not as C++ needs
-  // it and has to be checked and converted in Python.
+  // it and has to be checked and converted in Python. Calls SetPulled.
   nb::object PullRows(uint64_t step, bool read_only, const std::string& table, uint32_t dim, nb::handle ids,
                       nb::handle out) {
     nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> id_array;
@@ -241,11 +236,28 @@ class PyClient {
                      .ids = {reinterpret_cast<const uint64_t*>(id_array.data()), id_array.size()},
                      .rows = rows.data(),
                      .repeats = true});
+    const uint64_t number = NextPull();
     InlineWait wait(connection.client());
     const std::shared_ptr<Call> call =
-        StartPull(&connection, step, read_only, std::move(parts), nb::make_tuple(ids, out));
-    wait.For(*call);
-    return nb::tuple(nb::cast(ValueOrRaise(call->result()).front()));
+        StartPull(&connection, step, read_only, std::move(parts), nb::make_tuple(ids, out), &wait);
+    WaitFor(*call);
+    nb::tuple version(nb::cast(ValueOrRaise(call->result()).front()));
+    SetPulled(table, number, version);
+    return version;
+  }
+
+  // The version of each table's latest pull, for pushes that name none. Pulls are numbered when they start, because
+  // their results may be read in another order. These functions require the GIL, which guards what they use.
+  uint64_t NextPull() { return next_pull_++; }
+  void SetPulled(const std::string& table, uint64_t number, nb::tuple version) {
+    const auto [at, is_new] = pulled_.try_emplace(table, number, version);
+    if (is_new || at->second.first >= number) return;
+    at->second.first = number;
+    std::swap(at->second.second, version);  // the destructor of the old one may run Python code
+  }
+  nb::tuple Pulled(const std::string& table) const {
+    const auto at = pulled_.find(table);
+    return at == pulled_.end() ? nb::tuple() : at->second.second;
   }
 
   // Raises the error of a push that could not be started: then no server has seen anything of it.
@@ -263,9 +275,9 @@ class PyClient {
     PushParts parsed = ParsePushParts(parts);
     InlineWait wait(connection.client());
     const StartedPush push =
-        StartPush(&connection, step, std::move(parsed.parts), OptionsOfPush(learning_rate_factor, batch_share));
+        StartPush(&connection, step, std::move(parsed.parts), OptionsOfPush(learning_rate_factor, batch_share), &wait);
     if (push.started) started();
-    wait.For(*push.call);
+    WaitFor(*push.call);
     RaiseIfError(push.call->result().status());
   }
 
@@ -277,8 +289,8 @@ class PyClient {
   void PullLookup(uint64_t step, bool read_only, std::shared_ptr<BatchLookup> lookup) {
     ConnectionInUse connection = Use();
     InlineWait wait(connection.client());
-    const std::shared_ptr<Call> call = StartLookup(&connection, step, read_only, std::move(lookup));
-    wait.For(*call);
+    const std::shared_ptr<Call> call = StartLookup(&connection, step, read_only, std::move(lookup), &wait);
+    WaitFor(*call);
     RaiseIfError(call->result().status());
   }
   // Raises like StartPush.
@@ -456,8 +468,9 @@ class PyClient {
     return {.learning_rate_factor = learning_rate_factor, .batch_share = batch_share};
   }
 
+  // These start a call, and receive its responses if `wait` is not null.
   std::shared_ptr<Call> StartPull(ConnectionInUse* connection, uint64_t step, bool read_only,
-                                  std::vector<ps::PullPart> parts, nb::object keep) {
+                                  std::vector<ps::PullPart> parts, nb::object keep, InlineWait* wait = nullptr) {
     std::vector<nb::object> kept;
     kept.push_back(std::move(keep));
     auto call = std::make_shared<Call>(std::move(kept), released_);
@@ -468,6 +481,7 @@ class PyClient {
           [under_way = connection->TakeCall(), call](absl::StatusOr<ps::PullVersions> versions) {
             call->Finish(std::move(versions));
           });
+      if (wait != nullptr) wait->Poll(*call);
     }
     RaiseIfInterrupted();
     return call;
@@ -477,7 +491,7 @@ class PyClient {
     bool started;  // false: the call has ended with the error, and no server has seen the push
   };
   StartedPush StartPush(ConnectionInUse* connection, uint64_t step, std::vector<ps::PushPart> parts,
-                        const ps::PushOptions& options) {
+                        const ps::PushOptions& options, InlineWait* wait = nullptr) {
     auto call = std::make_shared<Call>(std::vector<nb::object>(), released_);
     bool started;
     {
@@ -486,12 +500,13 @@ class PyClient {
                                                 [under_way = connection->TakeCall(), call](absl::Status status) {
                                                   Finish(call.get(), std::move(status));
                                                 }) != nullptr;
+      if (wait != nullptr) wait->Poll(*call);
     }
     if (!started) RaiseIfInterrupted();
     return {call, started};
   }
   std::shared_ptr<Call> StartLookup(ConnectionInUse* connection, uint64_t step, bool read_only,
-                                    std::shared_ptr<BatchLookup> lookup) {
+                                    std::shared_ptr<BatchLookup> lookup, InlineWait* wait = nullptr) {
     auto call = std::make_shared<Call>(std::vector<nb::object>(), released_);
     {
       nb::gil_scoped_release release;
@@ -502,6 +517,7 @@ class PyClient {
                                         if (versions.ok()) lookup->SetVersions(*std::move(versions));
                                         Finish(call.get(), versions.status());
                                       });
+      if (wait != nullptr) wait->Poll(*call);
     }
     RaiseIfInterrupted();
     return call;
@@ -517,6 +533,8 @@ class PyClient {
   const int num_servers_;
   std::shared_ptr<Connection> connection_;  // null: closed
   const std::shared_ptr<ReleasedObjects> released_;
+  uint64_t next_pull_ = 0;
+  std::unordered_map<std::string, std::pair<uint64_t, nb::tuple>> pulled_;
 };
 
 ConnectionOptions OptionsOf(double timeout_s, double checkpoint_timeout_s, uint64_t max_bytes_in_flight) {
@@ -575,6 +593,9 @@ void BindClient(nb::module_& module) {
       .def_prop_ro("addresses", &PyClient::addresses)
       .def("pull", &PyClient::Pull)
       .def("pull_rows", &PyClient::PullRows)
+      .def("next_pull", &PyClient::NextPull)
+      .def("set_pulled", &PyClient::SetPulled)
+      .def("pulled", &PyClient::Pulled)
       .def("start_pull", nb::overload_cast<uint64_t, bool, nb::list, nb::object>(&PyClient::StartPull))
       .def("push", &PyClient::Push)
       .def("start_push", nb::overload_cast<uint64_t, nb::list, float, float>(&PyClient::StartPush))

@@ -2,6 +2,7 @@
 // tandem._core: what the Python package needs of Tandem's C++ libraries. The package checks arguments and has the
 // documentation; this module is private to it.
 
+#include "absl/synchronization/mutex.h"
 #include "nanobind/nanobind.h"
 #include "python/src/checkpoint.h"
 #include "python/src/client.h"
@@ -11,6 +12,9 @@
 #include "python/src/rpc.h"
 
 NB_MODULE(_core, module) {
+  // As in the `tandem` program: Debian's absl is built with a check of the order of locks, which takes a global lock
+  // for each of them. This is the package's own copy of absl.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   // Clients and modules in global variables, or in the traceback of an error, live until the interpreter ends,
   // and so do process groups, to which torch refers. That is no bug.
   nanobind::set_leak_warnings(false);

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 import threading
 import weakref
@@ -100,9 +99,6 @@ class Client(Tables, Storage):
         self._session: Any = None  # tandem.nn.session.Session, if modules use this client
         self._dims: dict[str, int] = {}
         self._elements: dict[str, tuple[int, int]] = {}  # of dense tables: the number of elements, and dim
-        # The version of each table's latest pull, with the pull's number: results may be read in another order.
-        self._pulled: dict[str, tuple[int, Version]] = {}
-        self._pulls = itertools.count()
         self._lock = threading.Lock()
         # Held while a push is started whose step is self.step. Reentrant, because a signal handler may push.
         self._step_lock = threading.RLock()
@@ -201,11 +197,9 @@ class Client(Tables, Storage):
         if dim is not None and type(ids) is np.ndarray and ids.ndim == 1 and pooling is None and offsets is None:
             target = np.empty((len(ids), dim), np.float32) if out is None else out
             if type(target) is np.ndarray:
-                number = next(self._pulls)
                 of_step = self.step if step is None else step
                 version = self._core.pull_rows(of_step, read_only or self._read_only, table, dim, ids, target)
                 if version is not None:
-                    self._set_pulled(table, number, version)
                     return target, version
         parts, keep, convert = self._pull_parts(table, ids, out, pooling, offsets)
         return convert(self._core.pull(self.step if step is None else step, read_only or self._read_only, parts, keep))
@@ -229,13 +223,13 @@ class Client(Tables, Storage):
     def _pull_parts(
         self, table: str | Mapping[str, Any], ids: Any, out: Any, pooling: str | None, offsets: Any
     ) -> tuple[list[Any], Any, Callable[[list[Version]], Any]]:
-        number = next(self._pulls)
+        number = self._core.next_pull()
         if isinstance(table, str):
             part, arrays = self._pull_part(table, ids, out, pooling, offsets)
             rows = arrays[1] if out is None else out
 
             def convert_one(versions: list[Version]) -> tuple[Any, Version]:
-                self._set_pulled(table, number, versions[0])
+                self._core.set_pulled(table, number, versions[0])
                 return rows, versions[0]
 
             return [part], arrays, convert_one
@@ -253,15 +247,10 @@ class Client(Tables, Storage):
         def convert(versions: list[Version]) -> tuple[dict[str, Any], dict[str, Version]]:
             named = dict(zip(results, versions))
             for name, version in named.items():
-                self._set_pulled(name, number, version)
+                self._core.set_pulled(name, number, version)
             return results, named
 
         return parts, keep, convert
-
-    def _set_pulled(self, table: str, number: int, version: Version) -> None:
-        with self._lock:
-            if table not in self._pulled or self._pulled[table][0] < number:
-                self._pulled[table] = (number, version)
 
     def _pull_part(self, table: str, ids: Any, out: Any, pooling: str | None, offsets: Any) -> tuple[tuple[Any, ...], Any]:
         dim = self._dims.get(table) or self._dim(table)
@@ -355,7 +344,7 @@ class Client(Tables, Storage):
         code, offsets, rows = _bags(table, ids, pooling, offsets)
         gradients = _arrays.as_rows(gradients, f"gradients of table '{table}'", (rows, dim))
         if version is None:
-            _, version = self._pulled.get(table, (0, ()))
+            version = self._core.pulled(table)
         else:
             self._check_version(table, version)
         # The tuple keeps the arrays alive until the push has copied them.

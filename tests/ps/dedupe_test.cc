@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "base/random.h"
@@ -101,6 +103,39 @@ TEST(DeduperTest, IdsOfOldRunsAreForgottenWhenGenerationsRunOut) {
     ExpectMatchesModel(&deduper, {1, 2, 3, 1});
     ExpectMatchesModel(&deduper, {3, 4, 3});
   }
+}
+
+TEST(DeduperTest, AFewIdsAreNotSampled) {
+  std::vector<uint64_t> ids(Deduper::kMinToSample - 1);
+  std::iota(ids.begin(), ids.end(), 0);
+  EXPECT_TRUE(Deduper().SampleRepeats(ids));
+}
+
+TEST(DeduperTest, ASampleOfDistinctIdsHasNoRepeat) {
+  std::vector<uint64_t> ids(100'000);
+  std::iota(ids.begin(), ids.end(), 0);
+  Deduper deduper;
+  for (const size_t count : {Deduper::kMinToSample, size_t{4096}, ids.size()}) {
+    EXPECT_FALSE(deduper.SampleRepeats(absl::MakeConstSpan(ids).subspan(0, count))) << count;
+  }
+}
+
+TEST(DeduperTest, ASampleFindsIdsThatAppearTwice) {
+  CounterRandom random(/*seed=*/1, /*stream=*/0);
+  for (const size_t count : {Deduper::kMinToSample, size_t{4096}, size_t{100'000}}) {
+    std::vector<uint64_t> ids(count);
+    for (size_t i = 0; i < count; ++i) ids[i] = i / 2;
+    for (size_t i = count; i > 1; --i) std::swap(ids[i - 1], ids[random() % i]);
+    EXPECT_TRUE(Deduper().SampleRepeats(ids)) << count;
+  }
+}
+
+TEST(DeduperTest, ARunAfterASampleIsRight) {
+  std::vector<uint64_t> ids(5000);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = i * 7 % 4999;
+  Deduper deduper;
+  deduper.SampleRepeats(ids);
+  ExpectMatchesModel(&deduper, ids);
 }
 
 }  // namespace

@@ -62,9 +62,9 @@ def optimizer(kind, parameters):
     return {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad}[kind](parameters, lr=0.01)
 
 
-def report(seconds_per_step, samples_per_step):
+def report(seconds_per_step, samples_per_step, **more):
     s = statistics.median(seconds_per_step)
-    print(json.dumps({"samples_per_s": samples_per_step / s, "ms_per_step": s * 1e3}), flush=True)
+    print(json.dumps({"samples_per_s": samples_per_step / s, "ms_per_step": s * 1e3, **more}), flush=True)
 
 
 def local(kind):

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The DLRM of bench/peers/torch_dlrm.py with its embeddings on Tandem's servers and DistributedDataParallel over Tandem.
 
-  tandem run --ps 1 --nproc-per-node 2 bench/python/dlrm.py OPTIMIZER [--depth 2] [--profile FILE]
+  tandem run --ps 1 --nproc-per-node 2 bench/python/dlrm.py OPTIMIZER [--depth 2] [--dense] [--profile FILE]
 
-OPTIMIZER is sgd or adagrad. Rank 0 prints one JSON object, as torch_dlrm.py does. --profile writes a profile of rank 0 (cProfile).
+OPTIMIZER is sgd or adagrad. Rank 0 prints one JSON object, as torch_dlrm.py does. --dense also measures steps of the dense part alone,
+in turns with whole ones, and prints its part of the time as "dense_part". --profile writes a profile of rank 0 (cProfile).
 """
 
 import argparse
 import cProfile
 import itertools
 import os
+import statistics
 import sys
 import time
 
@@ -27,6 +29,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("optimizer", choices=["sgd", "adagrad"])
     parser.add_argument("--depth", type=int, default=2, help="batches whose rows are pulled ahead")
+    parser.add_argument("--dense", action="store_true")
     parser.add_argument("--profile")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -47,7 +50,9 @@ def main():
         data.append({"sparse": {f"t{f}": columns[f] for f in range(peer.FEATURES)}, "dense": dense, "labels": labels})
 
     def step(batch):
-        rows = torch.stack(list(emb(batch["sparse"]).values()), 1)
+        train(batch, emb.stack(batch["sparse"]))
+
+    def train(batch, rows):
         loss = F.binary_cross_entropy_with_logits(model(batch["dense"], rows), batch["labels"])
         dense_optimizer.zero_grad()
         loss.backward()
@@ -61,7 +66,8 @@ def main():
     for _ in range(peer.WARMUP):
         step(next(batches))
     profiler = cProfile.Profile() if args.profile and rank == 0 else None
-    measured = []
+    measured, dense_parts = [], []
+    rows = torch.zeros(peer.BATCH, peer.FEATURES, peer.DIM, requires_grad=True)
     for _ in range(peer.REPEATS):
         dist.barrier()
         begin = time.perf_counter()
@@ -73,8 +79,15 @@ def main():
             profiler.disable()
         dist.barrier()
         measured.append((time.perf_counter() - begin) / steps)
+        if args.dense:
+            begin = time.perf_counter()
+            for i in range(steps):
+                rows.grad = None
+                train(data[i % len(data)], rows)
+            dist.barrier()
+            dense_parts.append((time.perf_counter() - begin) / steps / measured[-1])
     if rank == 0:
-        peer.report(measured, world * peer.BATCH)
+        peer.report(measured, world * peer.BATCH, **({"dense_part": statistics.median(dense_parts)} if dense_parts else {}))
     if profiler:
         profiler.dump_stats(args.profile)
     emb.flush()

@@ -201,7 +201,7 @@ size_t BatchLookup::OutputRows(size_t feature) const {
   return 0;
 }
 
-void BatchLookup::Gather(absl::Span<float* const> outputs) const {
+void BatchLookup::Gather(absl::Span<const OutputArray> outputs) const {
   size_t f = 0;
   for (size_t t = 0; t < rows_.size(); ++t) {
     const LookupTable& table = plan_->tables[t];
@@ -213,23 +213,24 @@ void BatchLookup::Gather(absl::Span<float* const> outputs) const {
 }
 
 void BatchLookup::GatherFeature(const LookupFeature& info, size_t dim, const Rows& rows, const Feature& feature,
-                                float* out) const {
+                                const OutputArray& out) const {
   const uint32_t* const index = rows.index.data() + feature.first;
   const float* const values = rows.values.data();
   const bool weighted = !feature.weights.empty();
   if (info.pooling == v1::NONE || (feature.ends.empty() && feature.length == 1 && !weighted)) {
-    for (size_t i = 0; i < feature.ids; ++i, out += dim) {
+    for (size_t i = 0; i < feature.ids; ++i) {
+      float* const to = out.data + i * out.stride;
       if (index[i] == kPadding) {
-        std::memset(out, 0, dim * sizeof(float));
+        std::memset(to, 0, dim * sizeof(float));
       } else {
-        std::memcpy(out, values + size_t{index[i]} * dim, dim * sizeof(float));
+        std::memcpy(to, values + size_t{index[i]} * dim, dim * sizeof(float));
       }
     }
     return;
   }
   const size_t bags = feature.bags;
   for (size_t b = 0; b < bags; ++b) {
-    float* __restrict const sum = out + b * dim;
+    float* __restrict const sum = out.data + b * out.stride;
     std::fill_n(sum, dim, 0.0f);
     const auto [begin, end] = feature.bag(b);
     size_t count = 0;
@@ -251,7 +252,7 @@ void BatchLookup::GatherFeature(const LookupFeature& info, size_t dim, const Row
   }
 }
 
-void BatchLookup::Scatter(absl::Span<const float* const> gradients, float scale,
+void BatchLookup::Scatter(absl::Span<const OutputGradients> gradients, float scale,
                           absl::Span<float* const> weight_gradients, bool train_rows) {
   absl::MutexLock lock(&mutex_);
   size_t f = 0;
@@ -271,7 +272,7 @@ void BatchLookup::Scatter(absl::Span<const float* const> gradients, float scale,
     }
     for (const LookupFeature& info : table.features) {
       float* const d_weights = weight_gradients.empty() ? nullptr : weight_gradients[f];
-      if (gradients[f] != nullptr) {
+      if (gradients[f].data != nullptr) {
         ScatterFeature(info, table.dim, rows, features_[f], gradients[f], scale,
                        train_rows ? rows.gradients->data() : nullptr, d_weights);
       } else if (d_weights != nullptr) {
@@ -283,14 +284,14 @@ void BatchLookup::Scatter(absl::Span<const float* const> gradients, float scale,
 }
 
 void BatchLookup::ScatterFeature(const LookupFeature& info, size_t dim, const Rows& rows, const Feature& feature,
-                                 const float* d_out, float scale, float* d_rows, float* d_weights) const {
+                                 const OutputGradients& d_out, float scale, float* d_rows, float* d_weights) const {
   const uint32_t* const index = rows.index.data() + feature.first;
   if (d_rows == nullptr && d_weights == nullptr) return;
   if (info.pooling == v1::NONE) {
     if (d_rows == nullptr) return;
     for (size_t i = 0; i < feature.ids; ++i) {
       if (index[i] == kPadding) continue;
-      const float* __restrict const from = d_out + i * dim;
+      const float* __restrict const from = d_out.data + i * d_out.stride;
       float* __restrict const to = d_rows + size_t{index[i]} * dim;
       for (size_t d = 0; d < dim; ++d) to[d] += scale * from[d];
     }
@@ -298,7 +299,7 @@ void BatchLookup::ScatterFeature(const LookupFeature& info, size_t dim, const Ro
   }
   const size_t bags = feature.bags;
   for (size_t b = 0; b < bags; ++b) {
-    const float* __restrict const from = d_out + b * dim;
+    const float* __restrict const from = d_out.data + b * d_out.stride;
     const auto [begin, end] = feature.bag(b);
     float factor = scale;
     if (info.pooling == v1::MEAN) {

@@ -82,13 +82,21 @@ class BatchLookup : public std::enable_shared_from_this<BatchLookup> {
 
   // The rows of a feature's output: its bags, or its ids if it is not pooled.
   size_t OutputRows(size_t feature) const;
-  // Writes the output of each feature, [OutputRows x dim].
-  void Gather(absl::Span<float* const> outputs) const;
-  // Adds gradients of outputs, multiplied by `scale`, to the gradients of rows. `gradients` has an array for
-  // each feature, or null for zeros. `weight_gradients` has an array for each feature, [ids], or null; it
+  // The OutputRows of one feature, or their gradients: row i is data[i * stride, i * stride + dim).
+  struct OutputArray {
+    float* data = nullptr;
+    size_t stride = 0;
+  };
+  // Writes the output of each feature.
+  void Gather(absl::Span<const OutputArray> outputs) const;
+  struct OutputGradients {
+    const float* data = nullptr;  // null: zeros
+    size_t stride = 0;
+  };
+  // Adds gradients of outputs, multiplied by `scale`, to the gradients of rows. `weight_gradients` has an array for each feature, [ids], or null; it
   // receives the gradients of the feature's weights, which `scale` does not multiply. If `rows` is false, only
   // these are computed.
-  void Scatter(absl::Span<const float* const> gradients, float scale, absl::Span<float* const> weight_gradients,
+  void Scatter(absl::Span<const OutputGradients> gradients, float scale, absl::Span<float* const> weight_gradients,
                bool rows);
   // Returns whether all gradients of rows are finite.
   bool GradientsAreFinite() const;
@@ -134,9 +142,10 @@ class BatchLookup : public std::enable_shared_from_this<BatchLookup> {
 
   absl::Status PrepareTable(const LookupTable& table, absl::Span<const FeatureIds> features, Rows* rows,
                             absl::Span<Feature> prepared);
-  void GatherFeature(const LookupFeature& info, size_t dim, const Rows& rows, const Feature& feature, float* out) const;
+  void GatherFeature(const LookupFeature& info, size_t dim, const Rows& rows, const Feature& feature,
+                     const OutputArray& out) const;
   void ScatterFeature(const LookupFeature& info, size_t dim, const Rows& rows, const Feature& feature,
-                      const float* d_out, float scale, float* d_rows, float* d_weights) const;
+                      const OutputGradients& d_out, float scale, float* d_rows, float* d_weights) const;
 
   const std::shared_ptr<const LookupPlan> plan_;
   std::vector<Rows> rows_;         // by table

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "nanobind/stl/pair.h"
 #include "nanobind/stl/shared_ptr.h"
 #include "nanobind/stl/string.h"
 #include "nanobind/stl/vector.h"
@@ -120,16 +121,21 @@ void BindLookup(nb::module_& module) {
              RaiseIfError(status);
            })
       .def("output_rows", &BatchLookup::OutputRows)
+      // Outputs and gradients are (address, stride).
       .def("gather",
-           [](const BatchLookup& lookup, const std::vector<uint64_t>& outputs) {
-             const std::vector<float*> to = Addresses<float>(outputs);
+           [](const BatchLookup& lookup, const std::vector<std::pair<uint64_t, size_t>>& outputs) {
+             std::vector<BatchLookup::OutputArray> to;
+             to.reserve(outputs.size());
+             for (const auto& [address, stride] : outputs) to.push_back({reinterpret_cast<float*>(address), stride});
              nb::gil_scoped_release release;
              lookup.Gather(to);
            })
       .def("scatter",
-           [](BatchLookup& lookup, const std::vector<uint64_t>& gradients, float scale,
+           [](BatchLookup& lookup, const std::vector<std::pair<uint64_t, size_t>>& gradients, float scale,
               const std::vector<uint64_t>& weight_gradients, bool rows) {
-             const std::vector<const float*> from = Addresses<const float>(gradients);
+             std::vector<BatchLookup::OutputGradients> from;
+             from.reserve(gradients.size());
+             for (const auto& [address, stride] : gradients) from.push_back({reinterpret_cast<const float*>(address), stride});
              const std::vector<float*> to = Addresses<float>(weight_gradients);
              nb::gil_scoped_release release;
              lookup.Scatter(from, scale, to, rows);

@@ -101,12 +101,21 @@ class Engine:
 
     # Forward
 
-    def look_up(self, batch: Batch, training: bool, keep: Keep = Keep.BY_GRAPH) -> tuple[Any, list[torch.Tensor]]:
-        """Returns the lookup and the outputs. Blocks until the rows are there."""
+    def look_up(
+        self, batch: Batch, training: bool, keep: Keep = Keep.BY_GRAPH, stacked: bool = False
+    ) -> tuple[Any, list[torch.Tensor]]:
+        """Returns the lookup and the outputs. Blocks until the rows are there.
+
+        stacked: there is one output for all features, as torch.stack(outputs, 1) returns it.
+        """
         request, tensors = self.request(batch)
         lookup = self.session.look_up(self, request, training, keep)
-        outputs = self._outputs(batch)
-        lookup.gather([output.data_ptr() for output in outputs])
+        if stacked:
+            outputs = [self._stacked_output(batch)]
+            parts: Sequence[torch.Tensor] = outputs[0].unbind(1)
+        else:
+            parts = outputs = self._outputs(batch)
+        lookup.gather(_arrays(parts))
         del tensors
         device = batch.ids[0].device if batch.ids else torch.device("cpu")
         if device.type != "cpu":
@@ -165,6 +174,18 @@ class Engine:
         shapes = self.shapes(batch.ids, batch.offsets, batch.ends_are_given)
         return [torch.empty(shape, dtype=torch.float32, device="cpu", pin_memory=pinned) for shape in shapes]
 
+    def _stacked_output(self, batch: Batch) -> torch.Tensor:
+        shapes = self.shapes(batch.ids, batch.offsets, batch.ends_are_given)
+        for shape, feature in zip(shapes, self.features):
+            if shape != shapes[0] or len(shape) != 2:
+                raise InvalidArgumentError(
+                    f"outputs of different shapes cannot be stacked: that of feature '{feature.name}' is {shape}, that of "
+                    f"'{self.features[0].name}' {shapes[0]}; all must be the same [bags, dim]"
+                )
+        pinned = bool(batch.ids) and batch.ids[0].device.type == "cuda"
+        stacked = [shapes[0][0], len(shapes), shapes[0][1]]
+        return torch.empty(stacked, dtype=torch.float32, device="cpu", pin_memory=pinned)
+
     # Backward
 
     def scatter(self, lookup: Any, gradients: Sequence[torch.Tensor | None], weight_sizes: Sequence[int | None]) -> list[torch.Tensor | None]:
@@ -172,13 +193,13 @@ class Engine:
 
         weight_sizes: of each feature, the number of weights that need a gradient, or None.
         """
-        given = [None if g is None else _on_cpu(g, torch.float32) for g in gradients]
+        given = [None if g is None else _rows_on_cpu(g) for g in gradients]
         d_weights = [None if n is None else torch.zeros(n, dtype=torch.float32, device="cpu") for n in weight_sizes]
         scale = self._scale / self.session.gradient_scale()
         any_weights = any(d is not None for d in d_weights)
         trains = self._trains_rows()
         lookup.scatter(
-            [0 if g is None else g.data_ptr() for g in given], scale,
+            _arrays(given), scale,
             [0 if d is None else d.data_ptr() for d in d_weights] if any_weights else [], trains,
         )
         if trains:
@@ -214,13 +235,37 @@ def run(engine: Engine, batch: Batch, training: bool) -> list[torch.Tensor]:
     if not training:
         return engine.look_up(batch, False)[1]
     keep = Keep.BY_GRAPH if torch.is_grad_enabled() else Keep.UNTIL_RECOMPUTED
-    return list(_Lookup.apply(engine.anchor[0], engine, batch, keep, *batch.weights))
+    return list(_Lookup.apply(engine.anchor[0], engine, batch, keep, False, *batch.weights))
+
+
+def run_stacked(engine: Engine, batch: Batch, training: bool) -> torch.Tensor:
+    """Returns the outputs of all features, stacked along dimension 1."""
+    if torch.compiler.is_compiling():
+        return torch.stack(run(engine, batch, training), 1)
+    if not training:
+        return engine.look_up(batch, False, stacked=True)[1][0]
+    keep = Keep.BY_GRAPH if torch.is_grad_enabled() else Keep.UNTIL_RECOMPUTED
+    (output,) = _Lookup.apply(engine.anchor[0], engine, batch, keep, True, *batch.weights)
+    return output
+
+
+def _arrays(tensors: Sequence[torch.Tensor | None]) -> list[tuple[int, int]]:
+    """Returns the address of each tensor and the distance of its rows; None is (0, 0)."""
+    return [(0, 0) if t is None else (t.data_ptr(), t.stride(0) if t.dim() == 2 else t.shape[-1]) for t in tensors]
 
 
 def _on_cpu(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if tensor.is_cpu and tensor.dtype == dtype and tensor.is_contiguous():
         return tensor
     return tensor.detach().to(device="cpu", dtype=dtype).contiguous()
+
+
+def _rows_on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor whose rows, along its last dimension, are contiguous and evenly spaced."""
+    # torch.stack() and torch.cat() hand out such gradients of their parts.
+    if tensor.dim() == 2 and tensor.stride(1) == 1 and tensor.is_cpu and tensor.dtype == torch.float32:
+        return tensor
+    return _on_cpu(tensor, torch.float32)
 
 
 def check_ids(ids: Any, what: str) -> torch.Tensor:
@@ -236,9 +281,11 @@ def check_ids(ids: Any, what: str) -> torch.Tensor:
 
 class _Lookup(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, anchor: torch.Tensor, engine: Engine, batch: Batch, keep: Keep, *weights: torch.Tensor | None) -> Any:
-        lookup, outputs = engine.look_up(batch, True, keep)
-        ctx.engine, ctx.lookup = engine, lookup
+    def forward(
+        ctx: Any, anchor: torch.Tensor, engine: Engine, batch: Batch, keep: Keep, stacked: bool, *weights: torch.Tensor | None
+    ) -> Any:
+        lookup, outputs = engine.look_up(batch, True, keep, stacked)
+        ctx.engine, ctx.lookup, ctx.stacked = engine, lookup, stacked
         ctx.weights = [(None, None) if w is None or not w.requires_grad else (w.numel(), w) for w in weights]
         ctx.set_materialize_grads(False)
         return tuple(outputs)
@@ -246,9 +293,11 @@ class _Lookup(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+        if ctx.stacked:
+            gradients = (None,) * len(ctx.weights) if gradients[0] is None else gradients[0].unbind(1)
         d_weights = ctx.engine.scatter(ctx.lookup, gradients, [n for n, _ in ctx.weights])
         shaped = [None if d is None else d.to(w.device, w.dtype).view(w.shape) for d, (_, w) in zip(d_weights, ctx.weights)]
-        return (None, None, None, None, *shaped)
+        return (None, None, None, None, None, *shaped)
 
 
 # Compiled graphs. Operators have tensors and numbers as arguments: an engine is its number, and a lookup is a tensor over memory

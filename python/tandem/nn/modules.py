@@ -13,7 +13,7 @@ from tandem._kinds import Kind
 from tandem.client import Client
 from tandem.errors import InvalidArgumentError
 from tandem.nn import replicated
-from tandem.nn.engine import Batch, Engine, Feature, check_ids, check_names, features_of, run
+from tandem.nn.engine import Batch, Engine, Feature, check_ids, check_names, features_of, run, run_stacked
 from tandem.nn.table import Table
 
 
@@ -172,6 +172,15 @@ class EmbeddingCollection(_Module):
 
     def forward(self, features: Any) -> dict[str, torch.Tensor]:
         return self._outputs(features)
+
+    def stack(self, features: Any) -> torch.Tensor:
+        """Returns the outputs of all features in one tensor, [B, features, dim], in the order of the tables.
+
+        It is torch.stack(list(self(features).values()), 1) without the copies. All features have the same dim and number of bags.
+        """
+        if self._copied or not self._engine.features:
+            return torch.stack(list(self(features).values()), 1)
+        return run_stacked(self._engine, self._batch(features, self._engine.features), self._trains)
 
     def _batch(self, arguments: Any, features: Sequence[Feature]) -> Batch:
         if isinstance(arguments, Mapping):

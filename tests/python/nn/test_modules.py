@@ -119,6 +119,27 @@ class TestResults:
         assert client.pull("user", [1, 2], read_only=True)[0][:, 0].tolist() == [-1.0, 0.0]
         assert client.pull("item", [9], read_only=True)[0].tolist() == [[3.0, 3.0]]
 
+    def test_stacked_outputs_and_their_updates_are_those_of_torch_stack(self, client):
+        rows = []
+        for name in ("separate", "stacked"):
+            first = table(f"{name}-a", features=["x", "y"], pooling="sum", seed=1)
+            second = table(f"{name}-b", features=["z"], pooling="mean", seed=2)
+            emb = tandem.nn.EmbeddingCollection([first, second], client)
+            bags = (torch.tensor([1, 2, 9]), torch.tensor([0, 2, 2, 3]))
+            ids = {"x": torch.tensor([1, 2, 3]), "y": torch.tensor([[1, 4], [5, 5], [6, 7]]), "z": bags}
+            out = emb.stack(ids) if name == "stacked" else torch.stack(list(emb(ids).values()), 1)
+            assert out.shape[:2] == (3, 3)
+            (out * torch.arange(out.numel()).view(out.shape)).sum().backward()
+            emb.flush()
+            rows.append([out.detach().numpy(), rows_of(client, f"{name}-a"), rows_of(client, f"{name}-b"), emb.eval().stack(ids).numpy()])
+        for separate, stacked in zip(*rows):
+            np.testing.assert_array_equal(separate, stacked)
+
+    def test_an_output_of_another_shape_cannot_be_stacked(self, client):
+        emb = tandem.nn.EmbeddingCollection([table("a", features=["x"]), table("b", features=["y"])], client)
+        with pytest.raises(tandem.errors.InvalidArgumentError, match=r"feature 'y' is \[3, 8\], that of 'x' \[2, 8\]"):
+            emb.stack({"x": torch.tensor([1, 2]), "y": torch.tensor([1, 2, 3])})
+
     def test_a_keyed_jaggedtensor_is_accepted_by_its_methods(self, client):
         class Jagged:
             def keys(self):

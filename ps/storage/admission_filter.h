@@ -19,10 +19,11 @@ namespace tandem::ps {
 // Functions with a `bucket` require its lock, exclusively unless they are const.
 class AdmissionFilter {
  public:
-  AdmissionFilter(std::unique_ptr<Admission> policy, uint64_t seed, uint32_t num_buckets)
+  // `pulls_create` false: pulls create no rows, whatever the policy says.
+  AdmissionFilter(std::unique_ptr<Admission> policy, uint64_t seed, uint32_t num_buckets, bool pulls_create)
       : policy_(std::move(policy)),
         seed_(seed),
-        at_pull_(policy_->at_pull()),
+        at_pull_(pulls_create && policy_->at_pull()),
         counter_bytes_(policy_->counter_bytes(num_buckets)),
         counters_(counter_bytes_ > 0 ? num_buckets : 0) {}
 

@@ -32,7 +32,7 @@ std::optional<uint64_t> DenseRowsOf(const v1::TableConfig& config) {
 BucketedStorage::BucketedStorage(const v1::TableConfig& config, uint32_t num_buckets, Policies policies)
     : optimizer_(std::move(policies.optimizer)),
       buckets_(LayoutOf(config, *optimizer_, policies.eviction.get()), num_buckets, config.byte_budget()),
-      admission_(std::move(policies.admission), config.seed(), num_buckets),
+      admission_(std::move(policies.admission), config.seed(), num_buckets, policies.pulls_create),
       creator_(&buckets_, std::move(policies.initializer), optimizer_.get(), &admission_, &scratch_pool_,
                config.seed(), DenseRowsOf(config)),
       gatherer_(&buckets_, /*spills=*/policies.tier != nullptr),
@@ -267,7 +267,8 @@ void BucketedStorage::Clear() {
 
 std::unique_ptr<TableStorage> TableStorage::Create(const v1::TableConfig& config, uint32_t num_buckets,
                                                    absl::FunctionRef<bool(uint32_t bucket)> owns,
-                                                   std::unique_ptr<ColdTier> tier) {
+                                                   std::unique_ptr<ColdTier> tier,
+                                                   RowsComeFrom rows_come_from) {
   TANDEM_CHECK(config.spill() == (tier != nullptr));
   TANDEM_CHECK(num_buckets > 0 && (num_buckets & (num_buckets - 1)) == 0);
   absl::StatusOr<std::unique_ptr<Optimizer>> optimizer = MakeOptimizer(config.optimizer());
@@ -281,7 +282,8 @@ std::unique_ptr<TableStorage> TableStorage::Create(const v1::TableConfig& config
   auto storage = std::make_unique<BucketedStorage>(
       config, num_buckets,
       BucketedStorage::Policies{*std::move(optimizer), *std::move(initializer), *std::move(admission),
-                                *std::move(eviction), std::move(tier)});
+                                *std::move(eviction), std::move(tier),
+                                rows_come_from == RowsComeFrom::kAdmission});
   storage->CreateDenseRows(owns);
   return storage;
 }

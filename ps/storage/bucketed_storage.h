@@ -50,6 +50,7 @@ class BucketedStorage : public TableStorage {
     std::unique_ptr<Admission> admission;
     std::unique_ptr<Eviction> eviction;  // may be nullptr
     std::unique_ptr<ColdTier> tier;      // nullptr: evicted rows are erased
+    bool pulls_create = true;            // false: pulls create no rows, whatever admission says
   };
   BucketedStorage(const v1::TableConfig& config, uint32_t num_buckets, Policies policies);
 

@@ -76,6 +76,15 @@ struct StorageStatistics {
   uint64_t failed_spills = 0;  // failed writes, each of which left rows in memory beyond the budget
 };
 
+// Says what creates the rows of an EMBEDDING table.
+enum class RowsComeFrom {
+  // As the table's admission says: pulls create rows if it admits every id, otherwise pushes do.
+  kAdmission,
+  // Pushes only, of the ids that are admitted. A server that logs pushes and not pulls then has the same rows
+  // after a restart, and no gradient of a row that only a pull had created is lost.
+  kPushes,
+};
+
 // The rows of one table. Thread-safe. Calls block for locks and, in tables with `spill`, for the disk.
 class TableStorage {
  public:
@@ -86,7 +95,8 @@ class TableStorage {
   // table behaves as if its memory were unlimited.
   static std::unique_ptr<TableStorage> Create(const v1::TableConfig& config, uint32_t num_buckets,
                                               absl::FunctionRef<bool(uint32_t bucket)> owns,
-                                              std::unique_ptr<ColdTier> tier = nullptr);
+                                              std::unique_ptr<ColdTier> tier = nullptr,
+                                              RowsComeFrom rows_come_from = RowsComeFrom::kAdmission);
   virtual ~TableStorage() = default;
 
   // Reads embeddings: writes row ids[i] to out[i * dim, (i+1) * dim). Ids may repeat.

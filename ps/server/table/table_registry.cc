@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<TableStorage>> TableRegistry::NewStorage(const v1
   return TableStorage::Create(
       config, shard_map().num_buckets(),
       [this](uint32_t bucket) { return shard_map().OwnerOfBucket(bucket) == options_.server; },
-      std::move(tier));
+      std::move(tier), options_.durable ? RowsComeFrom::kPushes : RowsComeFrom::kAdmission);
 }
 
 std::shared_ptr<ServerTable> TableRegistry::NewTable(v1::TableConfig config,

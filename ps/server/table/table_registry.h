@@ -35,6 +35,8 @@ class TableRegistry {
     // Rows on disk; must outlive the tables. nullptr: tables with `spill` are refused.
     std::shared_ptr<ColdStore> cold_store;
     uint64_t max_memory_bytes = 0;  // of all tables; 0: no limit
+    // Rows are created by pushes, never by pulls (TableStorage::Create).
+    bool durable = false;
   };
   explicit TableRegistry(Options options) : options_(std::move(options)) {}
 

@@ -131,6 +131,11 @@ absl::StatusOr<v1::SaveCheckpointResponse> CheckpointService::Save(const std::st
     for (const auto& table : tables_.All()) {
       v1::TableFileHeader header;
       table->Flush();
+      if (table->config().update_mode().kind() == v1::UpdateMode::GBA) {
+        v1::FlushRequest flush;
+        flush.set_table(table->name());
+        requests_.LogChange(RecordKind::kFlush, flush);
+      }
       TANDEM_RETURN_IF_ERROR(table->Describe(&header));
       const std::shared_ptr<TableStorage> storage = table->storage();
       header.set_server_index(server_);
@@ -242,7 +247,7 @@ absl::StatusOr<v1::LoadCheckpointResponse> CheckpointService::LoadTables(const s
       tables_.Add(one.table);
     }
     requests_.RestoreFences(fences, same_servers);
-    return absl::OkStatus();
+    return after_load_ ? after_load_() : absl::OkStatus();
   }));
   return response;
 }

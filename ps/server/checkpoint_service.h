@@ -4,7 +4,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -32,6 +34,10 @@ class CheckpointService {
         stopping_(*stopping),
         server_(tables->server()),
         shard_map_(tables->shard_map()) {}
+
+  // `after_load` runs in Load, between pushes, once the new storage is installed; its error becomes that of
+  // Load. Durable servers take a snapshot there, because their log does not lead to the loaded tables.
+  void set_after_load(std::function<absl::Status()> after_load) { after_load_ = std::move(after_load); }
 
   // Writes one file for each table into `directory`, which must exist, and syncs the directory. Returns the
   // files' names and their total size in bytes. First applies what GBA tables have accumulated. Pushes that
@@ -69,6 +75,7 @@ class CheckpointService {
   const std::atomic<bool>& stopping_;
   const uint32_t server_;
   const ShardMap& shard_map_;
+  std::function<absl::Status()> after_load_;
 };
 
 }  // namespace tandem::ps

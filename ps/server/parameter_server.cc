@@ -18,6 +18,7 @@
 #include "base/ipc/futex.h"
 #include "base/status.h"
 #include "ps/server/checkpoint_service.h"
+#include "ps/server/durability.h"
 #include "ps/server/helper_threads.h"
 #include "ps/server/push_fence.h"
 #include "ps/server/request_handler.h"
@@ -47,7 +48,9 @@ class ParameterServer::Impl {
   explicit Impl(const ParameterServerOptions& options);
   ~Impl() { Stop(); }
 
+  absl::Status Recover();
   rpc::Service MakeService();
+  rpc::Service MakeDurabilityService();
   void Stop();
   size_t parked_calls() const { return requests_.deferred_calls(); }
 
@@ -59,6 +62,7 @@ class ParameterServer::Impl {
   absl::StatusOr<v1::SetUpdateModeResponse> SetUpdateMode(const v1::SetUpdateModeRequest& request);
   absl::StatusOr<v1::FlushResponse> Flush(const std::string& name);
   absl::StatusOr<v1::RegisterResponse> Register(const v1::RegisterRequest& request);
+  absl::StatusOr<v1::DurabilityInfo> GetDurability() const;
   // Runs `body` with a path of the directory that the client has named, if it lies below
   // ParameterServerOptions::checkpoint_root. Errors name the directory as the client did.
   template <typename Response>
@@ -67,6 +71,10 @@ class ParameterServer::Impl {
       absl::FunctionRef<absl::StatusOr<Response>(const std::string& path)> body) const;
   // Returns a handler that refuses callers of no job (ParameterServerOptions::members_only).
   rpc::Method ForMembers(rpc::Method method) const;
+
+  // Replies once everything that was logged is durable; at once if `response` is an error.
+  template <typename Response>
+  void ReplyWhenDurable(const rpc::Reply<Response>& reply, absl::StatusOr<Response> response);
 
   // Returns a handler whose body runs on the background thread. A request that names a worker must come from
   // that worker (CheckWorker).
@@ -80,6 +88,8 @@ class ParameterServer::Impl {
   HelperThreads helpers_;
   std::atomic<bool> stopping_{false};
   TableRegistry tables_;
+  // Before the handler of requests, whose deferred pushes hold space of its log. nullptr: not durable.
+  std::unique_ptr<Durability> durability_;
   RequestHandler requests_;
   CheckpointService checkpoints_;
   RowStatesService row_states_;
@@ -91,7 +101,9 @@ class ParameterServer::Impl {
 ParameterServer::ParameterServer(const ParameterServerOptions& options)
     : impl_(std::make_unique<Impl>(options)) {}
 ParameterServer::~ParameterServer() = default;
+absl::Status ParameterServer::Recover() { return impl_->Recover(); }
 rpc::Service ParameterServer::service() { return impl_->MakeService(); }
+rpc::Service ParameterServer::durability_service() { return impl_->MakeDurabilityService(); }
 void ParameterServer::Stop() { impl_->Stop(); }
 size_t ParameterServer::parked_calls() const { return impl_->parked_calls(); }
 
@@ -105,19 +117,46 @@ ParameterServer::Impl::Impl(const ParameterServerOptions& options)
                .buffers = &buffers_,
                .helpers = &helpers_,
                .cold_store = options.cold_store,
-               .max_memory_bytes = options.max_memory_bytes}),
+               .max_memory_bytes = options.max_memory_bytes,
+               .durable = !options.durability.directory.empty()}),
       requests_(options_, &tables_, &buffers_, &stopping_),
       checkpoints_(&tables_, &requests_, &stopping_),
       row_states_(&tables_, &requests_),
       background_(1) {
   TANDEM_CHECK(options.index < options.num_servers);
+  if (options.durability.directory.empty()) return;
+  const auto registered = [this] {
+    absl::MutexLock lock(&registered_mutex_);
+    return registered_;
+  };
+  const auto restore_registered = [this](const std::string& name, uint32_t rank) {
+    absl::MutexLock lock(&registered_mutex_);
+    registered_[name] = rank;
+  };
+  durability_ = std::make_unique<Durability>(options_.durability,
+                                             Durability::Server{.tables = &tables_,
+                                                                .requests = &requests_,
+                                                                .row_states = &row_states_,
+                                                                .registered = registered,
+                                                                .restore_registered = restore_registered,
+                                                                .background = &background_,
+                                                                .stopping = &stopping_});
+}
+
+absl::Status ParameterServer::Impl::Recover() {
+  if (durability_ == nullptr) return absl::OkStatus();
+  TANDEM_RETURN_IF_ERROR(Annotate(durability_->Recover(), absl::StrCat("server ", options_.index)));
+  requests_.SetLog(durability_->log());
+  checkpoints_.set_after_load([this] { return durability_->SnapshotNow(); });
+  return absl::OkStatus();
 }
 
 void ParameterServer::Impl::Stop() {
   stopping_ = true;
   // Deferred calls are finished first, whatever the background thread does; what that thread still releases
-  // runs on it.
+  // runs on it. That thread may wait for the log.
   requests_.Stop();
+  if (durability_ != nullptr) durability_->Stop();
   background_.Stop();
 }
 
@@ -139,6 +178,28 @@ rpc::Handler ParameterServer::Impl::Background(std::function<absl::StatusOr<Resp
         });
         if (!posted) reply(absl::UnavailableError("the parameter server has stopped"));
       });
+}
+
+template <typename Response>
+void ParameterServer::Impl::ReplyWhenDurable(const rpc::Reply<Response>& reply,
+                                             absl::StatusOr<Response> response) {
+  if (!response.ok()) return reply(std::move(response));
+  requests_.WhenDurable([reply, response = *std::move(response)](const absl::Status& durable) {
+    durable.ok() ? reply(response) : reply(durable);
+  });
+}
+
+rpc::Service ParameterServer::Impl::MakeDurabilityService() {
+  rpc::Service service;
+  service.name = "tandem.v1.Durability";
+  service.methods = {
+      {"GetDurability", rpc::ProtoHandler<v1::GetDurabilityRequest, v1::DurabilityInfo>(
+                            [this](const v1::GetDurabilityRequest&) { return GetDurability(); })}};
+  return service;
+}
+
+absl::StatusOr<v1::DurabilityInfo> ParameterServer::Impl::GetDurability() const {
+  return durability_ == nullptr ? v1::DurabilityInfo() : durability_->Info();
 }
 
 rpc::Service ParameterServer::Impl::MakeService() {
@@ -166,7 +227,7 @@ rpc::Service ParameterServer::Impl::MakeService() {
                   const rpc::Reply<v1::StartPushEpochResponse>& reply) {
              absl::Status itself = CheckWorker(call->caller(), request.worker(), "a push epoch");
              if (!itself.ok()) return reply(std::move(itself));
-             reply(requests_.StartPushEpoch(request));
+             ReplyWhenDurable(reply, requests_.StartPushEpoch(request));
            })},
       {"SaveCheckpoint", Background<v1::SaveCheckpointRequest, v1::SaveCheckpointResponse>(
                              [this](const v1::SaveCheckpointRequest& request) {
@@ -194,8 +255,11 @@ rpc::Service ParameterServer::Impl::MakeService() {
       // A bucket may have millions of rows; the threads that serve pulls do not wait for it.
       {"ScanRows", Background<v1::ScanRowsRequest, v1::ScanRowsResponse>(
                        [this](const v1::ScanRowsRequest& request) { return row_states_.Scan(request); })},
-      {"Register", rpc::ProtoHandler<v1::RegisterRequest, v1::RegisterResponse>(
-                       [this](const v1::RegisterRequest& request) { return Register(request); })},
+      {"Register", rpc::AsyncProtoHandler<v1::RegisterRequest, v1::RegisterResponse>(
+                       [this](std::shared_ptr<rpc::ServerCall>, const v1::RegisterRequest& request,
+                              const rpc::Reply<v1::RegisterResponse>& reply) {
+                         ReplyWhenDurable(reply, Register(request));
+                       })},
   };
   for (rpc::Method& method : service.methods) {
     // Pulls are checked where it is known whether they only read.
@@ -261,6 +325,10 @@ absl::StatusOr<v1::RegisterResponse> ParameterServer::Impl::Register(const v1::R
       }
       const uint32_t rank = options_.first_free_rank + static_cast<uint32_t>(registered_.size());
       found = registered_.emplace(request.name(), rank).first;
+      v1::LogRegister record;
+      record.set_name(request.name());
+      record.set_rank(rank);
+      requests_.LogChange(RecordKind::kRegister, record);
     }
     response.set_worker(found->second);
   }
@@ -269,7 +337,22 @@ absl::StatusOr<v1::RegisterResponse> ParameterServer::Impl::Register(const v1::R
 
 absl::StatusOr<v1::CreateTableResponse> ParameterServer::Impl::CreateTable(
     const v1::CreateTableRequest& request) {
-  TANDEM_RETURN_IF_ERROR(tables_.Create(request.config()));
+  // Every worker creates every table; only the first time changes something.
+  if (durability_ == nullptr || tables_.Find(request.config().name()).ok()) {
+    TANDEM_RETURN_IF_ERROR(tables_.Create(request.config()));
+  } else {
+    // No push may use the table before the log has it.
+    TANDEM_RETURN_IF_ERROR(requests_.BetweenPushes([&](RequestHandler::Waiters*) -> absl::Status {
+      TANDEM_RETURN_IF_ERROR(tables_.Create(request.config()));
+      TANDEM_ASSIGN_OR_RETURN(const auto table, tables_.Find(request.config().name()));
+      v1::LogCreateTable record;
+      *record.mutable_config() = request.config();
+      record.set_generation(table->generation());
+      requests_.LogChange(RecordKind::kCreateTable, record);
+      return absl::OkStatus();
+    }));
+  }
+  TANDEM_RETURN_IF_ERROR(requests_.AwaitDurable());
   return v1::CreateTableResponse();
 }
 
@@ -307,8 +390,12 @@ absl::StatusOr<v1::FlushResponse> ParameterServer::Impl::Flush(const std::string
   TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<ServerTable> table, tables_.Find(name));
   TANDEM_RETURN_IF_ERROR(requests_.BetweenPushes([&](RequestHandler::Waiters*) {
     table->Flush();
+    v1::FlushRequest record;
+    record.set_table(name);
+    requests_.LogChange(RecordKind::kFlush, record);
     return absl::OkStatus();
   }));
+  TANDEM_RETURN_IF_ERROR(requests_.AwaitDurable());
   return v1::FlushResponse();
 }
 
@@ -322,9 +409,11 @@ absl::StatusOr<v1::SetUpdateModeResponse> ParameterServer::Impl::SetUpdateMode(
   TANDEM_RETURN_IF_ERROR(
       Annotate(ValidateUpdateMode(request.update_mode()), absl::StrCat("table '", table->name(), "'")));
   TANDEM_RETURN_IF_ERROR(requests_.BetweenPushes([&](RequestHandler::Waiters* released) {
+    requests_.LogChange(RecordKind::kChangeMode, request);
     table->SetUpdateMode(request.update_mode(), released);
     return absl::OkStatus();
   }));
+  TANDEM_RETURN_IF_ERROR(requests_.AwaitDurable());
   return v1::SetUpdateModeResponse();
 }
 

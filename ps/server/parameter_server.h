@@ -26,6 +26,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "ps/shard_map.h"
@@ -34,6 +35,30 @@
 #include "rpc/service.h"
 
 namespace tandem::ps {
+
+class FileSystem;
+
+// A server that logs what changes its tables, and comes back with it (docs/durability.md).
+struct DurabilityOptions {
+  // The directory of this server's log and snapshots, on a local disk; created if it is missing. "": the
+  // server is not durable.
+  std::string directory;
+  // True: a push is acknowledged when its record is on the disk. False: when the kernel has it, so that it
+  // survives the process but not the machine.
+  bool sync = true;
+  // Goes on with what is left of a log that is damaged, or that was not synced before the machine was started
+  // again. Acknowledged pushes may be lost.
+  bool accept_loss = false;
+  uint64_t snapshot_bytes = uint64_t{1} << 30;     // of log after which a snapshot truncates it
+  uint64_t segment_bytes = uint64_t{64} << 20;     // of a file of the log
+  uint64_t max_queued_bytes = uint64_t{64} << 20;  // of records that are not written yet; later pushes wait
+  // Runs once if the log has failed (a disk error): the server acknowledges nothing any more, and its process
+  // should end.
+  std::function<void(const absl::Status&)> on_failure;
+  // Tests pass another file system, whose directory exists and is not locked, and the id of another boot.
+  FileSystem* files = nullptr;
+  std::string boot_id;
+};
 
 struct ParameterServerOptions {
   uint32_t index = 0;  // index of this server, < num_servers
@@ -58,6 +83,7 @@ struct ParameterServerOptions {
   // Returns the run id and the epoch with which callers must connect, for Register. nullptr: none.
   std::function<rpc::Caller()> job;
   uint32_t first_free_rank = 0;  // the first rank that Register gives
+  DurabilityOptions durability;
 };
 
 // Thread-safe.
@@ -67,8 +93,15 @@ class ParameterServer {
   // Calls Stop. No handler of service() may be running.
   ~ParameterServer();
 
-  // Returns the service. Its handlers refer to this object, which must outlive them.
+  // Brings back what the server's log holds (ParameterServerOptions::durability). Must be called once before
+  // the server serves if it is durable; otherwise does nothing. Blocks on the disk, without a deadline.
+  // Errors are those of Durability::Recover; the server must then be destroyed.
+  absl::Status Recover();
+
+  // Return the services ParameterServer and Durability. Their handlers refer to this object, which must
+  // outlive them.
   rpc::Service service();
+  rpc::Service durability_service();
 
   // Finishes all deferred calls with Cancelled, refuses later pulls and pushes with Unavailable, ends
   // background work (a checkpoint that is being written is abandoned) and joins all threads. Blocks.

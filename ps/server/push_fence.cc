@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "tandem/v1/durability.pb.h"
 
 namespace tandem::ps {
 
@@ -76,12 +77,23 @@ absl::StatusOr<uint64_t> PushFence::StartEpoch(uint32_t worker, uint64_t at_leas
   }
   const uint64_t epoch = std::max(at_least, newest + 1);
   fences_[worker] = Fence{.epoch = epoch};
-  if (token != 0) {
-    std::deque<Started>& started = started_[worker];
-    started.push_back({token, epoch});
-    if (started.size() > kKnownTokens) started.pop_front();
-  }
+  RememberToken(worker, epoch, token);
   return epoch;
+}
+
+void PushFence::RememberToken(uint32_t worker, uint64_t epoch, uint64_t token) {
+  if (token == 0) return;
+  std::deque<Started>& started = started_[worker];
+  for (const Started& one : started) {
+    if (one.token == token) return;
+  }
+  started.push_back({token, epoch});
+  if (started.size() > kKnownTokens) started.pop_front();
+}
+
+void PushFence::RepeatStart(uint32_t worker, uint64_t epoch, uint64_t token) {
+  RememberToken(worker, epoch, token);
+  if (epoch > Newest(worker)) fences_[worker] = Fence{.epoch = epoch};
 }
 
 uint64_t PushFence::Newest(uint32_t worker) const {
@@ -129,6 +141,49 @@ void PushFence::RestoreEpochsOnly(const std::vector<v1::WorkerFence>& fences) {
     Fence& fence = fences_[from.worker()];
     fence.epoch = std::max(fence.epoch, from.epoch());
     fence.closed = true;
+  }
+}
+
+v1::PushFenceState PushFence::SaveState() const {
+  v1::PushFenceState state;
+  for (const v1::WorkerFence& saved : Save()) {
+    const Fence& fence = fences_.at(saved.worker());
+    v1::PushFenceState::Fence* to = state.add_fences();
+    *to->mutable_taken() = saved;
+    to->set_restored(fence.restored);
+    to->set_closed(fence.closed);
+  }
+  for (const auto& [worker, epoch] : newest_) {
+    v1::PushFenceState::Newest* to = state.add_newest();
+    to->set_worker(worker);
+    to->set_epoch(epoch);
+  }
+  for (const auto& [worker, started] : started_) {
+    for (const Started& one : started) {
+      v1::LogStartEpoch* to = state.add_started();
+      to->set_worker(worker);
+      to->set_epoch(one.epoch);
+      to->set_token(one.token);
+    }
+  }
+  return state;
+}
+
+void PushFence::RestoreState(const v1::PushFenceState& state) {
+  fences_.clear();
+  newest_.clear();
+  started_.clear();
+  for (const v1::PushFenceState::Fence& from : state.fences()) {
+    Fence& fence = fences_[from.taken().worker()];
+    fence.epoch = from.taken().epoch();
+    fence.low = from.taken().sequence();
+    fence.above.insert(from.taken().above().begin(), from.taken().above().end());
+    fence.restored = from.restored();
+    fence.closed = from.closed();
+  }
+  for (const v1::PushFenceState::Newest& from : state.newest()) newest_[from.worker()] = from.epoch();
+  for (const v1::LogStartEpoch& from : state.started()) {
+    RememberToken(from.worker(), from.epoch(), from.token());
   }
 }
 

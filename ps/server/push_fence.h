@@ -12,6 +12,10 @@
 #include "absl/status/statusor.h"
 #include "tandem/v1/checkpoint.pb.h"
 
+namespace tandem::v1 {
+class PushFenceState;
+}
+
 namespace tandem::ps {
 
 namespace v1 = ::tandem::v1;
@@ -53,6 +57,14 @@ class PushFence {
   // nothing here. From now on each worker must push with an epoch above its saved one.
   void RestoreEpochsOnly(const std::vector<v1::WorkerFence>& fences);
 
+  // Durable servers: save and restore everything, as if the server had lived on. In contrast to Restore, a
+  // repeated push of sequence 1 is still known as a duplicate.
+  v1::PushFenceState SaveState() const;
+  void RestoreState(const v1::PushFenceState& state);
+  // Repeats a call of StartEpoch that returned `epoch`. Does nothing if the worker has pushed with that epoch
+  // or a later one.
+  void RepeatStart(uint32_t worker, uint64_t epoch, uint64_t token);
+
  private:
   struct Fence {
     uint64_t epoch = 0;
@@ -65,6 +77,7 @@ class PushFence {
   // Returns the newest epoch of the worker that this server has seen; 0 if it has seen none.
   uint64_t Newest(uint32_t worker) const;
   void RememberEpochs();
+  void RememberToken(uint32_t worker, uint64_t epoch, uint64_t token);
 
   std::map<uint32_t, Fence> fences_;
   std::map<uint32_t, uint64_t> newest_;  // epochs from before the last Restore, by worker

@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "base/status.h"
 #include "ps/trace_kinds.h"
+#include "tandem/v1/durability.pb.h"
 
 namespace tandem::ps {
 namespace {
@@ -113,6 +114,13 @@ absl::StatusOr<v1::StartPushEpochResponse> RequestHandler::StartPushEpoch(
   TANDEM_ASSIGN_OR_RETURN(const uint64_t epoch,
                           fences_.StartEpoch(request.worker(), request.at_least(), request.token()));
   response.set_epoch(epoch);
+  if (log_ != nullptr) {
+    v1::LogStartEpoch record;
+    record.set_worker(request.worker());
+    record.set_epoch(epoch);
+    record.set_token(request.token());
+    LogChange(RecordKind::kStartEpoch, record);
+  }
   return response;
 }
 
@@ -191,16 +199,52 @@ absl::Status RequestHandler::CheckMember(const rpc::Caller& caller, absl::string
 }
 
 void RequestHandler::HandlePush(std::shared_ptr<rpc::ServerCall> call) {
-  StartPush(std::move(call), TableCounters::Clock::now());
+  PendingPush push{.call = std::move(call), .arrived = TableCounters::Clock::now(), .log_space = nullptr};
+  if (log_ != nullptr) {
+    push.log_space = log_->TakeSpace(push.call->request().size());
+    if (push.log_space == nullptr) return AwaitLogSpace(std::move(push));
+  }
+  StartPush(std::move(push));
 }
 
-void RequestHandler::StartPush(std::shared_ptr<rpc::ServerCall> call, TimePoint arrived) {
-  if (stopping_) return call->Finish(Stopped());
-  if (!gate_.TryEnter()) return DeferPush(std::move(call), arrived);
-  RunPush(call, arrived);
+void RequestHandler::AwaitLogSpace(PendingPush push) {
+  const uint64_t bytes = push.call->request().size();
+  // The client repeats the push, which another error would end.
+  if (absl::Status status = CheckDeferredBytes(bytes); !status.ok()) {
+    return push.call->Finish(absl::UnavailableError(status.message()));
+  }
+  const uint64_t ticket = deferred_.NewTicket();
+  deferred_bytes_ += bytes;
+  deferred_.Defer(
+      ticket, ExpiryTime(*push.call), [this, call = push.call, bytes](rpc::DeferredCalls::Reason reason) {
+        deferred_bytes_ -= bytes;
+        const std::string disk = log_->waiting_for();
+        call->Finish(reason == rpc::DeferredCalls::Reason::kStopped
+                         ? Stopping()
+                         : absl::DeadlineExceededError(absl::StrCat(
+                               "server ", options_.index, ": the push waited for space in the log: ",
+                               disk.empty() ? "the disk is too slow" : disk)));
+      });
+  log_->AwaitSpace(bytes,
+                   [this, push = std::move(push), ticket, bytes](std::shared_ptr<PushLog::Space> space) {
+                     if (!deferred_.Resume(ticket)) return;  // the space goes to the next push
+                     deferred_bytes_ -= bytes;
+                     PendingPush granted = push;
+                     granted.log_space = std::move(space);
+                     // The log's thread must not apply pushes.
+                     if (!executor_.Post([this, granted] { StartPush(granted); }))
+                       granted.call->Finish(Stopped());
+                   });
 }
 
-void RequestHandler::DeferPush(std::shared_ptr<rpc::ServerCall> call, TimePoint arrived) {
+void RequestHandler::StartPush(PendingPush push) {
+  if (stopping_) return push.call->Finish(Stopped());
+  if (!gate_.TryEnter()) return DeferPush(std::move(push));
+  RunPush(std::move(push));
+}
+
+void RequestHandler::DeferPush(PendingPush push) {
+  const std::shared_ptr<rpc::ServerCall> call = push.call;
   const uint64_t bytes = call->request().size();
   if (absl::Status status = CheckDeferredBytes(bytes); !status.ok()) return call->Finish(status);
   const uint64_t ticket = deferred_.NewTicket();
@@ -213,27 +257,27 @@ void RequestHandler::DeferPush(std::shared_ptr<rpc::ServerCall> call, TimePoint 
                            absl::StrCat("server ", options_.index,
                                         ": the push waited for a checkpoint or a change of update mode")));
   });
-  auto go_on = [this, call, ticket, bytes, arrived] {
+  auto go_on = [this, push, ticket, bytes] {
     if (!deferred_.Resume(ticket)) return;
     deferred_bytes_ -= bytes;
-    StartPush(call, arrived);
+    StartPush(push);
   };
   if (!gate_.EnterOrDefer(go_on)) return;
   if (!deferred_.Resume(ticket)) return gate_.Leave();
   deferred_bytes_ -= bytes;
-  RunPush(call, arrived);
+  RunPush(std::move(push));
 }
 
-void RequestHandler::RunPush(const std::shared_ptr<rpc::ServerCall>& call, TimePoint arrived) {
+void RequestHandler::RunPush(PendingPush push) {
   Waiters released;
-  const absl::Status status = ApplyPush(call, arrived, &released);
+  const absl::Status status = ApplyPush(&push, &released);
   gate_.Leave();
-  if (!status.ok()) call->Finish(status);
+  if (!status.ok()) push.call->Finish(status);
   Dispatch(std::move(released));
 }
 
-absl::Status RequestHandler::ApplyPush(const std::shared_ptr<rpc::ServerCall>& call, TimePoint arrived,
-                                       Waiters* released) {
+absl::Status RequestHandler::ApplyPush(PendingPush* pending, Waiters* released) {
+  const std::shared_ptr<rpc::ServerCall>& call = pending->call;
   const uint64_t traced = trace::Begin();
   TANDEM_ASSIGN_OR_RETURN(
       ParsedRequest parsed,
@@ -242,12 +286,13 @@ absl::Status RequestHandler::ApplyPush(const std::shared_ptr<rpc::ServerCall>& c
   TANDEM_ASSIGN_OR_RETURN(const BoundRequest request, BindPush(std::move(parsed), tables_));
   trace::End(kTraceParsePush, traced);
   SplitPush push = SplitByTable(request, buffers_);
-  auto response = std::make_shared<PushResponder>(call, push.parts.size());
+  // A durable push has one part more, which the log settles.
+  auto response = std::make_shared<PushResponder>(call, push.parts.size() + (log_ == nullptr ? 0 : 1));
   for (size_t i = 0; i < push.parts.size(); ++i) {
     // The table outlives the part, since it is the table that calls `settled`.
     TableCounters* const counters = &push.tables[i]->counters();
     push.parts[i].settled =
-        [response, counters, arrived, bytes = push.wire_bytes[i],
+        [response, counters, arrived = pending->arrived, bytes = push.wire_bytes[i],
          num_slices = static_cast<int>(request.slices.size()), slices = std::move(push.segments[i])](
             const absl::StatusOr<uint64_t>& missing, absl::Span<const RowStalenessCounts> segments) {
           counters->AddPushCall(arrived, bytes);
@@ -255,11 +300,15 @@ absl::Status RequestHandler::ApplyPush(const std::shared_ptr<rpc::ServerCall>& c
           response->Settle(missing);
         };
   }
-  TANDEM_ASSIGN_OR_RETURN(const bool taken, Admit(request, &push, response.get()));
+  TANDEM_ASSIGN_OR_RETURN(const bool taken, Admit(request, pending, &push, response));
   if (!taken) {
     // A table that was damaged since may have lost the push that this one repeats.
     for (const auto& table : push.tables) TANDEM_RETURN_IF_ERROR(table->storage()->CheckWhole());
-    response->FinishDuplicate();
+    // The record of the push that this one repeats may still be on its way to the disk.
+    WhenDurable([response, call](const absl::Status& durable) {
+      if (!durable.ok()) return call->Finish(durable);
+      response->FinishDuplicate();
+    });
     return absl::OkStatus();
   }
   for (const auto& table : push.tables) {
@@ -269,8 +318,8 @@ absl::Status RequestHandler::ApplyPush(const std::shared_ptr<rpc::ServerCall>& c
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> RequestHandler::Admit(const BoundRequest& request, SplitPush* push,
-                                           PushResponder* response) {
+absl::StatusOr<bool> RequestHandler::Admit(const BoundRequest& request, PendingPush* pending, SplitPush* push,
+                                           const std::shared_ptr<PushResponder>& response) {
   absl::MutexLock lock(&push_mutex_);
   const bool tells_positions = options_.index == 0;
   std::vector<UpdatePosition> positions;
@@ -293,12 +342,75 @@ absl::StatusOr<bool> RequestHandler::Admit(const BoundRequest& request, SplitPus
   // A push for which others wait is always accepted: it frees memory.
   if (ahead) TANDEM_RETURN_IF_ERROR(CheckDeferredBytes(request.memory_bytes));
   fences_.Commit(request.worker, request.epoch, request.sequence);
+  if (log_ != nullptr) {
+    const uint64_t position =
+        log_->Append(RecordKind::kPush, pending->call->request(), std::move(pending->log_space),
+                     [response](const absl::Status& durable) {
+                       if (durable.ok()) return response->Settle(uint64_t{0});
+                       response->Settle(durable);
+                     });
+    for (TablePush& part : push->parts) part.log_position = position;
+  }
   for (size_t i = 0; i < push->parts.size(); ++i) {
     positions.push_back(push->tables[i]->Assign(&push->parts[i]));
   }
   if (tells_positions) response->SetPositions(request, push->tables, positions);
   for (size_t i = 0; i < push->parts.size(); ++i) push->tables[i]->Enqueue(std::move(push->parts[i]));
   return true;
+}
+
+absl::Status RequestHandler::ReplayPush(const Bytes& wire, uint64_t log_position) {
+  TANDEM_ASSIGN_OR_RETURN(
+      ParsedRequest parsed,
+      ParsePush(wire, {.buffers = buffers_, .max_message_bytes = options_.max_message_bytes}));
+  TANDEM_ASSIGN_OR_RETURN(const BoundRequest request, BindPush(std::move(parsed), tables_));
+  SplitPush push = SplitByTable(request, buffers_);
+  {
+    absl::MutexLock lock(&push_mutex_);
+    TANDEM_ASSIGN_OR_RETURN(const PushFence::Verdict verdict,
+                            fences_.Check(request.worker, request.epoch, request.sequence));
+    if (verdict == PushFence::Verdict::kDuplicate) return absl::OkStatus();
+    for (const auto& table : push.tables) {
+      TANDEM_RETURN_IF_ERROR(request.deferred_gradients ? table->CheckDeferredGradients(request.worker)
+                                                        : table->CheckPush(request.worker, request.step));
+    }
+    fences_.Commit(request.worker, request.epoch, request.sequence);
+    for (size_t i = 0; i < push.parts.size(); ++i) {
+      push.parts[i].log_position = log_position;
+      push.tables[i]->Assign(&push.parts[i]);
+      push.tables[i]->Enqueue(std::move(push.parts[i]));
+    }
+  }
+  for (const auto& table : push.tables) table->Drain();  // nobody waits yet
+  return absl::OkStatus();
+}
+
+v1::PushFenceState RequestHandler::SaveFenceState() {
+  absl::MutexLock lock(&push_mutex_);
+  return fences_.SaveState();
+}
+
+void RequestHandler::RestoreFenceState(const v1::PushFenceState& state) {
+  absl::MutexLock lock(&push_mutex_);
+  fences_.RestoreState(state);
+}
+
+void RequestHandler::RepeatStartEpoch(uint32_t worker, uint64_t epoch, uint64_t token) {
+  absl::MutexLock lock(&push_mutex_);
+  fences_.RepeatStart(worker, epoch, token);
+}
+
+void RequestHandler::LogChange(RecordKind kind, const google::protobuf::MessageLite& body) {
+  if (log_ != nullptr) log_->Append(kind, Bytes(body.SerializeAsString()), nullptr, nullptr);
+}
+
+absl::Status RequestHandler::AwaitDurable() {
+  return log_ == nullptr ? absl::OkStatus() : log_->AwaitDurable();
+}
+
+void RequestHandler::WhenDurable(PushLog::Durable durable) {
+  if (log_ == nullptr) return durable(absl::OkStatus());
+  log_->WhenDurable(std::move(durable));
 }
 
 }  // namespace tandem::ps

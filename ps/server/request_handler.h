@@ -17,6 +17,9 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/buffer_pool.h"
+#include "base/bytes.h"
+#include "google/protobuf/message_lite.h"
+#include "ps/log/push_log.h"
 #include "ps/server/gate.h"
 #include "ps/server/parameter_server.h"
 #include "ps/server/push_fence.h"
@@ -29,6 +32,10 @@
 #include "rpc/deferred_calls.h"
 #include "rpc/service.h"
 
+namespace tandem::v1 {
+class PushFenceState;
+}
+
 namespace tandem::ps {
 
 // Returns PermissionDenied, naming `what` the caller wants, if the caller says that it is another worker than
@@ -38,8 +45,8 @@ absl::Status CheckWorker(const rpc::Caller& caller, uint32_t worker, absl::strin
 // Runs pulls and pushes: parses them (request/parse.h), binds them to tables (request/bind.h), defers pulls
 // that must wait for other workers, applies pushes exactly once, and responds (request/response_writer.h).
 //
-// Thread-safe. Lock order: push_mutex_, then the registry's mutex or a table's, then that of the table's
-// RowStalenessMeter; no other lock is taken under these. The gate's mutex is held alone.
+// Thread-safe. Lock order: push_mutex_, then the registry's mutex, a table's or the log's, then that of the
+// table's RowStalenessMeter; no other lock is taken under these. The gate's mutex is held alone.
 class RequestHandler {
  public:
   using Waiters = std::vector<ServerTable::Waiter>;
@@ -48,6 +55,23 @@ class RequestHandler {
   // called.
   RequestHandler(const ParameterServerOptions& options, TableRegistry* tables, BufferPool* buffers,
                  const std::atomic<bool>* stopping);
+
+  // Makes pushes durable: they are appended to `log`, which must outlive the handler, before they are
+  // applied, and acknowledged when their records are durable. Must be called before the server serves.
+  void SetLog(PushLog* log) { log_ = log; }
+  // Appends a change of the tables other than a push, if there is a log. Must be called where no push is
+  // under way, so that the change has its place among them.
+  void LogChange(RecordKind kind, const google::protobuf::MessageLite& body);
+  // Blocks until everything that was logged is durable. OK if there is no log.
+  absl::Status AwaitDurable();
+  // Calls `durable` then, or at once if there is no log.
+  void WhenDurable(PushLog::Durable durable);
+
+  // Recovery: apply a push of the log again, without an answer; restore fences; repeat a StartPushEpoch.
+  absl::Status ReplayPush(const Bytes& request, uint64_t log_position);
+  v1::PushFenceState SaveFenceState();
+  void RestoreFenceState(const v1::PushFenceState& state);
+  void RepeatStartEpoch(uint32_t worker, uint64_t epoch, uint64_t token);
 
   // Handle the methods Pull and Push. Neither blocks. Finish the call, now or later.
   void HandlePull(std::shared_ptr<rpc::ServerCall> call);
@@ -76,7 +100,7 @@ class RequestHandler {
   std::vector<v1::WorkerFence> SaveFences();
   void RestoreFences(const std::vector<v1::WorkerFence>& fences, bool same_servers);
 
-  // Handles the method StartPushEpoch.
+  // Handles the method StartPushEpoch. If there is a log, the caller must respond when it is durable.
   absl::StatusOr<v1::StartPushEpochResponse> StartPushEpoch(const v1::StartPushEpochRequest& request);
 
   // Return the number of deferred calls and the memory of their requests, in bytes.
@@ -103,16 +127,27 @@ class RequestHandler {
   void ContinuePull(const std::shared_ptr<PendingPull>& pull);
   void ExpirePull(const PendingPull& pull, rpc::DeferredCalls::Reason reason);
 
-  void StartPush(std::shared_ptr<rpc::ServerCall> call, TimePoint arrived);
+  // A push and, on a durable server, its space in the log.
+  struct PendingPush {
+    std::shared_ptr<rpc::ServerCall> call;
+    TimePoint arrived;
+    std::shared_ptr<PushLog::Space> log_space;
+  };
+
+  void StartPush(PendingPush push);
+  // Defers a push until the log has space for it.
+  void AwaitLogSpace(PendingPush push);
   // Defers a push that met the closed gate until it opens.
-  void DeferPush(std::shared_ptr<rpc::ServerCall> call, TimePoint arrived);
+  void DeferPush(PendingPush push);
   // Runs a push that has entered the gate, and leaves the gate.
-  void RunPush(const std::shared_ptr<rpc::ServerCall>& call, TimePoint arrived);
-  absl::Status ApplyPush(const std::shared_ptr<rpc::ServerCall>& call, TimePoint arrived, Waiters* released);
+  void RunPush(PendingPush push);
+  absl::Status ApplyPush(PendingPush* push, Waiters* released);
   // Checks the push against the fences and the tables' clocks, then queues its parts, all or none of them.
   // Moves the queued parts out of `push`. Returns false if the push is a duplicate. On server 0 tells
   // `response` the positions in GBA tables.
-  absl::StatusOr<bool> Admit(const BoundRequest& request, SplitPush* push, PushResponder* response);
+  // Appends the push to the log, if there is one.
+  absl::StatusOr<bool> Admit(const BoundRequest& request, PendingPush* pending, SplitPush* push,
+                             const std::shared_ptr<PushResponder>& response);
 
   // Runs the pulls that tables have released: the last one on this thread, the others on the executor.
   void Dispatch(Waiters released);
@@ -126,6 +161,7 @@ class RequestHandler {
   TableRegistry& tables_;
   BufferPool& buffers_;
   const std::atomic<bool>& stopping_;
+  PushLog* log_ = nullptr;                   // nullptr: the server is not durable
   std::atomic<uint64_t> deferred_bytes_{0};  // of the requests in deferred_
 
   // Held from a push's checks until its parts are queued, so that pushes are accepted one at a time.

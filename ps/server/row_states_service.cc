@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/status.h"
+#include "ps/server/table/replay_filter.h"
 #include "ps/server/table/row_staleness_meter.h"
 
 namespace tandem::ps {
@@ -118,6 +119,7 @@ absl::StatusOr<v1::WriteRowStatesResponse> RowStatesService::Write(
   TANDEM_ASSIGN_OR_RETURN(const bool is_new,
                           requests_.IsNewSequence(request.worker(), request.epoch(), request.sequence()));
   if (!is_new) {
+    TANDEM_RETURN_IF_ERROR(requests_.AwaitDurable());
     response.set_duplicate(true);
     return response;
   }
@@ -130,9 +132,34 @@ absl::StatusOr<v1::WriteRowStatesResponse> RowStatesService::Write(
   }
   TANDEM_RETURN_IF_ERROR(storage->WriteRows(request.ids(), request.values().data()));
   // Not before: after an error the client repeats the call, and no row may be left out then.
+  requests_.LogChange(RecordKind::kWriteRows, request);
   requests_.TakeSequence(request.worker(), request.epoch(), request.sequence());
   table->row_staleness().Restart();
+  TANDEM_RETURN_IF_ERROR(requests_.AwaitDurable());
   return response;
+}
+
+absl::Status RowStatesService::ReplayWrite(const v1::WriteRowStatesRequest& request, uint64_t log_position) {
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<ServerTable> table, tables_.Find(request.table()));
+  const std::shared_ptr<TableStorage> storage = table->storage();
+  const size_t row_floats = storage->row_floats();
+  if (static_cast<uint64_t>(request.values_size()) != uint64_t{row_floats} * request.ids_size()) {
+    return absl::DataLossError(absl::StrCat(Who(*table), ": a logged write of rows has ",
+                                            request.values_size(), " values for ", request.ids_size(),
+                                            " rows"));
+  }
+  const ReplayFilter* const filter = table->replay_filter();
+  std::vector<uint64_t> ids;
+  std::vector<float> values;
+  for (int i = 0; i < request.ids_size(); ++i) {
+    if (filter != nullptr && filter->Contains(request.ids(i), log_position)) continue;
+    ids.push_back(request.ids(i));
+    const float* const row = request.values().data() + i * row_floats;
+    values.insert(values.end(), row, row + row_floats);
+  }
+  TANDEM_RETURN_IF_ERROR(storage->WriteRows(ids, values.data()));
+  requests_.TakeSequence(request.worker(), request.epoch(), request.sequence());
+  return absl::OkStatus();
 }
 
 absl::StatusOr<v1::ScanRowsResponse> RowStatesService::Scan(const v1::ScanRowsRequest& request) const {

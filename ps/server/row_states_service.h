@@ -33,6 +33,8 @@ class RowStatesService {
   // is not finite; nothing has changed then. A row that a pull finds in a cache is newer afterwards. Must not
   // run at the same time as a checkpoint.
   absl::StatusOr<v1::WriteRowStatesResponse> Write(const v1::WriteRowStatesRequest& request) const;
+  // Recovery: repeats a write that the log holds at `log_position`, for the rows that do not contain it.
+  absl::Status ReplayWrite(const v1::WriteRowStatesRequest& request, uint64_t log_position);
   // Returns rows of one bucket, memory and disk alike, at most as many as fit kMaxValueBytes. Holds the
   // bucket's lock for reading. NotFound: unknown table. InvalidArgument: there is no such bucket.
   // FailedPrecondition: a bucket of another server.

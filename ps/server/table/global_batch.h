@@ -31,7 +31,15 @@
 
 #include "ps/server/table/table_push.h"
 
+namespace tandem::v1 {
+class UpdateOrderState;
+}
+
 namespace tandem::ps {
+
+namespace v1 = ::tandem::v1;
+
+class ReplayFilter;
 
 // The queued pushes of one GBA table. Not thread-safe: ServerTable's mutex guards it.
 class GlobalBatch {
@@ -61,6 +69,12 @@ class GlobalBatch {
 
   size_t pushes() const { return pushes_; }  // queued
   void ForEach(const std::function<void(TablePush&)>& visit);
+
+  // Save and restore everything, for snapshots (ps/server/table/update_order_state.cc).
+  void SaveState(uint32_t dim, const ReplayFilter* filter, v1::UpdateOrderState* state) const;
+  void RestoreState(const v1::UpdateOrderState& state);
+  // Appends the log positions of the queued pushes.
+  void AddLogPositions(std::vector<uint64_t>* positions) const;
 
  private:
   // Learns from a position that update `first` is the first one. Updates before it will not come.

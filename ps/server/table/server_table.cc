@@ -8,6 +8,8 @@
 
 #include "absl/time/clock.h"
 #include "ps/server/table/merged_update.h"
+#include "ps/server/table/replay_filter.h"
+#include "tandem/v1/durability.pb.h"
 
 namespace tandem::ps {
 namespace {
@@ -146,7 +148,17 @@ absl::StatusOr<uint64_t> ServerTable::Apply(TableStorage& storage, absl::Span<co
   for (const TablePush* push : pushes) share += push->batch_share;
   // The pushes of all workers are the whole global batch, whatever their shares add up to in floats.
   if (sync && pushes.size() == num_workers()) share = 1.0f;
-  return ApplyMerged(storage, dim(), pushes, std::min(share, 1.0f), *buffers_, helpers_);
+  share = std::min(share, 1.0f);
+  if (filter_ == nullptr || std::none_of(pushes.begin(), pushes.end(), [this](const TablePush* push) {
+        return filter_->Concerns(push->log_position);
+      })) {
+    return ApplyMerged(storage, dim(), pushes, share, *buffers_, helpers_);
+  }
+  std::vector<TablePush> rest;
+  std::vector<const TablePush*> rests;
+  for (const TablePush* push : pushes) rest.push_back(filter_->Rest(*push, dim()));
+  for (const TablePush& push : rest) rests.push_back(&push);
+  return ApplyMerged(storage, dim(), rests, share, *buffers_, helpers_);
 }
 
 void ServerTable::CountApplied(const TablePush& push, uint64_t missing, uint64_t before) {
@@ -311,6 +323,42 @@ void ServerTable::Install(std::shared_ptr<TableStorage> storage, uint64_t versio
   row_staleness_.Forget();
   waiting_bytes_.fetch_sub(order_.Restore(version, clocks), std::memory_order_relaxed);
   CollectReadyLocked(released);
+}
+
+void ServerTable::SaveSnapshot(v1::SnapshotTable* to) const {
+  *to->mutable_config() = created_config_;
+  to->set_version(version());
+  to->set_row_floats(storage()->row_floats());
+  absl::MutexLock lock(&mutex_);
+  *to->mutable_update_mode() = order_.mode();
+  to->set_generation(generation_);
+  *to->mutable_order() = order_.SaveState(dim(), filter_.get());
+}
+
+std::vector<uint64_t> ServerTable::QueuedLogPositions() const {
+  absl::MutexLock lock(&mutex_);
+  return order_.QueuedPositions();
+}
+
+void ServerTable::RestoreSnapshot(const v1::SnapshotTable& from, std::shared_ptr<TableStorage> storage,
+                                  std::shared_ptr<const ReplayFilter> filter) {
+  filter_ = std::move(filter);
+  version_.store(from.version(), std::memory_order_release);
+  RaiseGeneration(from.generation());
+  absl::MutexLock lock(&mutex_);
+  storage_ = std::move(storage);
+  order_.SetMode(from.update_mode());
+  waiting_bytes_.store(order_.RestoreState(from.order()), std::memory_order_relaxed);
+}
+
+uint64_t ServerTable::generation() const {
+  absl::MutexLock lock(&mutex_);
+  return generation_;
+}
+
+void ServerTable::RaiseGeneration(uint64_t before) {
+  absl::MutexLock lock(&mutex_);
+  generation_ = NewGeneration(std::max(before, generation_));
 }
 
 }  // namespace tandem::ps

@@ -25,7 +25,13 @@
 #include "tandem/v1/checkpoint.pb.h"
 #include "tandem/v1/parameter_server.pb.h"
 
+namespace tandem::v1 {
+class SnapshotTable;
+}
+
 namespace tandem::ps {
+
+class ReplayFilter;
 
 // One table of a running server: its rows, the pushes that wait to be applied, and the pulls that wait for
 // pushes. update_order.h has the rules for both. Thread-safe; shared by the requests that use it.
@@ -122,6 +128,22 @@ class ServerTable {
   void Install(std::shared_ptr<TableStorage> storage, uint64_t version, const std::vector<uint64_t>& clocks,
                std::vector<Waiter>* released);
 
+  // Snapshots of durable servers, which also hold the queued pushes.
+
+  // Fills in everything but the rows.
+  void SaveSnapshot(v1::SnapshotTable* to) const;
+  // Returns the log positions of the queued pushes, which are not in the rows.
+  std::vector<uint64_t> QueuedLogPositions() const;
+  // Restores what SaveSnapshot has saved into a table without storage, which gets `storage`. From now on the
+  // pushes that its rows contain, as `filter` says, advance clocks and version only.
+  void RestoreSnapshot(const v1::SnapshotTable& from, std::shared_ptr<TableStorage> storage,
+                       std::shared_ptr<const ReplayFilter> filter);
+  // Returns which pushes the rows contain already; nullptr if the table was not restored from a snapshot.
+  const ReplayFilter* replay_filter() const { return filter_.get(); }
+  // Returns the generation, and makes it larger than `before`.
+  uint64_t generation() const;
+  void RaiseGeneration(uint64_t before);
+
  private:
   struct WaitingPull {
     uint64_t step;
@@ -150,6 +172,7 @@ class ServerTable {
   CopyChoice gathers_{CopyChoice::kOfGathers};
   std::atomic<uint64_t> version_{0};
   std::atomic<uint64_t> waiting_bytes_{0};
+  std::shared_ptr<const ReplayFilter> filter_;  // set before the server serves
 
   mutable absl::Mutex mutex_;
   UpdateOrder order_ ABSL_GUARDED_BY(mutex_);

@@ -22,6 +22,7 @@ struct TablePush {
   uint64_t pulled_version = 0;      // of the table, when the rows were pulled
   UpdatePosition position;          // GBA tables
   bool deferred_gradients = false;  // of steps that were pushed before: advances no clock
+  uint64_t log_position = 0;        // of the push in the server's log; 0: the server has none
   absl::Span<const uint64_t> ids;
   const float* gradients = nullptr;  // [ids.size() x dim]
   // The ends of the segments of all slices, as positions in `ids`; the last is ids.size(). Empty: none.

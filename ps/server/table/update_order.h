@@ -35,9 +35,15 @@
 #include "ps/server/table/worker_clocks.h"
 #include "tandem/v1/parameter_server.pb.h"
 
+namespace tandem::v1 {
+class UpdateOrderState;
+}
+
 namespace tandem::ps {
 
 namespace v1 = ::tandem::v1;
+
+class ReplayFilter;
 
 // Not thread-safe: ServerTable's mutex guards it.
 class UpdateOrder {
@@ -121,6 +127,16 @@ class UpdateOrder {
   absl::StatusOr<std::vector<uint64_t>> Save() const;
   // Sets the clocks and drops all queued pushes, whose memory_bytes are returned.
   uint64_t Restore(uint64_t version, const std::vector<uint64_t>& clocks);
+
+  // Snapshots (ps/server/table/update_order_state.cc). No update may be under way.
+
+  // Returns the clocks and the queued pushes, of these only what the rows do not contain. `dim` is that of
+  // the gradients; `filter` may be nullptr: the rows contain nothing.
+  v1::UpdateOrderState SaveState(uint32_t dim, const ReplayFilter* filter) const;
+  // Replaces the state, but not the mode. Returns the memory of the queued pushes, in bytes.
+  uint64_t RestoreState(const v1::UpdateOrderState& state);
+  // Returns the log positions of the queued pushes.
+  std::vector<uint64_t> QueuedPositions() const;
 
  private:
   struct Worker {

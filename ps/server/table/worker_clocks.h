@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <set>
+#include <utility>
 #include <vector>
 
 namespace tandem::ps {
@@ -41,6 +42,12 @@ class WorkerClocks {
   void Advance(uint32_t worker, uint64_t step);
   // Sets the worker's clock and forgets its skipped steps.
   void Reset(uint32_t worker, uint64_t clock) { workers_[worker] = Worker{.clock = clock}; }
+  // The steps below the worker's clock that are not in the rows, as far as they are remembered.
+  const std::set<uint64_t>& skipped(uint32_t worker) const { return workers_[worker].skipped; }
+  // Sets the worker's clock and its skipped steps.
+  void Restore(uint32_t worker, uint64_t clock, std::set<uint64_t> skipped) {
+    workers_[worker] = Worker{.clock = clock, .skipped = std::move(skipped)};
+  }
 
  private:
   struct Worker {

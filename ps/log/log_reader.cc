@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ps/log/log_reader.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/logging.h"
+#include "base/status.h"
+
+namespace tandem::ps {
+namespace {
+
+constexpr uint32_t kFormatVersion = 1;
+constexpr size_t kLongestStart = size_t{1} << 12;
+constexpr uint64_t kWholeFile = std::numeric_limits<uint64_t>::max();
+
+// Returns whether a record behind `offset` says that the record `position` was safe.
+bool LaterRecordVouchesFor(uint64_t position, absl::string_view data, size_t offset) {
+  for (; offset + kRecordHeaderBytes <= data.size(); offset += 8) {
+    const std::optional<Record> record = ParseRecord(data, offset);
+    if (record.has_value() && record->position > position && record->durable >= position) return true;
+  }
+  return false;
+}
+
+absl::Status Missing(const LogSegment& segment, uint64_t position) {
+  return absl::DataLossError(absl::StrCat(segment.path, " begins with record ",
+                                          segment.header.first_position(), ", but record ", position,
+                                          " should come next: a file of the log is missing"));
+}
+
+}  // namespace
+
+absl::StatusOr<LogSegments> ListSegments(FileSystem& files, const std::string& directory) {
+  TANDEM_ASSIGN_OR_RETURN(std::vector<std::string> names, files.List(directory));
+  std::erase_if(names, [](const std::string& name) { return !absl::StartsWith(name, "log-"); });
+  // The names order by first position, then by term.
+  std::sort(names.begin(), names.end());
+  LogSegments found;
+  for (const std::string& name : names) {
+    LogSegment segment{.path = absl::StrCat(directory, "/", name)};
+    TANDEM_ASSIGN_OR_RETURN(const std::string start, files.Read(segment.path, 0, kLongestStart));
+    const std::optional<v1::LogSegmentHeader> header = ParseSegmentStart(start, &segment.records);
+    if (!header.has_value()) {
+      if (name == names.back()) {
+        found.unfinished.push_back(segment.path);
+        break;
+      }
+      return absl::DataLossError(absl::StrCat(segment.path,
+                                              ": the beginning of this segment of the log is "
+                                              "damaged, and later segments exist"));
+    }
+    if (header->format_version() > kFormatVersion) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(segment.path, " has format ", header->format_version(),
+                       ", and this version of Tandem "
+                       "reads up to ",
+                       kFormatVersion, ": start the server with the version that wrote it"));
+    }
+    segment.header = *header;
+    found.segments.push_back(std::move(segment));
+  }
+  return found;
+}
+
+absl::StatusOr<LogEnd> ReadLog(FileSystem& files, const std::vector<LogSegment>& segments, uint64_t after,
+                               bool accept_loss, absl::FunctionRef<absl::Status(const Record&)> visit) {
+  LogEnd end{.position = after};
+  for (const LogSegment& segment : segments) end.term = std::max(end.term, segment.header.term());
+  // The segments before the one with record `after` + 1 do not matter: of those that a snapshot has made
+  // superfluous, some may be left.
+  size_t begin = segments.size();
+  while (begin > 0 && segments[begin - 1].header.first_position() > after + 1) --begin;
+  if (begin > 0) {
+    --begin;
+  } else if (!segments.empty()) {
+    return Missing(segments.front(), after + 1);
+  }
+  uint64_t next = segments.empty() ? 0 : segments[begin].header.first_position();
+  for (size_t i = begin; i < segments.size(); ++i) {
+    const LogSegment& segment = segments[i];
+    const bool last = i + 1 == segments.size();
+    const uint64_t limit =
+        last ? std::numeric_limits<uint64_t>::max() : segments[i + 1].header.first_position();
+    if (segment.header.first_position() != next) return Missing(segment, next);
+    TANDEM_ASSIGN_OR_RETURN(const std::string data, files.Read(segment.path, 0, kWholeFile));
+    size_t offset = segment.records;
+    bool over = false;
+    while (next < limit) {
+      const std::optional<Record> record = ParseRecord(data, offset);
+      if (!record.has_value() || record->position != next) {
+        const bool damaged = !last || LaterRecordVouchesFor(next, data, offset);
+        if (damaged && !accept_loss) {
+          return absl::DataLossError(absl::StrCat(
+              segment.path, ": record ", next, " at byte ", offset,
+              " is damaged, and later ones show that it was acknowledged: restore the file, or lose what "
+              "follows with --accept-loss"));
+        }
+        if (damaged) {
+          LogWarning(absl::StrCat(segment.path, ": record ", next, " at byte ", offset,
+                                  " is damaged; it and all later ones are lost (--accept-loss)"));
+        }
+        over = true;
+        break;
+      }
+      if (next > after) {
+        TANDEM_RETURN_IF_ERROR(visit(*record));
+        end.position = next;
+        end.bytes += record->bytes;
+        ++end.records;
+      }
+      ++next;
+      offset += record->bytes;
+    }
+    if (over && !last) {
+      for (size_t j = i + 1; j < segments.size(); ++j) end.behind.push_back(segments[j].path);
+      break;
+    }
+  }
+  return end;
+}
+
+}  // namespace tandem::ps

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ps/log/record.h"
+
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "base/status.h"
+#include "ps/log/crc32c.h"
+
+namespace tandem::ps {
+namespace {
+
+constexpr uint32_t kRecordMagic = 0x31525754;
+constexpr size_t kAlignment = 8;
+constexpr size_t kChecked = 2 * sizeof(uint32_t);  // offset of the first byte that the CRC covers
+constexpr size_t kMaxSegmentHeader = size_t{1} << 20;
+
+static_assert(std::endian::native == std::endian::little);
+
+size_t Aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+template <typename T>
+void Put(T value, std::string* out) {
+  out->append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+template <typename T>
+T Get(absl::string_view data, size_t offset) {
+  T value;
+  std::memcpy(&value, data.data() + offset, sizeof(value));
+  return value;
+}
+
+}  // namespace
+
+size_t RecordBytes(size_t body_bytes) { return Aligned(kRecordHeaderBytes + body_bytes); }
+
+void AppendRecord(RecordKind kind, uint64_t position, uint64_t durable, const Bytes& body, std::string* out) {
+  TANDEM_CHECK(body.size() <= std::numeric_limits<uint32_t>::max());
+  const size_t begin = out->size();
+  Put(kRecordMagic, out);
+  Put(uint32_t{0}, out);
+  Put(static_cast<uint32_t>(body.size()), out);
+  Put(static_cast<uint32_t>(kind), out);
+  Put(position, out);
+  Put(durable, out);
+  for (const Slice& slice : body.slices()) out->append(slice.data(), slice.size());
+  const uint32_t crc = Crc32c(absl::string_view(*out).substr(begin + kChecked));
+  std::memcpy(out->data() + begin + sizeof(uint32_t), &crc, sizeof(crc));
+  out->resize(begin + RecordBytes(body.size()));
+}
+
+std::optional<Record> ParseRecord(absl::string_view data, size_t offset) {
+  if (offset > data.size() || data.size() - offset < kRecordHeaderBytes) return std::nullopt;
+  if (Get<uint32_t>(data, offset) != kRecordMagic) return std::nullopt;
+  const uint32_t body = Get<uint32_t>(data, offset + kChecked);
+  if (data.size() - offset - kRecordHeaderBytes < body) return std::nullopt;
+  const absl::string_view checked = data.substr(offset + kChecked, kRecordHeaderBytes - kChecked + body);
+  if (Get<uint32_t>(data, offset + sizeof(uint32_t)) != Crc32c(checked)) return std::nullopt;
+  return Record{.kind = static_cast<RecordKind>(Get<uint32_t>(data, offset + 12)),
+                .position = Get<uint64_t>(data, offset + 16),
+                .durable = Get<uint64_t>(data, offset + 24),
+                .body = data.substr(offset + kRecordHeaderBytes, body),
+                .bytes = RecordBytes(body)};
+}
+
+std::string SegmentStart(const v1::LogSegmentHeader& header) {
+  std::string start(kSegmentMagic);
+  const std::string text = header.SerializeAsString();
+  Put(static_cast<uint32_t>(text.size()), &start);
+  start += text;
+  Put(Crc32c(start), &start);
+  start.resize(Aligned(start.size()));
+  return start;
+}
+
+std::optional<v1::LogSegmentHeader> ParseSegmentStart(absl::string_view data, size_t* records) {
+  const size_t fixed = kSegmentMagic.size() + sizeof(uint32_t);
+  if (data.size() < fixed || data.substr(0, kSegmentMagic.size()) != kSegmentMagic) return std::nullopt;
+  const size_t size = Get<uint32_t>(data, kSegmentMagic.size());
+  if (size > kMaxSegmentHeader || data.size() < fixed + size + sizeof(uint32_t)) return std::nullopt;
+  if (Get<uint32_t>(data, fixed + size) != Crc32c(data.substr(0, fixed + size))) return std::nullopt;
+  v1::LogSegmentHeader header;
+  if (!header.ParseFromArray(data.data() + fixed, static_cast<int>(size))) return std::nullopt;
+  *records = Aligned(fixed + size + sizeof(uint32_t));
+  return header;
+}
+
+}  // namespace tandem::ps

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// The snapshots of a durable server. ps/server/recovery.cc reads them back.
+
+#include "ps/server/durability.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/logging.h"
+#include "base/status.h"
+
+namespace tandem::ps {
+
+Durability::Durability(const DurabilityOptions& options, const Server& server)
+    : options_(options),
+      server_(server),
+      files_(options.files == nullptr ? PosixFileSystem() : options.files),
+      next_snapshot_bytes_(options.snapshot_bytes) {
+  const ShardMap& map = server.tables->shard_map();
+  for (uint32_t b = 0; b < map.num_buckets(); ++b) {
+    if (map.OwnerOfBucket(b) == server.tables->server()) buckets_.push_back(b);
+  }
+}
+
+Durability::~Durability() { Stop(); }
+
+void Durability::Stop() {
+  if (log_ != nullptr) log_->Stop();
+}
+
+v1::DurabilityInfo Durability::Info() const {
+  v1::DurabilityInfo info;
+  uint64_t old_bytes, at_snapshot;
+  {
+    absl::MutexLock lock(&mutex_);
+    info = info_;
+    old_bytes = replayed_bytes_;
+    at_snapshot = bytes_at_snapshot_;
+  }
+  info.set_enabled(true);
+  info.set_synced(options_.sync);
+  info.set_snapshot_bytes(options_.snapshot_bytes);
+  if (log_ == nullptr) return info;
+  const PushLog::Statistics log = log_->statistics();
+  info.set_log_position(log_->last_position());
+  info.set_durable_position(log.durable_position);
+  info.set_log_bytes(old_bytes + log.written_bytes - at_snapshot);
+  info.set_written_bytes(log.written_bytes);
+  info.set_syncs(log.groups);
+  info.set_longest_sync_s(log.longest_sync_s);
+  info.set_log_waits(log.waits);
+  const absl::Status status = log_->status();
+  info.set_failure(status.ok() ? log_->waiting_for() : std::string(status.message()));
+  return info;
+}
+
+void Durability::SnapshotIfDue() {
+  if (log_ == nullptr || snapshot_wanted_.load(std::memory_order_relaxed)) return;
+  if (log_->statistics().written_bytes < next_snapshot_bytes_.load(std::memory_order_relaxed)) return;
+  if (snapshot_wanted_.exchange(true)) return;
+  if (!server_.background->Post([this] { BeginSnapshot(); })) snapshot_wanted_ = false;
+}
+
+absl::Status Durability::Pause(absl::FunctionRef<absl::Status()> body) {
+  const absl::Time begin = MonotonicNow();
+  const absl::Status status =
+      server_.requests->BetweenPushes([&](RequestHandler::Waiters*) { return body(); });
+  const double seconds = absl::ToDoubleSeconds(MonotonicNow() - begin);
+  absl::MutexLock lock(&mutex_);
+  info_.set_longest_snapshot_pause_s(std::max(info_.longest_snapshot_pause_s(), seconds));
+  return status;
+}
+
+void Durability::CaptureState(Running* running, v1::SnapshotState* state) {
+  running->log_bytes_at_begin = log_->statistics().written_bytes;
+  // The position first: an epoch or a rank that is given meanwhile is in the log as well, and giving it
+  // again changes nothing.
+  running->position = log_->last_position();
+  state->set_position(running->position);
+  const ShardMap& map = server_.tables->shard_map();
+  state->set_server_index(server_.tables->server());
+  state->set_num_servers(map.num_servers());
+  state->set_num_buckets(map.num_buckets());
+  running->tables = server_.tables->All();
+  for (const auto& table : running->tables) table->SaveSnapshot(state->add_tables());
+  *state->mutable_fences() = server_.requests->SaveFenceState();
+  for (const auto& [name, rank] : server_.registered()) {
+    v1::LogRegister* to = state->add_registered();
+    to->set_name(name);
+    to->set_rank(rank);
+  }
+}
+
+absl::StatusOr<std::vector<BucketCopy>> Durability::CopyBucket(const Running& running, uint32_t bucket) {
+  std::vector<BucketCopy> copies;
+  for (size_t t = 0; t < running.tables.size(); ++t) {
+    ServerTable& table = *running.tables[t];
+    TANDEM_ASSIGN_OR_RETURN(BucketCopy copy,
+                            BucketCopy::Of(*table.storage(), static_cast<uint32_t>(t), bucket));
+    copy.SetPosition(log_->last_position(), table.QueuedLogPositions());
+    copies.push_back(std::move(copy));
+  }
+  return copies;
+}
+
+void Durability::BeginSnapshot() {
+  if (*server_.stopping) return;
+  running_ = std::make_unique<Running>();
+  v1::SnapshotState state;
+  absl::Status status = Pause([&] {
+    CaptureState(running_.get(), &state);
+    return absl::OkStatus();
+  });
+  if (status.ok()) {
+    absl::StatusOr<std::unique_ptr<SnapshotWriter>> writer =
+        SnapshotWriter::Begin(files_, options_.directory, state);
+    status = writer.status();
+    if (writer.ok()) running_->writer = *std::move(writer);
+  }
+  if (!status.ok()) return AbandonSnapshot(status);
+  server_.background->Post([this] { ContinueSnapshot(); });
+}
+
+void Durability::ContinueSnapshot() {
+  // SnapshotNow may have taken its place.
+  if (running_ == nullptr || *server_.stopping) return;
+  absl::Status status;
+  if (running_->next_bucket < buckets_.size()) {
+    absl::StatusOr<std::vector<BucketCopy>> copies;
+    status = Pause([&]() -> absl::Status {
+      copies = CopyBucket(*running_, buckets_[running_->next_bucket++]);
+      return copies.status();
+    });
+    if (status.ok()) {
+      for (BucketCopy& copy : *copies) {
+        if (status.ok()) status = running_->writer->Add(std::move(copy));
+      }
+    }
+    if (status.ok()) {
+      server_.background->Post([this] { ContinueSnapshot(); });
+      return;
+    }
+  } else {
+    status = Commit(running_.get());
+  }
+  if (!status.ok()) return AbandonSnapshot(status);
+  running_.reset();
+  snapshot_wanted_ = false;
+}
+
+void Durability::AbandonSnapshot(const absl::Status& why) {
+  running_.reset();
+  // Another attempt soon, but not at once: what fails now would most likely fail again.
+  next_snapshot_bytes_ = log_->statistics().written_bytes + options_.snapshot_bytes / 8;
+  snapshot_wanted_ = false;
+  LogWarning(absl::StrCat("server ", server_.tables->server(),
+                          ": the snapshot was abandoned, and the log goes on growing: ", why.message()));
+}
+
+absl::Status Durability::Commit(Running* running) {
+  // The records that the copied buckets contain must be durable before the log's beginning may go: a replay
+  // begins at `position`.
+  TANDEM_RETURN_IF_ERROR(log_->AwaitDurable());
+  TANDEM_RETURN_IF_ERROR(running->writer->Commit());
+  running->writer.reset();
+  {
+    absl::MutexLock lock(&mutex_);
+    info_.set_snapshots(info_.snapshots() + 1);
+    info_.set_snapshot_position(running->position);
+    replayed_bytes_ = 0;
+    bytes_at_snapshot_ = running->log_bytes_at_begin;
+  }
+  next_snapshot_bytes_ = running->log_bytes_at_begin + options_.snapshot_bytes;
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<SnapshotName> snapshots,
+                          ListSnapshots(*files_, options_.directory));
+  TANDEM_RETURN_IF_ERROR(log_->RemoveUpTo(running->position));
+  for (const SnapshotName& snapshot : snapshots) {
+    if (snapshot.position < running->position) TANDEM_RETURN_IF_ERROR(files_->Remove(snapshot.path));
+  }
+  LogInfo(absl::StrCat("server ", server_.tables->server(), ": snapshot at position ", running->position));
+  return absl::OkStatus();
+}
+
+absl::Status Durability::SnapshotNow() {
+  running_.reset();  // one that was under way is of tables that have gone
+  Running running;
+  v1::SnapshotState state;
+  CaptureState(&running, &state);
+  const auto take = [&]() -> absl::Status {
+    TANDEM_ASSIGN_OR_RETURN(running.writer, SnapshotWriter::Begin(files_, options_.directory, state));
+    for (const uint32_t bucket : buckets_) {
+      TANDEM_ASSIGN_OR_RETURN(std::vector<BucketCopy> copies, CopyBucket(running, bucket));
+      for (BucketCopy& copy : copies) TANDEM_RETURN_IF_ERROR(running.writer->Add(std::move(copy)));
+    }
+    return Commit(&running);
+  };
+  const absl::Status status = take();
+  snapshot_wanted_ = false;
+  if (!status.ok()) log_->Fail(status);
+  return status;
+}
+
+}  // namespace tandem::ps

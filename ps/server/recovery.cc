@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of Durability that brings a server back: restores a snapshot and replays the log.
+
+#include <algorithm>
+#include <cctype>
+#include <fstream>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/logging.h"
+#include "base/status.h"
+#include "ps/server/durability.h"
+
+namespace tandem::ps {
+namespace {
+
+constexpr uint32_t kFormatVersion = 1;
+constexpr int kLockWaitMs = 5000;
+
+// Returns the id of the running kernel's boot; empty if there is none, which equals no other.
+std::string BootId() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  std::getline(file, id);
+  return id;
+}
+
+template <typename Message>
+absl::StatusOr<Message> Parse(const Record& record) {
+  Message message;
+  if (message.ParseFromArray(record.body.data(), static_cast<int>(record.body.size()))) return message;
+  return absl::DataLossError(absl::StrCat("record ", record.position, " of kind ",
+                                          static_cast<uint32_t>(record.kind), " does not parse"));
+}
+
+}  // namespace
+
+absl::Status Durability::CheckSegments(const std::vector<LogSegment>& segments, uint64_t after) const {
+  const ShardMap& map = server_.tables->shard_map();
+  for (size_t i = 0; i < segments.size(); ++i) {
+    const v1::LogSegmentHeader& header = segments[i].header;
+    if (header.server_index() != server_.tables->server() || header.num_servers() != map.num_servers() ||
+        header.num_buckets() != map.num_buckets()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          segments[i].path, " is the log of server ", header.server_index(), " of ", header.num_servers(),
+          " with ", header.num_buckets(), " buckets, and this is server ", server_.tables->server(), " of ",
+          map.num_servers(), " with ", map.num_buckets(), ": each server needs a directory of its own"));
+    }
+    const bool needed = i + 1 == segments.size() || segments[i + 1].header.first_position() > after + 1;
+    const bool same_boot = !boot_id_.empty() && header.boot_id() == boot_id_;
+    if (needed && !header.synced() && !same_boot && !options_.accept_loss) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(segments[i].path,
+                       " was written without syncs (--wal-sync never), and the machine has been started "
+                       "again since, or is another one: the end of the log may be lost, pushes that were "
+                       "acknowledged with "
+                       "it. Start the servers anew and resume from a checkpoint, or go on with what there is "
+                       "(--accept-loss)"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Durability::Recover() {
+  const absl::Time begin = MonotonicNow();
+  if (options_.files == nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(lock_, DirectoryLock::Take(options_.directory, kLockWaitMs));
+  }
+  boot_id_ = options_.boot_id.empty() ? BootId() : options_.boot_id;
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<SnapshotName> snapshots,
+                          ListSnapshots(*files_, options_.directory));
+  TANDEM_ASSIGN_OR_RETURN(const LogSegments log, ListSegments(*files_, options_.directory));
+  const uint64_t after = snapshots.empty() ? 0 : snapshots.front().position;
+  TANDEM_RETURN_IF_ERROR(CheckSegments(log.segments, after));
+  if (!snapshots.empty()) {
+    TANDEM_RETURN_IF_ERROR(Annotate(Restore(snapshots.front().path), "restoring a snapshot"));
+  }
+  TANDEM_ASSIGN_OR_RETURN(LogEnd end, ReadLog(*files_, log.segments, after, options_.accept_loss,
+                                              [this](const Record& record) { return Replay(record); }));
+  uint64_t contained = after;
+  for (const auto& filter : filters_) contained = std::max(contained, filter->last());
+  if (end.position < contained) {
+    if (!options_.accept_loss) {
+      return absl::DataLossError(
+          absl::StrCat(options_.directory, ": the log ends with record ", end.position,
+                       ", but the snapshot contains record ", contained,
+                       ": a file of the log is missing or cut short; restore it, or go on with what there is "
+                       "(--accept-loss)"));
+    }
+    end.position = contained;  // these positions must not be given again
+  }
+  // The records may be in the kernel's cache only, because the last life of the server died before its sync.
+  // From now on they count as taken.
+  if (options_.sync) {
+    for (const LogSegment& segment : log.segments) TANDEM_RETURN_IF_ERROR(files_->SyncFile(segment.path));
+  }
+  std::vector<std::string> obsolete = log.unfinished;
+  obsolete.insert(obsolete.end(), end.behind.begin(), end.behind.end());
+  for (const std::string& path : obsolete) TANDEM_RETURN_IF_ERROR(files_->Remove(path));
+  if (!obsolete.empty()) TANDEM_RETURN_IF_ERROR(files_->SyncDirectory(options_.directory));
+
+  PushLog::Options options{.files = files_,
+                           .directory = options_.directory,
+                           .sync = options_.sync,
+                           .segment_bytes = options_.segment_bytes,
+                           .max_queued_bytes = options_.max_queued_bytes,
+                           .on_failure = options_.on_failure,
+                           .on_group = [this] { SnapshotIfDue(); }};
+  options.header.set_format_version(kFormatVersion);
+  options.header.set_term(end.term + 1);
+  options.header.set_server_index(server_.tables->server());
+  options.header.set_num_servers(server_.tables->shard_map().num_servers());
+  options.header.set_num_buckets(server_.tables->shard_map().num_buckets());
+  options.header.set_boot_id(boot_id_);
+  options.header.set_synced(options_.sync);
+  for (const auto& table : server_.tables->All()) {
+    table->RaiseGeneration(table->generation() + options.header.term());
+  }
+  next_snapshot_bytes_ = options_.snapshot_bytes - std::min(options_.snapshot_bytes, end.bytes);
+  TANDEM_ASSIGN_OR_RETURN(log_, PushLog::Open(options, end.position + 1));
+  for (const LogSegment& segment : log.segments) {
+    if (std::find(end.behind.begin(), end.behind.end(), segment.path) != end.behind.end()) continue;
+    log_->AddOldSegment(segment.header.first_position(), segment.path);
+  }
+  restored_storage_.clear();
+  {
+    absl::MutexLock lock(&mutex_);
+    info_.set_term(end.term + 1);
+    info_.set_snapshot_position(after);
+    info_.set_replayed_records(end.records);
+    info_.set_recovery_s(absl::ToDoubleSeconds(MonotonicNow() - begin));
+    replayed_bytes_ = end.bytes;
+  }
+  if (options_.accept_loss && end.position > 0) {
+    // The next start must not ask again.
+    TANDEM_RETURN_IF_ERROR(SnapshotNow());
+  }
+  LogInfo(absl::StrFormat("server %d: log of term %d in %s; replayed %d records after position %d in %.2f s",
+                          server_.tables->server(), end.term + 1, options_.directory, end.records, after,
+                          absl::ToDoubleSeconds(MonotonicNow() - begin)));
+  return absl::OkStatus();
+}
+
+absl::Status Durability::Restore(const std::string& path) {
+  const auto restore_state = [&](const v1::SnapshotState& state) -> absl::Status {
+    const ShardMap& map = server_.tables->shard_map();
+    if (state.server_index() != server_.tables->server() || state.num_servers() != map.num_servers() ||
+        state.num_buckets() != map.num_buckets()) {
+      return absl::FailedPreconditionError(absl::StrCat(path, " is of server ", state.server_index(), " of ",
+                                                        state.num_servers(), ", and this is server ",
+                                                        server_.tables->server(), " of ", map.num_servers()));
+    }
+    for (const v1::SnapshotTable& table : state.tables()) {
+      TANDEM_RETURN_IF_ERROR(Annotate(RestoreTable(table), path));
+    }
+    server_.requests->RestoreFenceState(state.fences());
+    for (const v1::LogRegister& one : state.registered()) server_.restore_registered(one.name(), one.rank());
+    return absl::OkStatus();
+  };
+  const auto restore_rows = [&](const v1::SnapshotBucket& bucket) -> absl::StatusOr<RestoreRow> {
+    TableStorage* const storage = restored_storage_[bucket.table()].get();
+    if (bucket.bucket() >= server_.tables->shard_map().num_buckets()) {
+      return absl::DataLossError(absl::StrCat(path, ": there is no bucket ", bucket.bucket()));
+    }
+    filters_[bucket.table()]->SetBucket(bucket.bucket(), bucket.position(), bucket.queued());
+    if (!bucket.filter().empty() && !storage->RestoreFilter(bucket.bucket(), bucket.filter())) {
+      return absl::DataLossError(
+          absl::StrCat(path, ": bucket ", bucket.bucket(), " has admission counters of wrong size"));
+    }
+    // A bucket that was copied late has rows that are newer than the state from which the replay begins.
+    // Eviction would take their version, modulo 2^32, for a very old one.
+    const auto newest = static_cast<uint32_t>(storage->clock());
+    return RestoreRow([storage, newest](uint64_t id, const float* row, RowHistory history) {
+      if (static_cast<int32_t>(history.version - newest) > 0) history.version = newest;
+      return storage->Restore(id, row, history);
+    });
+  };
+  return ReadSnapshot(*files_, path, restore_state, restore_rows);
+}
+
+absl::Status Durability::RestoreTable(const v1::SnapshotTable& saved) {
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<TableStorage> storage, server_.tables->NewStorage(saved.config()));
+  if (storage->row_floats() != saved.row_floats()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("table '", saved.config().name(), "': rows of ", saved.row_floats(),
+                     " floats were saved, this version of Tandem keeps ", storage->row_floats()));
+  }
+  storage->Clear();
+  storage->SetClock(saved.version());
+  filters_.push_back(std::make_shared<ReplayFilter>(server_.tables->shard_map().num_buckets()));
+  const std::shared_ptr<ServerTable> table = server_.tables->NewTable(saved.config(), nullptr);
+  table->RestoreSnapshot(saved, storage, filters_.back());
+  server_.tables->Add(table);
+  restored_storage_.push_back(std::move(storage));
+  return absl::OkStatus();
+}
+
+absl::Status Durability::Replay(const Record& record) {
+  switch (record.kind) {
+    case RecordKind::kPush:
+      // A push that is refused now was not acknowledged as applied either: its sender has changed it, in
+      // memory that it shares with the server, after the server had checked it.
+      if (const absl::Status replayed =
+              server_.requests->ReplayPush(Bytes(std::string(record.body)), record.position);
+          !replayed.ok()) {
+        LogError(absl::StrCat("record ", record.position, " of the log is left out: ", replayed.message()));
+      }
+      return absl::OkStatus();
+    case RecordKind::kCreateTable: {
+      TANDEM_ASSIGN_OR_RETURN(const auto create, Parse<v1::LogCreateTable>(record));
+      TANDEM_RETURN_IF_ERROR(server_.tables->Create(create.config()));
+      TANDEM_ASSIGN_OR_RETURN(const auto table, server_.tables->Find(create.config().name()));
+      table->RaiseGeneration(create.generation());
+      return absl::OkStatus();
+    }
+    case RecordKind::kChangeMode: {
+      TANDEM_ASSIGN_OR_RETURN(const auto change, Parse<v1::SetUpdateModeRequest>(record));
+      TANDEM_ASSIGN_OR_RETURN(const auto table, server_.tables->Find(change.table()));
+      RequestHandler::Waiters released;  // nobody waits yet
+      table->SetUpdateMode(change.update_mode(), &released);
+      return absl::OkStatus();
+    }
+    case RecordKind::kFlush: {
+      TANDEM_ASSIGN_OR_RETURN(const auto flush, Parse<v1::FlushRequest>(record));
+      TANDEM_ASSIGN_OR_RETURN(const auto table, server_.tables->Find(flush.table()));
+      table->Flush();
+      return absl::OkStatus();
+    }
+    case RecordKind::kWriteRows: {
+      TANDEM_ASSIGN_OR_RETURN(const auto write, Parse<v1::WriteRowStatesRequest>(record));
+      return server_.row_states->ReplayWrite(write, record.position);
+    }
+    case RecordKind::kStartEpoch: {
+      TANDEM_ASSIGN_OR_RETURN(const auto start, Parse<v1::LogStartEpoch>(record));
+      server_.requests->RepeatStartEpoch(start.worker(), start.epoch(), start.token());
+      return absl::OkStatus();
+    }
+    case RecordKind::kRegister: {
+      TANDEM_ASSIGN_OR_RETURN(const auto registered, Parse<v1::LogRegister>(record));
+      server_.restore_registered(registered.name(), registered.rank());
+      return absl::OkStatus();
+    }
+    default:
+      return absl::FailedPreconditionError(
+          absl::StrCat("record ", record.position, " has kind ", static_cast<uint32_t>(record.kind),
+                       ", which this version of Tandem does not know: start the server with the version that "
+                       "wrote it"));
+  }
+}
+
+}  // namespace tandem::ps

@@ -38,7 +38,7 @@ absl::StatusOr<std::vector<PlannedProcess>> PlanProcesses(const NodeOptions& opt
 }
 
 absl::StatusOr<ProcessSpec> ProcessSpecFactory::Make(const PlannedProcess& process, const NodeRound& round,
-                                                     int restarts_alone) {
+                                                     int restarts_alone, int server_port) {
   const RolePlan& role = *process.role;
   ProcessSlot place{.plan = &options_.plan,
                     .role = &role,
@@ -51,8 +51,9 @@ absl::StatusOr<ProcessSpec> ProcessSpecFactory::Make(const PlannedProcess& proce
                     .restarts_alone = restarts_alone};
   ProcessSpec spec{.name = absl::StrCat(role.name, "/", place.role_rank()), .program = process.program};
   if (role.command.empty()) {
-    spec.args = ServerCommand(place);
+    spec.args = ServerCommand(place, server_port);
     place.spill_dir = absl::StrCat(options_.spill_dir, "/ps-", place.local_rank);
+    if (!options_.wal_dir.empty()) place.wal_dir = WalDirOf(place);
   } else {
     spec.args = role.command;
   }
@@ -71,13 +72,30 @@ absl::StatusOr<ProcessSpec> ProcessSpecFactory::Make(const PlannedProcess& proce
   return spec;
 }
 
-std::vector<std::string> ProcessSpecFactory::ServerCommand(const ProcessSlot& place) const {
+std::string ProcessSpecFactory::WalDirOf(const ProcessSlot& place) {
+  // Tables belong to one round: in the next one the workers begin with a checkpoint.
+  const std::string directory = absl::StrCat(options_.wal_dir, "/", options_.run_id, "-", place.round->epoch,
+                                             "/ps-", place.role_rank());
+  if (wal_dirs_.insert(directory).second) {
+    std::error_code ignored;
+    const std::string old = absl::StrCat(directory, ".old");
+    if (std::filesystem::exists(directory, ignored)) {
+      std::filesystem::remove_all(old, ignored);
+      std::filesystem::rename(directory, old, ignored);
+    }
+  }
+  return directory;
+}
+
+std::vector<std::string> ProcessSpecFactory::ServerCommand(const ProcessSlot& place, int port) const {
   std::vector<std::string> args = {"tandem",        "ps",
                                    "--index",       absl::StrCat(place.role_rank()),
                                    "--num-servers", absl::StrCat(place.round->WorldSize("ps"))};
   if (!options_.advertise.empty()) {
-    const std::string listen = rpc::ListenAddressFor(options_.advertise, 0);
+    const std::string listen = rpc::ListenAddressFor(options_.advertise, port);
     args.insert(args.end(), {"--listen", listen, "--advertise", options_.advertise});
+  } else if (port != 0) {
+    args.insert(args.end(), {"--listen", absl::StrCat("127.0.0.1:", port)});
   }
   if (options_.metrics_port >= 0) {
     // With 0 the kernel picks a port for each server, which its log names.

@@ -30,6 +30,7 @@ struct NodeOptions {
   std::string log_dir;       // exists
   std::string attempts_dir;  // holds attempt_<n>/<local rank>/
   std::string spill_dir;
+  std::string wal_dir;          // absolute; "": servers are not durable
   std::string checkpoint_root;  // absolute; "": servers inherit TANDEM_CHECKPOINT_ROOT, if it is set
   StreamChoice redirects, tee;
   std::optional<std::set<int>> shown;  // local ranks of the main role whose output is shown; nullopt: all
@@ -67,12 +68,17 @@ class ProcessSpecFactory {
 
   // Returns the specification of `process` in `round`, after `restarts_alone` restarts alone. Creates the
   // attempt's directory and removes an old error file from it. The first specification with a certain log
-  // file empties that file, later ones append to it. Returns Unavailable if the directory cannot be created.
-  absl::StatusOr<ProcessSpec> Make(const PlannedProcess& process, const NodeRound& round, int restarts_alone);
+  // file empties that file, later ones append to it. A parameter server listens at `server_port`; 0: the
+  // kernel picks. Returns Unavailable if the directory cannot be created.
+  absl::StatusOr<ProcessSpec> Make(const PlannedProcess& process, const NodeRound& round, int restarts_alone,
+                                   int server_port = 0);
 
  private:
+  // Returns the directory for the log of the server at `place`. If there is one from before this launcher, it
+  // is set aside: its tables are not this round's.
+  std::string WalDirOf(const ProcessSlot& place);
   // Returns the command line of the parameter server at `place`.
-  std::vector<std::string> ServerCommand(const ProcessSlot& place) const;
+  std::vector<std::string> ServerCommand(const ProcessSlot& place, int port) const;
   // Creates the directory of the files of the process at `place` in this attempt, and returns its path.
   absl::StatusOr<std::string> MakeAttemptDir(const ProcessSlot& place) const;
   // Chooses the files and the console streams of the process at `place`.
@@ -82,6 +88,7 @@ class ProcessSpecFactory {
   const bool terminal_;
   const Variables own_;         // the launcher's own environment
   std::set<std::string> logs_;  // log files of earlier specifications
+  std::set<std::string> wal_dirs_;  // directories that WalDirOf has returned
 };
 
 }  // namespace tandem::launcher

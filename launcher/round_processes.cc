@@ -18,6 +18,10 @@ namespace {
 // A process that ran at least this long resets the count of consecutive deaths.
 constexpr absl::Duration kHealthy = absl::Minutes(10);
 constexpr absl::Duration kFirstPause = absl::Milliseconds(500);
+// A durable server that ran this long had replayed its log and served. It is started again at once: all
+// workers wait for it.
+constexpr absl::Duration kServed = absl::Seconds(2);
+constexpr absl::Duration kPauseOfServer = absl::Milliseconds(20);
 constexpr absl::Duration kLongestPause = absl::Seconds(30);
 
 absl::Duration PauseBefore(int restart) {
@@ -92,7 +96,11 @@ absl::Status RoundProcesses::Start(Slot& slot) {
   if (failed_.empty()) processes_->ForgetEnded();
   // A new round may start a process before its restart was due.
   slot.restart_at = absl::InfiniteFuture();
-  TANDEM_ASSIGN_OR_RETURN(ProcessSpec spec, specs_.Make(slot.planned, round_, slot.restarts_alone));
+  if (IsDurable(*slot.planned.role) && slot.port == nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(slot.port, PortReservation::Keep(0));
+  }
+  TANDEM_ASSIGN_OR_RETURN(ProcessSpec spec, specs_.Make(slot.planned, round_, slot.restarts_alone,
+                                                        slot.port == nullptr ? 0 : slot.port->port()));
   TANDEM_ASSIGN_OR_RETURN(slot.process, processes_->Start(std::move(spec)));
   return absl::OkStatus();
 }
@@ -112,7 +120,9 @@ bool RoundProcesses::PlanRestart(Slot& slot, const Process& process) {
   const RolePlan& role = *slot.planned.role;
   Console& console = processes_->console();
   if (role.restart != Restart::kAlone) return false;
-  slot.deaths_in_a_row = MonotonicNow() - process.started() >= kHealthy ? 1 : slot.deaths_in_a_row + 1;
+  const bool durable = IsDurable(role);
+  const bool healthy = MonotonicNow() - process.started() >= (durable ? kServed : kHealthy);
+  slot.deaths_in_a_row = healthy ? 1 : slot.deaths_in_a_row + 1;
   const int limit = role.restart_limit;
   if (slot.deaths_in_a_row > limit) {
     console.Say(absl::StrCat(process.name(), " has been started again ", limit,
@@ -120,13 +130,17 @@ bool RoundProcesses::PlanRestart(Slot& slot, const Process& process) {
                              ")"));
     return false;
   }
-  const absl::Duration pause = PauseBefore(slot.deaths_in_a_row);
+  const absl::Duration pause =
+      durable && slot.deaths_in_a_row == 1 ? kPauseOfServer : PauseBefore(slot.deaths_in_a_row);
   slot.restart_at = MonotonicNow() + pause;
   ++slot.restarts_alone;
   console.Say(absl::StrCat(process.HowItEnded(), "; starting it again in ", absl::FormatDuration(pause), " (",
                            slot.deaths_in_a_row, " of ", limit, ")"));
   for (const std::string& text : process.output().tail()) console.Say(absl::StrCat("  | ", text));
-  if (role.name == "ps" && role.command.empty()) {
+  if (durable) {
+    console.Say(
+        absl::StrCat(process.name(), " comes back with its log, at the same address; workers wait for it"));
+  } else if (role.name == "ps" && role.command.empty()) {
     console.Say(absl::StrCat(
         process.name(),
         " comes back with empty tables and at another address: workers that hold the old one will "
@@ -134,6 +148,10 @@ bool RoundProcesses::PlanRestart(Slot& slot, const Process& process) {
         "its newest checkpoint"));
   }
   return true;
+}
+
+bool RoundProcesses::IsDurable(const RolePlan& role) const {
+  return !options_.wal_dir.empty() && role.name == "ps" && role.command.empty();
 }
 
 absl::Status RoundProcesses::StartDue(absl::Time now) {

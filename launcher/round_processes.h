@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "collectives/elastic/assignment.h"
+#include "launcher/host/port_reservation.h"
 #include "launcher/plan/launch_plan.h"
 #include "launcher/process/processes.h"
 #include "launcher/process_spec.h"
@@ -32,6 +33,8 @@ class RoundProcesses {
     bool done = false;           // it has finished its work in this round
     int restarts_alone = 0;
     int deaths_in_a_row = 0;
+    // A durable server keeps its port, so that workers find it again.
+    std::unique_ptr<PortReservation> port = nullptr;
     absl::Time restart_at = absl::InfiniteFuture();  // when it is to be restarted alone
   };
 
@@ -89,6 +92,8 @@ class RoundProcesses {
  private:
   RoundProcesses(NodeOptions options, Processes* processes);
   absl::Status Start(Slot& slot);
+  // Returns whether the processes of the role are servers with a log.
+  bool IsDurable(const RolePlan& role) const;
 
   const NodeOptions options_;
   Processes* const processes_;

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -63,6 +64,18 @@ void RemoveSpillDirs(const std::string& directory, int servers) {
   std::filesystem::remove(directory, ignored);  // if it is empty
 }
 
+// Removes the logs of the run's servers, of all its rounds.
+void RemoveLogs(const std::string& directory, const std::string& run_id) {
+  std::error_code ignored;
+  std::vector<std::filesystem::path> found;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, ignored)) {
+    const std::string name = entry.path().filename();
+    if (absl::StartsWith(name, absl::StrCat(run_id, "-"))) found.push_back(entry.path());
+  }
+  for (const std::filesystem::path& path : found) std::filesystem::remove_all(path, ignored);
+  std::filesystem::remove(directory, ignored);  // if it is empty
+}
+
 // Returns the agent's options from the flags, and creates the log directory. The plan is not filled in.
 // `alone`: whether this launcher is the job's only one.
 absl::StatusOr<NodeAgentOptions> MakeAgentOptions(const RunFlags& flags, bool alone) {
@@ -81,6 +94,15 @@ absl::StatusOr<NodeAgentOptions> MakeAgentOptions(const RunFlags& flags, bool al
   const std::string folder = flags.rdzv_id.empty() ? stamp : absl::StrCat(flags.rdzv_id, "-", stamp);
   node.log_dir = flags.log_dir.empty() ? absl::StrCat("runs/", folder, "/logs") : flags.log_dir;
   node.attempts_dir = flags.log_dir.empty() ? node.log_dir : absl::StrCat(flags.log_dir, "/", folder);
+  if (!flags.wal_dir.empty()) {
+    node.wal_dir = std::filesystem::absolute(flags.wal_dir, error);
+    if (!error) std::filesystem::create_directories(node.wal_dir, error);
+    if (error) {
+      return absl::UnavailableError(absl::StrCat("cannot make the directory '", flags.wal_dir,
+                                                 "' for the servers' logs: ", error.message(),
+                                                 "; choose another --wal-dir"));
+    }
+  }
   node.spill_dir = flags.spill_dir.empty() ? absl::StrCat(node.log_dir, "/spill") : flags.spill_dir;
   if (!flags.checkpoint_root.empty()) {
     // The own command of the role "ps" may change the directory.
@@ -148,12 +170,15 @@ absl::StatusOr<Job> PrepareJob(RunFlags flags, const std::vector<std::string>& p
 absl::StatusOr<int> RunAgent(Job job, Processes* processes) {
   const std::string spill_dir = job.agent.node.spill_dir;
   const int servers = job.agent.node.plan.Count("ps");
+  const std::string wal_dir = job.agent.node.wal_dir, run_id = job.agent.node.run_id;
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<RendezvousHandler> rendezvous,
                           RendezvousHandler::Open(job.rendezvous));
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<NodeAgent> agent,
                           NodeAgent::Create(std::move(job.agent), processes, rendezvous.get()));
   const int exit_code = agent->Run();
   RemoveSpillDirs(spill_dir, servers);
+  // After a failure the logs stay: they tell what the servers had.
+  if (!wal_dir.empty() && exit_code == 0) RemoveLogs(wal_dir, run_id);
   return exit_code;
 }
 

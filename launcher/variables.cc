@@ -25,6 +25,7 @@ constexpr const char* kOuter[] = {"RANK",
                                   "TANDEM_PS_INDEX",
                                   "TANDEM_TERMINAL",
                                   "TANDEM_SPILL_DIR",
+                                  "TANDEM_WAL_DIR",
                                   "TANDEM_AGENT",
                                   "TANDEM_ASSIGNMENT",
                                   "TANDEM_PROCESS_RESTARTS",
@@ -68,6 +69,7 @@ Variables VariablesOf(const Variables& own, const ProcessSlot& place) {
   if (role.name == "ps") {
     set("TANDEM_PS_INDEX", place.role_rank());
     if (!place.spill_dir.empty()) set("TANDEM_SPILL_DIR", place.spill_dir);
+    if (!place.wal_dir.empty()) set("TANDEM_WAL_DIR", place.wal_dir);
     if (!place.checkpoint_root.empty()) set("TANDEM_CHECKPOINT_ROOT", place.checkpoint_root);
   } else {
     set("LOCAL_RANK", place.local_rank);

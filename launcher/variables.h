@@ -26,6 +26,7 @@ struct ProcessSlot {
   std::string run_id;
   std::string error_file;  // the file in which the program may leave its error message
   std::string spill_dir;   // for parameter servers; "" for other roles
+  std::string wal_dir;     // for parameter servers that are durable; else ""
   std::string checkpoint_root;  // for parameter servers; "": that of the launcher's environment, if any
   std::string agent;       // host:port of the launcher's LauncherControl; "": there is none
   int64_t assignment = 0;  // the number of this round's assignment there

@@ -57,6 +57,10 @@ struct ServeFlags {
   uint64_t spill_cache = uint64_t{64} << 20;
   uint64_t max_memory = 0;
   std::string checkpoint_root;
+  std::string wal_dir;
+  std::string wal_sync = "always";
+  uint64_t wal_snapshot = ps::DurabilityOptions().snapshot_bytes;
+  bool accept_loss = false;
   bool reflection = false;
   // Limits of the memory for requests and responses in flight. The defaults are those of the libraries.
   uint64_t max_parked = ps::ParameterServerOptions().max_parked_bytes;
@@ -65,8 +69,8 @@ struct ServeFlags {
   size_t max_connections = 0;  // as rpc::ServerOptions::max_connections
 };
 
-// Waits for the event that ends the server: SIGTERM, SIGINT, or the end of the job. JobEnded may be called
-// from any thread, Wait from one.
+// Waits for the event that ends the server: SIGTERM, SIGINT, the end of the job, or a failure of the server's
+// log. JobEnded and LogFailed may be called from any thread, Wait from one.
 //
 // A server that `tandem run` has started ends by the launcher's signals only. systemd and Slurm stop a job by
 // signalling each of its processes, but the workers need the servers to save a checkpoint; the launcher
@@ -81,8 +85,17 @@ class EndEvent {
   void JobEnded(const collectives::JobState& state) {
     absl::MutexLock lock(&mutex_);
     state_ = state;
-    const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t ignored = ::write(event_.get(), &one, sizeof(one));
+    Notify();
+  }
+  void LogFailed(const absl::Status& why) {
+    absl::MutexLock lock(&mutex_);
+    log_failure_ = why;
+    Notify();
+  }
+  // Returns the failure of the log that has ended the server; OK if there was none.
+  absl::Status log_failure() const {
+    absl::MutexLock lock(&mutex_);
+    return log_failure_;
   }
   // Blocks until the first event. Returns how the job ended, or nullopt for a signal.
   std::optional<collectives::JobState> Wait() {
@@ -108,11 +121,17 @@ class EndEvent {
   }
 
  private:
+  void Notify() {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t ignored = ::write(event_.get(), &one, sizeof(one));
+  }
+
   const std::unique_ptr<launcher::SignalPipe> signals_;
   const pid_t launcher_;  // 0: none has started this process
   const ipc::Descriptor event_;
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   std::optional<collectives::JobState> state_ ABSL_GUARDED_BY(mutex_);
+  absl::Status log_failure_ ABSL_GUARDED_BY(mutex_);
 };
 
 absl::StatusOr<collectives::Environment> ServerEnvironment(const ServeFlags& flags) {
@@ -148,14 +167,17 @@ absl::StatusOr<std::string> AdvertisedAddress(const ServeFlags& flags, int port)
 absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(const ServeFlags& flags,
                                                             ps::ParameterServer& server) {
   TANDEM_ASSIGN_OR_RETURN(const rpc::Address listen, rpc::ParseAddress(flags.listen));
-  const std::shared_ptr<rpc::Channel> self = rpc::ConnectLoopback(
-      std::make_shared<const std::vector<rpc::Service>>(std::vector<rpc::Service>{server.service()}));
+  const std::shared_ptr<rpc::Channel> self =
+      rpc::ConnectLoopback(std::make_shared<const std::vector<rpc::Service>>(
+          std::vector<rpc::Service>{server.service(), server.durability_service()}));
   const auto collect = [self] {
     const rpc::CallOptions options{.timeout = absl::Seconds(10)};
     ServerMetrics figures;
     tandem::v1::ListTablesResponse tables;
     absl::Status status = rpc::CallProto(*self, "/tandem.v1.ParameterServer/GetServerStatistics",
                                          tandem::v1::GetServerStatisticsRequest(), &figures.server, options);
+    status.Update(rpc::CallProto(*self, "/tandem.v1.Durability/GetDurability",
+                                 tandem::v1::GetDurabilityRequest(), &figures.durability, options));
     status.Update(rpc::CallProto(*self, "/tandem.v1.ParameterServer/ListTables",
                                  tandem::v1::ListTablesRequest(), &tables, options));
     if (!status.ok()) LogWarning(absl::StrCat("metrics: ", status.message()));
@@ -217,18 +239,12 @@ absl::Status Serve(const ServeFlags& flags) {
        // Without a launcher the members of a job have no epoch either.
        .members_only = env.epoch > 0,
        .job = [run_id = env.run_id, gate] { return rpc::Caller{.run_id = run_id, .epoch = gate->epoch()}; },
-       .first_free_rank = env.epoch > 0 ? static_cast<uint32_t>(env.world_size) : 0});
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Server> listening,
-                          rpc::Server::Start({.listen = flags.listen,
-                                              .transport = flags.transport,
-                                              .threads = flags.threads,
-                                              .max_unsent_response_bytes = flags.max_unsent,
-                                              .max_held_request_bytes = flags.max_held,
-                                              .max_connections = flags.max_connections,
-                                              .gate = gate,
-                                              .reflection = flags.reflection},
-                                             {server.service()}));
-  TANDEM_ASSIGN_OR_RETURN(const std::string address, AdvertisedAddress(flags, listening->port()));
+       .first_free_rank = env.epoch > 0 ? static_cast<uint32_t>(env.world_size) : 0,
+       .durability = {.directory = flags.wal_dir,
+                      .sync = flags.wal_sync == "always",
+                      .accept_loss = flags.accept_loss,
+                      .snapshot_bytes = flags.wal_snapshot,
+                      .on_failure = [&end](const absl::Status& why) { end.LogFailed(why); }}});
 
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<collectives::JobStore> store,
                           collectives::OpenStore(env, absl::Seconds(flags.join_timeout_seconds)));
@@ -239,6 +255,21 @@ absl::Status Serve(const ServeFlags& flags) {
           store->channel(),
           {.member = env.member(), .lease = absl::Seconds(flags.lease_seconds), .status = own->status()},
           [&end](const collectives::JobState& state) { end.JobEnded(state); }));
+  // Before the server listens: until then workers cannot connect, and repeat their calls. The heartbeats have
+  // begun, since a long log takes longer than a lease.
+  if (!flags.wal_dir.empty()) own->status()->SetState("replaying its log");
+  TANDEM_RETURN_IF_ERROR(server.Recover());
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Server> listening,
+                          rpc::Server::Start({.listen = flags.listen,
+                                              .transport = flags.transport,
+                                              .threads = flags.threads,
+                                              .max_unsent_response_bytes = flags.max_unsent,
+                                              .max_held_request_bytes = flags.max_held,
+                                              .max_connections = flags.max_connections,
+                                              .gate = gate,
+                                              .reflection = flags.reflection},
+                                             {server.service(), server.durability_service()}));
+  TANDEM_ASSIGN_OR_RETURN(const std::string address, AdvertisedAddress(flags, listening->port()));
   own->status()->SetState("serving");
   own->SetServing(true);
   TANDEM_RETURN_IF_ERROR(store->store()->Set(env.member(), address));
@@ -262,6 +293,7 @@ absl::Status Serve(const ServeFlags& flags) {
   }
   if (absl::Status closed = store->Close(kShutdownNotice); !closed.ok()) LogDebug(closed.message());
   if (failed) return absl::AbortedError(absl::StrCat("the job failed: ", state->reason));
+  TANDEM_RETURN_IF_ERROR(end.log_failure());
   LogInfo(state.has_value() ? absl::StrCat("done: ", state->reason) : "stopped by a signal");
   return absl::OkStatus();
 }
@@ -318,6 +350,27 @@ void AddPs(CLI::App& app, CommandContext* context) {
       ps->add_option("--checkpoint-root", flags->checkpoint_root,
                      "Directory below which checkpoints are written and read, whatever a client asks for [any]"),
       "TANDEM_CHECKPOINT_ROOT");
+  variables->Add(
+      ps->add_option("--wal-dir", flags->wal_dir,
+                     "Log every push to this directory of the server's own, on a local disk, before it is "
+                     "acknowledged; a server that is started again with it goes on where it was [no log]"),
+      "TANDEM_WAL_DIR");
+  variables->Add(
+      ps->add_option("--wal-sync", flags->wal_sync,
+                     "always: a push is acknowledged when the disk has it; never: when the kernel has it, so "
+                     "that it survives the server and not the machine")
+          ->check(CLI::IsMember({"always", "never"}))
+          ->capture_default_str(),
+      "TANDEM_WAL_SYNC");
+  variables->Add(ps->add_option("--wal-snapshot", flags->wal_snapshot,
+                                "Bytes of log after which a snapshot of the tables takes its place")
+                     ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+                     ->check(CLI::Range(uint64_t{1} << 20, uint64_t{1} << 40))
+                     ->default_str("1GiB"),
+                 "TANDEM_WAL_SNAPSHOT");
+  ps->add_flag("--accept-loss", flags->accept_loss,
+               "Start although the log is damaged, or was not synced before the machine was started again: "
+               "pushes that were acknowledged may be lost [off]");
   variables->Add(
       ps->add_option("--threads", flags->threads,
                      "Threads that answer over gRPC, and at most as many over shared memory; 0: half of the "

@@ -224,6 +224,7 @@ int Train(Options options) {
        .checkpoint_timeout = job->checkpoint.timeout,
        .spill_dir =
            options.spill_dir.empty() ? absl::StrCat(job->checkpoint.dir, "/spill") : options.spill_dir,
+       .durable = job->ps.durability == worker::ServerDurability::kLog,
        .stop = &stop_requested});
   if (!session.ok()) {
     LogError(session.status().message());

@@ -18,6 +18,7 @@ namespace {
 using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
+using tandem::v1::DurabilityInfo;
 using tandem::v1::ServerStatistics;
 using tandem::v1::TableInfo;
 using tandem::v1::TableStatistics;
@@ -168,6 +169,24 @@ constexpr Figure<ServerStatistics> kServerMetrics[] = {
      Of<&ServerStatistics::max_parked_bytes>},
 };
 
+constexpr Figure<DurabilityInfo> kDurabilityMetrics[] = {
+    {"log_position", "Records of the server's log", kCounter, Of<&DurabilityInfo::log_position>},
+    {"log_durable_position", "Those that are safe", kCounter, Of<&DurabilityInfo::durable_position>},
+    {"log_bytes", "Log since the last snapshot, in bytes", kGauge, Of<&DurabilityInfo::log_bytes>},
+    {"log_written_bytes_total", "Log written by this process, in bytes", kCounter,
+     Of<&DurabilityInfo::written_bytes>},
+    {"log_groups_total", "Groups of records written at once", kCounter, Of<&DurabilityInfo::syncs>},
+    {"log_longest_sync_seconds", "Since the server started", kGauge, Of<&DurabilityInfo::longest_sync_s>},
+    {"log_waits_total", "Pushes that waited for space in the log's queue", kCounter,
+     Of<&DurabilityInfo::log_waits>},
+    {"log_term", "Lives of the server", kGauge, Of<&DurabilityInfo::term>},
+    {"snapshots_total", "Snapshots completed by this process", kCounter, Of<&DurabilityInfo::snapshots>},
+    {"snapshot_longest_pause_seconds", "For which pushes waited", kGauge,
+     Of<&DurabilityInfo::longest_snapshot_pause_s>},
+    {"recovery_seconds", "Restoring the snapshot and replaying the log at the start", kGauge,
+     Of<&DurabilityInfo::recovery_s>},
+};
+
 constexpr Figure<TableStatistics> kTableMetrics[] = {
     {"table_rows", "Rows in memory", kGauge, Of<&TableStatistics::rows>},
     {"table_bytes", "Memory held for the table: rows, index, slack", kGauge, Of<&TableStatistics::bytes>},
@@ -217,6 +236,12 @@ MetricFamily Told(const Figure<ServerStatistics>& figure, const ServerMetrics& f
   return family;
 }
 
+MetricFamily Told(const Figure<DurabilityInfo>& figure, const ServerMetrics& figures) {
+  MetricFamily family = Family(figure.name, figure.help, figure.type);
+  Add(&family, {}, figure.value(figures.durability));
+  return family;
+}
+
 MetricFamily Told(const Figure<TableStatistics>& figure, const ServerMetrics& figures) {
   MetricFamily family = Family(figure.name, figure.help, figure.type);
   for (const TableInfo& table : figures.tables) {
@@ -231,6 +256,9 @@ std::vector<MetricFamily> MakeMetricFamilies(const ServerMetrics& figures) {
   std::vector<MetricFamily> families;
   families.push_back(Info(figures.server));
   for (const auto& figure : kServerMetrics) families.push_back(Told(figure, figures));
+  if (figures.durability.enabled()) {
+    for (const auto& figure : kDurabilityMetrics) families.push_back(Told(figure, figures));
+  }
   for (const auto& figure : kTableMetrics) families.push_back(Told(figure, figures));
   families.push_back(Latency(figures, "pull_latency_seconds",
                              "Pulls, from arrival to answer, waiting for other workers included",

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "tandem/v1/durability.pb.h"
 #include "tandem/v1/parameter_server.pb.h"
 
 namespace tandem::cli {
@@ -18,6 +19,7 @@ namespace tandem::cli {
 // The values of all metrics at one moment.
 struct ServerMetrics {
   tandem::v1::ServerStatistics server;
+  tandem::v1::DurabilityInfo durability;
   std::vector<tandem::v1::TableInfo> tables;
 };
 

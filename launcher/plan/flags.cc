@@ -142,6 +142,10 @@ void AddLogs(const Command& command, RunFlags* flags) {
       "Where servers put rows of tables with `spill` that do not fit their memory; removed at the "
       "end [LOG_DIR/spill]");
   run->add_option(
+      "--wal-dir", flags->wal_dir,
+      "Servers log every push below this directory, on a local disk, and come back with it, at the same "
+      "address, when they die; implies --restart ps=alone. Removed when the job has ended well [no log]");
+  run->add_option(
       "--checkpoint-root", flags->checkpoint_root,
       "Directory below which servers write and read checkpoints, whatever a client asks for; made if "
       "it is missing [any, or TANDEM_CHECKPOINT_ROOT]");

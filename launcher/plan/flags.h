@@ -50,6 +50,7 @@ struct RunFlags {
   double grace_seconds = 30;
   double timeout_seconds = 0;
   std::string spill_dir;
+  std::string wal_dir;
   std::string checkpoint_root;
   int metrics_port = -1;  // the port of this node's first server; the next one has this + 1
   // The flags that were set by an environment variable, with its name: {"--nnodes", "PET_NNODES"}.

@@ -234,6 +234,11 @@ absl::StatusOr<LaunchPlan> MakePlan(const RunFlags& flags, const std::vector<std
   if (plan.main.empty()) plan.main = MainRole(plan);
   if (flags.max_restarts >= 0) plan.max_restarts = flags.max_restarts;
   if (!flags.on_failure.empty()) plan.reform = flags.on_failure == "reform";
+  if (!flags.wal_dir.empty()) {
+    for (RolePlan& role : plan.roles) {
+      if (role.name == "ps" && role.command.empty()) role.restart = Restart::kAlone;
+    }
+  }
   for (const std::string& text : flags.restart) TANDEM_RETURN_IF_ERROR(SetRestart(text, &plan));
 
   std::vector<std::string> command;

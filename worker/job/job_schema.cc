@@ -189,6 +189,12 @@ void DescribeJob(Fields& f, JobSpec& job) {
              "when a checkpoint cannot be saved: log an error and train on (the exit code tells if the last "
              "one failed), or end");
   });
+  f.Group("ps", nullptr, "", [&](Fields& g) {
+    g.Choice("durability", &job.ps.durability, {"off", "log"},
+             "what the job requires of its parameter servers. `log`: they log pushes before they acknowledge "
+             "them (`tandem run --wal-dir`), so that a server which dies comes back and the job goes on; the "
+             "job is refused if they do not, or if `train.timeout_seconds` is shorter than a restart");
+  });
   if (!f.reading()) return;
   CheckCaches(f, job);
   CheckPlacements(f, job);

@@ -108,6 +108,16 @@ struct CheckpointSpec {
   bool periodic() const { return every_epochs > 0 || every_steps > 0 || every_time > absl::ZeroDuration(); }
 };
 
+// The events that the parameter servers must survive (docs/durability.md).
+enum class ServerDurability {
+  kOff,  // a server that dies takes its tables along
+  kLog,  // every server logs pushes before it acknowledges them, and comes back with them
+};
+
+struct ServersSpec {
+  ServerDurability durability = ServerDurability::kOff;
+};
+
 struct JobSpec {
   std::string name = "job";
   DatasetOptions data;
@@ -125,6 +135,7 @@ struct JobSpec {
   LearningRateOptions schedule;
   TrainSpec train;
   CheckpointSpec checkpoint;
+  ServersSpec ps;
 };
 
 }  // namespace tandem::worker

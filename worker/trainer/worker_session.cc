@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/trainer/worker_session.h"
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "rpc/channel.h"
 #include "rpc/connect.h"
 #include "rpc/transport/loopback.h"
+#include "tandem/v1/durability.pb.h"
 
 namespace tandem::worker {
 namespace {
@@ -31,6 +33,33 @@ constexpr absl::Duration kStopPollInterval = absl::Milliseconds(20);
 bool MayBeCausedByPeer(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsCancelled(status) ||
          absl::IsAborted(status);
+}
+
+// The time that a server which has died needs until it answers again, besides the replay of its log.
+constexpr absl::Duration kRestart = absl::Seconds(10);
+constexpr double kReplayBytesPerSecond = 100e6;
+
+// Returns an error unless the server has a log, and a call of `timeout` outlives its restart.
+absl::Status CheckDurable(rpc::Channel& channel, const std::string& server, absl::Duration timeout) {
+  v1::DurabilityInfo info;
+  const absl::Status status =
+      rpc::CallProto(channel, "/tandem.v1.Durability/GetDurability", v1::GetDurabilityRequest(), &info,
+                     {.timeout = timeout, .idempotent = true});
+  if (!status.ok() && !absl::IsUnimplemented(status)) return Annotate(status, server);
+  if (!info.enabled()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("ps.durability is 'log', but ", server,
+                     " has no log: start the servers with `tandem run --wal-dir DIR` "
+                     "or `tandem ps --wal-dir DIR`, or leave the field out"));
+  }
+  const absl::Duration needed =
+      kRestart + absl::Seconds(static_cast<double>(info.snapshot_bytes()) / kReplayBytesPerSecond);
+  if (timeout >= needed) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "train.timeout_seconds is ", absl::ToDoubleSeconds(timeout), ", but a server that comes back may need ",
+      std::ceil(absl::ToDoubleSeconds(needed)), " s: ", absl::ToDoubleSeconds(kRestart),
+      " for its start, and the rest to replay a log of up to ", info.snapshot_bytes(),
+      " bytes; raise the field, or lower `tandem ps --wal-snapshot` (TANDEM_WAL_SNAPSHOT)"));
 }
 
 }  // namespace
@@ -51,6 +80,11 @@ absl::StatusOr<std::unique_ptr<WorkerSession>> WorkerSession::Open(const Options
 }
 
 absl::Status WorkerSession::OpenAlone(const Options& options) {
+  if (options.durable) {
+    return absl::FailedPreconditionError(
+        "ps.durability is 'log', but this process is alone and holds the tables itself: start the job with "
+        "`tandem run --ps N --wal-dir DIR`, or leave the field out");
+  }
   ps::ParameterServerOptions server;
   if (!options.spill_dir.empty()) {
     server.cold_store = std::make_shared<ps::SpillStore>(ps::SpillOptions{.directory = options.spill_dir});
@@ -102,6 +136,7 @@ absl::Status WorkerSession::OpenInJob(const Options& options) {
     TANDEM_ASSIGN_OR_RETURN(const std::string address, store_->store()->Get(key, timeout));
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel,
                             rpc::Connect(address, {.channel = {.caller = env_.caller()}}));
+    if (options.durable) TANDEM_RETURN_IF_ERROR(CheckDurable(*channel, key, timeout));
     channels.push_back(std::move(channel));
   }
   TANDEM_ASSIGN_OR_RETURN(

@@ -32,6 +32,9 @@ class WorkerSession {
     // A worker that is started alone stores rows that do not fit its memory here. The directory is created
     // when needed. Empty: tables that could need it are refused.
     std::string spill_dir;
+    // True: the job is refused unless the servers are durable and `timeout` is longer than one of them needs
+    // to come back.
+    bool durable = false;
     // Becomes true when this process is asked to stop; nullptr: it never is. Outlives the session.
     const std::atomic<bool>* stop = nullptr;
   };

@@ -65,6 +65,16 @@ TEST_F(FamiliesTest, EachFigureIsToldOncePerTableUnderItsName) {
   EXPECT_DOUBLE_EQ(Values("tandem_table_longest_pause_seconds")["user"], 0.0025);
 }
 
+TEST_F(FamiliesTest, ALogIsToldOnlyIfThereIsOne) {
+  for (const MetricFamily& family : MakeMetricFamilies(figures_))
+    EXPECT_NE(family.name, "tandem_log_position");
+  figures_.durability.set_enabled(true);
+  figures_.durability.set_log_position(12);
+  figures_.durability.set_longest_snapshot_pause_s(0.25);
+  EXPECT_EQ(Values("tandem_log_position")[""], 12);
+  EXPECT_DOUBLE_EQ(Values("tandem_snapshot_longest_pause_seconds")[""], 0.25);
+}
+
 TEST_F(FamiliesTest, TheServerIsToldWithoutTables) {
   figures_.server.set_index(2);
   figures_.server.set_num_servers(3);

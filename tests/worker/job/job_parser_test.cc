@@ -174,6 +174,7 @@ train:
   log_every_seconds: 0.5
   timeout_seconds: 20
 checkpoint: {dir: out/x, every_epochs: 0, every_steps: 100, every_minutes: 0.5, keep: 1, on_failure: stop}
+ps: {durability: log}
 )");
   EXPECT_EQ(job.schedule.base, 0.01);
   EXPECT_THAT(job.optimizer.l2, FloatEq(0.2f));
@@ -205,6 +206,7 @@ checkpoint: {dir: out/x, every_epochs: 0, every_steps: 100, every_minutes: 0.5, 
   EXPECT_EQ(job.checkpoint.every_steps, 100u);
   EXPECT_EQ(job.checkpoint.every_time, absl::Seconds(30));
   EXPECT_EQ(job.checkpoint.on_failure, SaveFailure::kStop);
+  EXPECT_EQ(job.ps.durability, ServerDurability::kLog);
   EXPECT_TRUE(job.checkpoint.periodic());
   EXPECT_EQ(job.checkpoint.keep, 1);
 }

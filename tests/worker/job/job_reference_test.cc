@@ -37,7 +37,8 @@ std::map<std::string, std::string> GeneratedTables() {
           {"dense optimizers", KindTables(fields, "optimizer")},
           {"schedules", KindTables(fields, "optimizer.schedule")},
           {"train", FieldTable(fields, "train")},
-          {"checkpoint", FieldTable(fields, "checkpoint")}};
+          {"checkpoint", FieldTable(fields, "checkpoint")},
+          {"ps", FieldTable(fields, "ps")}};
 }
 
 TEST(JobReferenceTest, TheTablesOfTheDocumentAreThoseOfTheSchema) {

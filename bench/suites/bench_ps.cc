@@ -26,22 +26,32 @@ struct PsBench {
   // Set in the processes that it starts.
   int group = -1;
   std::string socket_directory;
+  std::string durability = "off";
+  std::string wal_dir;  // given by the user; "": a temporary one
+  std::string own_wal_dir;
 };
 
 bool IsFairness(const PsGroup& group) { return group.cases.front().op == PsOp::kFairness; }
 
 // Starts the processes of each group, one group after the other. Returns the exit code.
-absl::StatusOr<int> RunGroups(const std::vector<PsGroup>& groups, bool json,
+absl::StatusOr<int> RunGroups(const std::vector<PsGroup>& groups, bool json, const std::string& wal_dir,
                               const std::vector<std::string>& args) {
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<TemporaryDirectory> sockets,
                           TemporaryDirectory::Make("tandem-bench"));
+  const std::string logs = wal_dir.empty() ? absl::StrCat(sockets->path(), "/wal") : wal_dir;
   for (size_t g = 0; g < groups.size(); ++g) {
     const PsGroup& group = groups[g];
     if (!json && (g == 0 || IsFairness(groups[g - 1]) != IsFairness(group))) {
       IsFairness(group) ? PrintFairnessHeader() : PrintPsHeader();
     }
-    std::vector<std::string> words = {"bench",        "ps", "--group", absl::StrCat(g), "--socket-directory",
-                                      sockets->path()};
+    std::vector<std::string> words = {"bench",
+                                      "ps",
+                                      "--group",
+                                      absl::StrCat(g),
+                                      "--socket-directory",
+                                      sockets->path(),
+                                      "--wal",
+                                      absl::StrCat(logs, "/group-", g)};
     words.insert(words.end(), args.begin(), args.end());
     std::vector<std::string> names;
     for (int w = 0; w < group.workers; ++w) names.push_back(absl::StrCat("worker/", w));
@@ -54,13 +64,15 @@ absl::StatusOr<int> RunGroups(const std::vector<PsGroup>& groups, bool json,
 
 absl::StatusOr<int> Run(const PsBench& options, const std::vector<std::string>& args) {
   TANDEM_ASSIGN_OR_RETURN(const std::vector<PsGroup> groups, PsGroupsOf(options.flags));
-  if (options.group < 0) return RunGroups(groups, options.flags.json, args);
+  if (options.group < 0) return RunGroups(groups, options.flags.json, options.wal_dir, args);
   if (options.group >= static_cast<int>(groups.size())) return absl::InvalidArgumentError("no such group");
   TANDEM_RETURN_IF_ERROR(
       RunGroupProcess(groups[options.group], {.rows = options.flags.rows,
                                               .time_per_case = absl::Milliseconds(options.flags.time_ms),
                                               .json = options.flags.json,
-                                              .socket_directory = options.socket_directory}));
+                                              .socket_directory = options.socket_directory,
+                                              .durability = options.durability,
+                                              .wal_dir = options.own_wal_dir}));
   return 0;
 }
 
@@ -75,6 +87,14 @@ void AddBenchPs(CLI::App* bench, CommandContext* context) {
       "benchmark.");
   auto options = std::make_shared<PsBench>();
   DeclarePsFlags(command, &options->flags);
+  command
+      ->add_option("--durability", options->durability,
+                   "off; log-never, log-always: the servers log pushes, as `tandem ps --wal-sync` says")
+      ->check(CLI::IsMember({"off", "log-never", "log-always"}))
+      ->capture_default_str();
+  command->add_option("--wal-dir", options->wal_dir,
+                      "New directory for these logs, on a local disk [TMPDIR]");
+  command->add_option("--wal", options->own_wal_dir)->group("");
   command->add_option("--group", options->group)->group("");
   command->add_option("--socket-directory", options->socket_directory)->group("");
   command->callback([options, command, context] {

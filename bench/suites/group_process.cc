@@ -19,8 +19,14 @@ namespace tandem::bench {
 namespace {
 
 absl::Status Serve(const GroupOptions& options, BenchPeers* peers) {
-  ps::ParameterServer server({.index = static_cast<uint32_t>(peers->server_index()),
-                              .num_servers = static_cast<uint32_t>(peers->servers())});
+  ps::ParameterServerOptions server_options{.index = static_cast<uint32_t>(peers->server_index()),
+                                            .num_servers = static_cast<uint32_t>(peers->servers())};
+  if (options.durability != "off") {
+    server_options.durability.directory = absl::StrCat(options.wal_dir, "/", peers->server_index());
+    server_options.durability.sync = options.durability == "log-always";
+  }
+  ps::ParameterServer server(server_options);
+  TANDEM_RETURN_IF_ERROR(server.Recover());
   const std::string socket =
       absl::StrCat("unix:", options.socket_directory, "/server-", peers->server_index());
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<rpc::Server> tcp,

@@ -23,6 +23,8 @@ struct GroupOptions {
   absl::Duration time_per_case;
   bool json = false;
   std::string socket_directory;  // for the servers' unix sockets
+  std::string durability = "off";  // "log-never" or "log-always": the servers log pushes ...
+  std::string wal_dir;             // ... below this directory
 };
 
 // Does the work of this process, which its rank selects, and returns when it is done. Call it only in a

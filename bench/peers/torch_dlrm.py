@@ -2,8 +2,8 @@
 """The DLRM of `tandem bench train` in PyTorch: 26 features x 100k rows x dim 16, 13 dense, MLPs 13-64-16 and 64-1, dot
 interaction, batch 1024, Zipf 1.05 ids, 16 batches generated beforehand and cycled.
 
-  torch_dlrm.py local OPTIMIZER           one process, one merged table
-  torch_dlrm.py rpc OPTIMIZER             2 trainers (DDP over Gloo) and an embedding server over torch.distributed.rpc
+  torch_dlrm.py local OPTIMIZER [THREADS]  one process, one merged table
+  torch_dlrm.py rpc OPTIMIZER              2 trainers (DDP over Gloo) and an embedding server over torch.distributed.rpc
 
 OPTIMIZER is sgd or adagrad. Prints one JSON object: {"samples_per_s": ..., "ms_per_step": ...}, the median of 7
 measurements. Debian's PyTorch uses reference BLAS: replace it by OpenBLAS (bench/compare_dlrm does).
@@ -67,8 +67,8 @@ def report(seconds_per_step, samples_per_step, **more):
     print(json.dumps({"samples_per_s": samples_per_step / s, "ms_per_step": s * 1e3, **more}), flush=True)
 
 
-def local(kind):
-    torch.set_num_threads(1)
+def local(kind, threads):
+    torch.set_num_threads(threads)
     torch.manual_seed(0)
     data, model = batches(1), DenseNet()
     table = nn.EmbeddingBag(FEATURES * ROWS, DIM, mode="sum", sparse=True)
@@ -175,6 +175,6 @@ def free_port():
 
 if __name__ == "__main__":
     if sys.argv[1] == "local":
-        local(sys.argv[2])
+        local(sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else 1)
     else:
         mp.spawn(rpc_process, (sys.argv[2], free_port()), 3)

@@ -214,6 +214,22 @@ def rpc(suite):
     return text + ("\n\n" + table(["echo of 1 MiB", "peer", "times the peer's rate"], ratios) if ratios else "")
 
 
+PYTHON_VALUES = {
+    "pull_1_us": "pull of 1 id, us", "pull_4096_us": "pull of 4096 ids x 64 floats, us",
+    "thread_rate": "rate of another thread meanwhile", "tandem_us": "Tandem, us", "gloo_us": "Gloo, us",
+    "gloo_over_tandem": "Gloo / Tandem", "empty_us": "empty call, us", "echo_us": "echo of 1 MiB, us",
+    "samples_per_s": "samples/s", "dense_part": "dense part of a step",
+}
+
+
+def python(suite, name):
+    rows = []
+    for case in (c for c in suite["cases"] if c["suite"] == name):
+        ratios = "; ".join(f"{spread_text(found)} x {peer}" for peer, found in case["ratios"].items())
+        rows.append([case["system"], PYTHON_VALUES.get(case["value"], case["value"]), spread_text(case), ratios or None])
+    return table(["", "", "median (smallest to largest)", "times the peer's speed"], rows) if rows else NOT_MEASURED
+
+
 QUALITY_DATA = {
     "small": "ten features with vocabularies from 2 to 5,000, planted",
     "zipf": "the same and a Zipf 1.05 feature with a million ids on the servers, planted",
@@ -247,8 +263,13 @@ BLOCKS = {
     "collectives_busy": ("collectives", lambda s: collectives(s, "busy machine")),
     "ps": ("ps", ps), "latency": ("latency", latency), "fairness": ("fairness", fairness), "rows": ("rows", rows),
     "rpc": ("rpc", rpc), "quality": ("quality", quality),
+    "python_dlrm": ("python", lambda s: python(s, "dlrm")),
+    "python_pull": ("python", lambda s: python(s, "pull")),
+    "python_all_reduce": ("python", lambda s: python(s, "all_reduce")),
+    "python_rpc": ("python", lambda s: python(s, "rpc")),
 }
-WITHOUT_SOURCE = ("collectives_4", "collectives_tcp", "collectives_busy")  # collectives_2 says it for all
+# collectives_2 and python_dlrm say it for all
+WITHOUT_SOURCE = ("collectives_4", "collectives_tcp", "collectives_busy", "python_pull", "python_all_reduce", "python_rpc")
 
 
 def markdown_blocks(results):

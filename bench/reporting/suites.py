@@ -143,6 +143,12 @@ def rpc(options):
     return measured
 
 
+def python(options):
+    measured = Measured()
+    measured.compare(options, "compare_python", ["--only", "pull,rpc", "--seconds", "0.1"] if options.quick else [])
+    return measured
+
+
 def quality(options):
     measured = Measured()
     flags = ["--rows", "200000", "--epochs", "1", "--seeds", "1", "--data", "small"] if options.quick else ["--seeds", "1-3"]
@@ -166,4 +172,4 @@ def quality(options):
     return measured
 
 
-SUITES = {suite.__name__: suite for suite in (training, step, collectives, ps, latency, fairness, rows, rpc, quality)}
+SUITES = {suite.__name__: suite for suite in (training, step, collectives, ps, latency, fairness, rows, rpc, python, quality)}

@@ -23,7 +23,7 @@ std::string ToBytes(const T* values, size_t count) {
 template <typename T>
 std::vector<T> FromBytes(const std::string& bytes) {
   std::vector<T> values(bytes.size() / sizeof(T));
-  std::memcpy(values.data(), bytes.data(), values.size() * sizeof(T));
+  if (!values.empty()) std::memcpy(values.data(), bytes.data(), values.size() * sizeof(T));
   return values;
 }
 

@@ -20,7 +20,7 @@ struct ModelItem {
   int64_t id = 0;
   double priority = 0;
   uint32_t times_sampled = 0;
-  const Chunk* chunk = nullptr;
+  std::shared_ptr<const Chunk> chunk;  // the table may have dropped its own
 };
 
 class Model {
@@ -49,7 +49,7 @@ class Model {
     std::set<const Chunk*> chunks;
     uint64_t bytes = 0;
     for (const ModelItem& item : items_) {
-      if (chunks.insert(item.chunk).second) bytes += item.chunk->bytes();
+      if (chunks.insert(item.chunk.get()).second) bytes += item.chunk->bytes();
     }
     return bytes;
   }
@@ -190,7 +190,7 @@ TEST_P(TableModel, ATableDoesWhatThePlainListDoes) {
         ASSERT_EQ(status.ok(), may) << status << ", diff " << model.diff();
         ASSERT_EQ(inserted, may ? 1u : 0u);
         if (may) {
-          model.Insert({.id = next_id, .priority = priority.value_or(model.largest()), .chunk = chunk.get()});
+          model.Insert({.id = next_id, .priority = priority.value_or(model.largest()), .chunk = chunk});
         }
         ++next_id;
       } else if (action < 16) {

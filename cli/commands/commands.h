@@ -24,13 +24,13 @@ namespace tandem::cli {
 using AddCommand = void(CLI::App& app, CommandContext* context);
 
 AddCommand AddRun, AddTrain, AddRl, AddEval, AddPredict, AddPs, AddReplay, AddStore, AddTop, AddStatus,
-    AddTrace, AddTable, AddCkpt, AddData, AddDoctor, AddVersion, AddCompletion, AddMan;
+    AddTrace, AddTable, AddCkpt, AddData, AddDoctor, AddVersion, AddCompletion, AddMan, AddWeights;
 
 // All subcommands, in the order in which `tandem --help` lists them.
-inline constexpr AddCommand* kCommands[] = {AddRun,    AddTrain,   AddRl,         AddEval, AddPredict,
-                                            AddPs,     AddReplay,  AddStore,      AddTop,  AddStatus,
-                                            AddTrace,  AddTable,   AddCkpt,       AddData, bench::AddBench,
-                                            AddDoctor, AddVersion, AddCompletion, AddMan};
+inline constexpr AddCommand* kCommands[] = {AddRun,          AddTrain,  AddRl,      AddEval,       AddPredict,
+                                            AddPs,           AddReplay, AddWeights, AddStore,      AddTop,
+                                            AddStatus,       AddTrace,  AddTable,   AddCkpt,       AddData,
+                                            bench::AddBench, AddDoctor, AddVersion, AddCompletion, AddMan};
 
 // Returns the lines that `tandem --version` prints, without the last line's end.
 std::string VersionText();

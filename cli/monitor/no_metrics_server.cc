@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements MetricsServer and ReplayHttp for a build without prometheus-cpp.
+// Implements MetricsServer, PageHttp and ReplayHttp for a build without prometheus-cpp.
 
 #include "cli/monitor/metrics_server.h"
+#include "cli/monitor/page_http.h"
 #include "cli/monitor/replay_http.h"
 
 namespace tandem::cli {
@@ -19,6 +20,11 @@ bool MetricsServer::available() { return false; }
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::string&, int,
                                                                     std::function<ServerMetrics()>) {
+  return Unavailable();
+}
+
+absl::StatusOr<std::unique_ptr<PageHttp>> PageHttp::Start(const std::string&, int,
+                                                          std::function<std::string()>) {
   return Unavailable();
 }
 

@@ -8,7 +8,7 @@ import re
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-MODULES = ["base", "rpc", "collectives", "launcher", "ps", "worker", "cli", "bench", "python"]
+MODULES = ["base", "rpc", "collectives", "launcher", "ps", "weights", "worker", "cli", "bench", "python"]
 
 WALL_CLOCK = re.compile(
     r"absl::Now\(|GetCurrentTimeNanos\(|system_clock|CLOCK_REALTIME|gettimeofday\(|ToChronoTime\(|std::time\(|"
@@ -23,6 +23,7 @@ ALLOWED = {
     "cli/profiling/collect.cc": "a name that no other process has",
     "launcher/run_job.cc": "the name of the log directory",
     "ps/server/table/server_table.cc": "a generation that grows from one process to the next",
+    "weights/store/model_store.cc": "an epoch that grows from one process to the next",
     "worker/trainer/model_checkpoint.cc": "when a checkpoint was written, for people",
 }
 

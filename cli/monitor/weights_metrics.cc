@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/monitor/weights_metrics.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+
+namespace tandem::cli {
+namespace {
+
+using tandem::v1::WeightsModelState;
+
+struct WeightsMetric {
+  const char* name;
+  const char* type;
+  const char* help;
+  double (*value)(const WeightsModelState& model);
+};
+
+constexpr WeightsMetric kModelMetrics[] = {
+    {"version", "gauge", "Number of the head",
+     [](const WeightsModelState& m) { return double(m.head().version()); }},
+    {"step", "gauge", "Updates of the learner at the head",
+     [](const WeightsModelState& m) { return double(m.head().step()); }},
+    {"bytes", "gauge", "Bytes of the values of a version",
+     [](const WeightsModelState& m) { return double(m.bytes()); }},
+    {"kept_versions", "gauge", "Versions that can be pulled",
+     [](const WeightsModelState& m) { return double(m.kept_size()); }},
+    {"publishes_total", "counter", "Versions committed",
+     [](const WeightsModelState& m) { return double(m.publishes()); }},
+    {"refused_publishes_total", "counter",
+     "Commits refused: replaced publishers, numbers that do not rise, damaged values",
+     [](const WeightsModelState& m) { return double(m.refused()); }},
+    {"pulls_total", "counter", "Versions read", [](const WeightsModelState& m) { return double(m.pulls()); }},
+    {"waiting_readers", "gauge", "Calls that wait for a newer version",
+     [](const WeightsModelState& m) { return double(m.waiting()); }},
+    {"seconds_since_publish", "gauge", "Age of the head",
+     [](const WeightsModelState& m) { return m.seconds_since_publish(); }},
+};
+
+void WeightsHead(std::string* out, absl::string_view name, absl::string_view type, absl::string_view help) {
+  absl::StrAppend(out, "# HELP tandem_weights_", name, " ", help, "\n# TYPE tandem_weights_", name, " ", type,
+                  "\n");
+}
+
+}  // namespace
+
+std::string WeightsMetricsText(const tandem::v1::ListWeightsResponse& state) {
+  std::string out;
+  WeightsHead(&out, "uptime_seconds", "gauge", "Time since the server started");
+  absl::StrAppendFormat(&out, "tandem_weights_uptime_seconds %.15g\n", state.uptime_s());
+  for (const WeightsMetric& metric : kModelMetrics) {
+    WeightsHead(&out, metric.name, metric.type, metric.help);
+    for (const WeightsModelState& model : state.models()) {
+      const std::string name =
+          absl::StrReplaceAll(model.model(), {{"\\", "\\\\"}, {"\"", "\\\""}, {"\n", "\\n"}});
+      absl::StrAppendFormat(&out, "tandem_weights_%s{model=\"%s\"} %.15g\n", metric.name, name,
+                            metric.value(model));
+    }
+  }
+  return out;
+}
+
+}  // namespace tandem::cli

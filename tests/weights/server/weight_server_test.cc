@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "weights/server/weight_server.h"
+
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "base/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "rpc/connect.h"
+#include "rpc/server.h"
+#include "rpc/transport/loopback.h"
+#include "rpc/wire/bulk_codec.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/weights/models.h"
+#include "weights/client/publisher.h"
+#include "weights/client/remote_weights.h"
+#include "weights/wire/messages.h"
+
+namespace tandem::weights {
+namespace {
+
+using ::tandem::testing::StatusIs;
+using ::testing::HasSubstr;
+using testing::Soon;
+using testing::Uniform;
+using testing::ValueOf;
+
+constexpr rpc::BackoffOptions kFastBackoff = {.initial = absl::Milliseconds(1), .max = absl::Milliseconds(5)};
+
+// A server behind a loopback channel, whose server can be replaced by another one, like a process that starts
+// again at the same address.
+class ReplaceableServer {
+ public:
+  explicit ReplaceableServer(rpc::FaultInjector injector = nullptr) {
+    Restart();
+    std::vector<rpc::Service> services = {server_->service()};
+    for (rpc::Method& method : services[0].methods) {
+      method.handler = [this, name = method.name](std::shared_ptr<rpc::ServerCall> call) {
+        for (const rpc::Method& current : service_.methods) {
+          if (current.name == name) return current.handler(std::move(call));
+        }
+      };
+    }
+    channel_ = rpc::ConnectLoopback(std::make_shared<const std::vector<rpc::Service>>(std::move(services)),
+                                    std::move(injector), kFastBackoff);
+  }
+  // No call may be under way.
+  void Restart() {
+    server_ = std::make_unique<WeightServer>(WeightServerOptions());
+    service_ = server_->service();
+  }
+  WeightServer& server() { return *server_; }
+  const std::shared_ptr<rpc::Channel>& channel() const { return channel_; }
+  // Waits until `calls` calls of Head wait.
+  void AwaitWaiting(uint64_t calls) {
+    while (server_->State().models_size() == 0 || server_->State().models(0).waiting() != calls)
+      std::this_thread::yield();
+  }
+
+ private:
+  std::unique_ptr<WeightServer> server_;
+  rpc::Service service_;
+  std::shared_ptr<rpc::Channel> channel_;  // destroyed first
+};
+
+TEST(WeightServer, GivesReadersWhatALearnerPublishes) {
+  ReplaceableServer server;
+  RemoteWeights weights(server.channel());
+  TANDEM_ASSERT_OK_AND_ASSIGN(const ModelVersion nothing, weights.Head("policy", Soon()));
+  EXPECT_EQ(nothing, ModelVersion());
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto none, weights.Newer("policy", {}, MonotonicNow()));
+  EXPECT_EQ(none, nullptr);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto publisher,
+                              Publisher::Create(&weights, {.model = "policy", .name = "learner/0"}, Soon()));
+  const std::vector<float> weight = {1, 2, 3, 4}, bias = {5};
+  TANDEM_ASSERT_OK(publisher->Publish({{"weight", {2, 2}, weight}, {"bias", {}, bias}},
+                                      {.step = 7, .items_consumed = 56, .last = true}, Soon()));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto model, weights.Newer("policy", {}, Soon()));
+  ASSERT_NE(model, nullptr);
+  EXPECT_EQ(model->info.version, publisher->version());
+  EXPECT_EQ(model->info.step, 7u);
+  EXPECT_EQ(model->info.items_consumed, 56u);
+  EXPECT_TRUE(model->info.last);
+  EXPECT_EQ(model->info.publisher, "learner/0");
+  EXPECT_EQ(model->info.tensors, (std::vector<TensorInfo>{{"weight", {2, 2}}, {"bias", {}}}));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto values, model->Find("weight"));
+  EXPECT_THAT(values, ::testing::ElementsAreArray(weight));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const ModelVersion head, weights.Head("policy", Soon()));
+  EXPECT_EQ(head, model->info.version);
+  const v1::ListWeightsResponse state = server.server().State();
+  ASSERT_EQ(state.models_size(), 1);
+  EXPECT_EQ(state.models(0).publishes(), 1u);
+  EXPECT_EQ(state.models(0).bytes(), 20u);
+}
+
+TEST(WeightServer, AReaderThatWaitsHoldsNoThreadAndGetsTheNextVersion) {
+  ReplaceableServer server;  // the loopback has one thread, so a handler that blocks would block all calls
+  RemoteWeights weights(server.channel());
+  TANDEM_ASSERT_OK(server.server().store().Commit(Uniform({1, 1}, 1)));
+  std::vector<std::thread> readers;
+  for (int i = 0; i < 3; ++i) {
+    readers.emplace_back([&] {
+      const auto newer = weights.Newer("policy", {1, 1}, Soon());
+      TANDEM_ASSERT_OK(newer);
+      ASSERT_NE(*newer, nullptr);
+      EXPECT_EQ(ValueOf(**newer), 2);
+    });
+  }
+  server.AwaitWaiting(3);
+  TANDEM_ASSERT_OK(weights.Commit(Uniform({1, 2}, 2), Soon()));
+  for (std::thread& reader : readers) reader.join();
+  server.AwaitWaiting(0);
+}
+
+TEST(WeightServer, AWaitEndsAtItsDeadlineWithoutAVersion) {
+  ReplaceableServer server;
+  RemoteWeights weights(server.channel());
+  TANDEM_ASSERT_OK(server.server().store().Commit(Uniform({1, 1}, 1)));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto none,
+                              weights.Newer("policy", {1, 1}, MonotonicNow() + absl::Milliseconds(50)));
+  EXPECT_EQ(none, nullptr);
+  server.AwaitWaiting(0);  // the server ends its part by its own timer
+}
+
+TEST(WeightServer, AStoppedServerEndsWaits) {
+  ReplaceableServer server;
+  RemoteWeights weights(server.channel());
+  TANDEM_ASSERT_OK(server.server().store().Commit(Uniform({1, 1}, 1)));
+  std::thread reader([&] {
+    EXPECT_THAT(weights.Newer("policy", {1, 1}, Soon()), StatusIs(absl::StatusCode::kCancelled));
+  });
+  server.AwaitWaiting(1);
+  server.server().Stop();
+  reader.join();
+}
+
+TEST(WeightServer, ACommitWhoseAnswerIsLostCountsOnce) {
+  int faults = 0;
+  ReplaceableServer server([&](absl::string_view method, int64_t) -> rpc::Fault {
+    if (!absl::StrContains(method, "Publish")) return {};
+    // Before the commit, after it, and twice.
+    switch (faults++) {
+      case 0:
+        return {.kind = rpc::Fault::Kind::kFailBefore};
+      case 1:
+        return {.kind = rpc::Fault::Kind::kFailAfter};
+      case 2:
+        return {.kind = rpc::Fault::Kind::kDuplicate};
+      default:
+        return {};
+    }
+  });
+  RemoteWeights weights(server.channel());
+  TANDEM_ASSERT_OK(weights.Commit(Uniform({1, 1}, 1), Soon()));
+  EXPECT_GE(faults, 3);
+  EXPECT_EQ(server.server().State().models(0).publishes(), 1u);
+  EXPECT_EQ(server.server().State().models(0).refused(), 0u);
+  TANDEM_ASSERT_OK(weights.Commit(Uniform({1, 2}, 2), Soon()));
+  EXPECT_EQ(server.server().State().models(0).publishes(), 2u);
+}
+
+TEST(WeightServer, ARestartedServerGetsTheHeadAgain) {
+  ReplaceableServer server;
+  RemoteWeights weights(server.channel());
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto publisher, Publisher::Create(&weights, {.model = "policy"}, Soon()));
+  const std::vector<float> values = {1};
+  TANDEM_ASSERT_OK(publisher->Publish({{"x", {1}, values}}, {}, Soon()));
+  server.Restart();
+  TANDEM_ASSERT_OK_AND_ASSIGN(const ModelVersion lost, weights.Head("policy", Soon()));
+  EXPECT_EQ(lost, ModelVersion());
+  TANDEM_ASSERT_OK(publisher->Repeat(Soon()));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const ModelVersion head, weights.Head("policy", Soon()));
+  EXPECT_EQ(head, publisher->version());
+}
+
+TEST(WeightServer, RefusesWhatIsNoModel) {
+  ReplaceableServer server;
+  RemoteWeights weights(server.channel());
+  TANDEM_ASSERT_OK(server.server().store().Commit(Uniform({1, 1}, 1)));
+  const auto publish = [&](const v1::PublishWeightsRequest& request, const std::string& payload) {
+    return server.channel()
+        ->Call("/tandem.v1.Weights/Publish", rpc::EncodeBulk(request, Bytes(std::string(payload))), {})
+        .status();
+  };
+  v1::PublishWeightsRequest request;
+  *request.mutable_info() = ToProto(Uniform({1, 2}, 2)->info);
+  EXPECT_THAT(publish(request, std::string(27, 'x')),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("the payload has 27 bytes")));
+  EXPECT_THAT(publish(request, std::string(28, 'x')), StatusIs(absl::StatusCode::kDataLoss));
+  request.mutable_info()->mutable_tensors(0)->set_shape(0, -1);
+  EXPECT_THAT(publish(request, std::string(28, 'x')), StatusIs(absl::StatusCode::kInvalidArgument));
+  request.mutable_info()->clear_tensors();
+  EXPECT_THAT(publish(request, ""), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_EQ(ValueOf(*server.server().store().Head("policy")), 1);
+}
+
+TEST(WeightServer, ADamagedAnswerIsNotUsed) {
+  // A server whose answers to Pull have one bit flipped.
+  ModelStore store;
+  TANDEM_ASSERT_OK(store.Commit(Uniform({1, 1}, 1)));
+  WeightServer honest({});
+  TANDEM_ASSERT_OK(honest.store().Commit(Uniform({1, 1}, 1)));
+  rpc::Service service = honest.service();
+  for (rpc::Method& method : service.methods) {
+    if (method.name != "Pull") continue;
+    method.handler = [&](std::shared_ptr<rpc::ServerCall> call) {
+      const std::shared_ptr<const Model> head = store.Head("policy");
+      v1::PullWeightsResponse response;
+      *response.mutable_info() = ToProto(head->info);
+      std::string payload = PayloadOf(head).Flatten();
+      payload[9] = static_cast<char>(payload[9] ^ 4);
+      call->Finish(rpc::EncodeBulk(response, Bytes(std::move(payload))));
+    };
+  }
+  const std::shared_ptr<rpc::Channel> channel = rpc::ConnectLoopback(
+      std::make_shared<const std::vector<rpc::Service>>(std::vector<rpc::Service>{service}));
+  RemoteWeights weights(channel);
+  EXPECT_THAT(weights.Newer("policy", {}, Soon()),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("damaged on its way")));
+}
+
+TEST(WeightServer, ReadersOverTheNetworkSeeWholeVersions) {
+  WeightServer weight_server({.store = {.keep = 1}});
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<rpc::Server> listening,
+                              rpc::Server::Start({}, {weight_server.service()}));
+  const std::string address = absl::StrCat("127.0.0.1:", listening->port());
+  constexpr uint64_t kVersions = 100;
+  const auto connect = [&](const char* transport) -> std::shared_ptr<rpc::Channel> {
+    rpc::ConnectOptions options;
+    options.transport = transport;
+    auto channel = rpc::Connect(address, options);
+    TANDEM_CHECK_MSG(channel.ok(), channel.status().ToString());
+    return *std::move(channel);
+  };
+  std::vector<std::thread> readers;
+  for (const char* transport : {"auto", "grpc"}) {
+    readers.emplace_back([&, transport] {
+      RemoteWeights weights(connect(transport));
+      ModelVersion have;
+      while (have.number < kVersions) {
+        const auto newer = weights.Newer("policy", have, Soon());
+        TANDEM_ASSERT_OK(newer);
+        ASSERT_NE(*newer, nullptr);
+        ASSERT_GT((*newer)->info.version, have);
+        have = (*newer)->info.version;
+        ASSERT_EQ(ValueOf(**newer), static_cast<float>(have.number));
+      }
+    });
+  }
+  RemoteWeights weights(connect("auto"));
+  for (uint64_t number = 1; number <= kVersions; ++number)
+    TANDEM_ASSERT_OK(weights.Commit(Uniform({1, number}, static_cast<float>(number), 5000), Soon()));
+  for (std::thread& reader : readers) reader.join();
+  weight_server.Stop();
+  listening->Shutdown(absl::Seconds(1));
+}
+
+}  // namespace
+}  // namespace tandem::weights

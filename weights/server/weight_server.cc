@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "weights/server/weight_server.h"
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "rpc/deferred_calls.h"
+#include "rpc/wire/bulk_codec.h"
+#include "weights/wire/messages.h"
+
+namespace tandem::weights {
+
+WeightServer::WeightServer(const WeightServerOptions& options)
+    : options_(options),
+      started_(options.store.clock->Now()),
+      store_(options.store),
+      timers_(std::make_unique<rpc::DeferredCalls>(options.store.clock)) {}
+
+WeightServer::~WeightServer() { Stop(); }
+
+rpc::Service WeightServer::service() {
+  rpc::Service service;
+  service.name = "tandem.v1.Weights";
+  service.methods = {
+      {"StartEpoch", rpc::ProtoHandler<v1::StartWeightsEpochRequest, v1::StartWeightsEpochResponse>(
+                         [this](const auto& request) -> absl::StatusOr<v1::StartWeightsEpochResponse> {
+                           TANDEM_ASSIGN_OR_RETURN(const EpochGrant grant,
+                                                   store_.StartEpoch(request.model(), request.publisher()));
+                           v1::StartWeightsEpochResponse response;
+                           response.set_epoch(grant.epoch);
+                           response.set_version(grant.version);
+                           return response;
+                         })},
+      {"Publish", [this](std::shared_ptr<rpc::ServerCall> call) { Publish(call); }},
+      {"Head", [this](std::shared_ptr<rpc::ServerCall> call) { Head(call); }},
+      {"Pull", [this](std::shared_ptr<rpc::ServerCall> call) { Pull(call); }},
+      {"ListModels", rpc::ProtoHandler<v1::ListWeightsRequest, v1::ListWeightsResponse>(
+                         [this](const auto&) -> absl::StatusOr<v1::ListWeightsResponse> { return State(); })},
+  };
+  return service;
+}
+
+void WeightServer::Publish(const std::shared_ptr<rpc::ServerCall>& call) {
+  v1::PublishWeightsRequest request;
+  Bytes payload;
+  absl::Status status = rpc::DecodeBulk(call->request(), &request, &payload, options_.max_header_bytes);
+  if (!status.ok()) return call->Finish(std::move(status));
+  absl::StatusOr<std::shared_ptr<Model>> model = FromProto(request.info(), payload);
+  status = model.ok() ? store_.Commit(*std::move(model)) : model.status();
+  if (!status.ok()) return call->Finish(Annotate(status, options_.name));
+  call->Finish(rpc::internal::SerializeResponse(v1::PublishWeightsResponse()));
+}
+
+void WeightServer::Pull(const std::shared_ptr<rpc::ServerCall>& call) {
+  v1::PullWeightsRequest request;
+  absl::Status status = rpc::internal::ParseRequest(*call, &request);
+  if (!status.ok()) return call->Finish(std::move(status));
+  ModelVersion version = {.epoch = request.epoch(), .number = request.version()};
+  if (version.number == 0) {
+    const std::shared_ptr<const Model> head = store_.Head(request.model());
+    if (head != nullptr) version = head->info.version;
+  }
+  const absl::StatusOr<std::shared_ptr<const Model>> model = store_.Get(request.model(), version);
+  if (!model.ok()) return call->Finish(Annotate(model.status(), options_.name));
+  v1::PullWeightsResponse response;
+  *response.mutable_info() = ToProto((*model)->info);
+  call->Finish(rpc::EncodeBulk(response, PayloadOf(*model)));
+}
+
+v1::WeightsHeadResponse WeightServer::HeadOf(const std::string& model, const ModelVersion& have) const {
+  v1::WeightsHeadResponse response;
+  const std::shared_ptr<const Model> head = store_.Head(model);
+  if (head == nullptr) return response;
+  *response.mutable_info() = ToProto(head->info, /*tensors=*/false);
+  response.set_newer(head->info.version > have);
+  return response;
+}
+
+// Owned by the watch and by the timer; whichever comes first answers.
+struct WeightServer::Waiting {
+  std::shared_ptr<rpc::ServerCall> call;
+  std::atomic<bool> over{false};
+  std::atomic<uint64_t> watch{0};
+
+  // Returns the call to the first who asks, then nullptr.
+  std::shared_ptr<rpc::ServerCall> Take() { return over.exchange(true) ? nullptr : std::move(call); }
+};
+
+void WeightServer::Head(const std::shared_ptr<rpc::ServerCall>& call) {
+  v1::WeightsHeadRequest request;
+  absl::Status status = rpc::internal::ParseRequest(*call, &request);
+  if (!status.ok()) return call->Finish(std::move(status));
+  const std::string model = request.model();
+  const ModelVersion have = {.epoch = request.have_epoch(), .number = request.have_version()};
+  const auto answer = [this, model, have](rpc::ServerCall& to) {
+    to.Finish(rpc::internal::SerializeResponse(HeadOf(model, have)));
+  };
+  if (!request.wait()) return answer(*call);
+
+  auto waiting = std::make_shared<Waiting>();
+  waiting->call = call;
+  const uint64_t timer = timers_->NewTicket();
+  waiting->watch = store_.Watch(
+      model, have, [this, waiting, timer, answer](absl::StatusOr<std::shared_ptr<const Model>> newer) {
+        const std::shared_ptr<rpc::ServerCall> taken = waiting->Take();
+        if (taken == nullptr) return;
+        timers_->Resume(timer);
+        if (!newer.ok()) return taken->Finish(Annotate(newer.status(), options_.name));
+        answer(*taken);
+      });
+  if (waiting->watch == 0) return;  // it has been answered
+  // The answer leaves a moment before the caller gives up.
+  const absl::Time now = options_.store.clock->Now();
+  const absl::Duration left = std::min(call->deadline() - now, options_.max_wait);
+  const absl::Time end = now + left - std::clamp(left / 10, absl::Milliseconds(5), absl::Seconds(1));
+  const auto give_up = [this, waiting, answer] {
+    const std::shared_ptr<rpc::ServerCall> taken = waiting->Take();
+    if (taken == nullptr) return;
+    store_.CancelWatch(waiting->watch);
+    answer(*taken);
+  };
+  timers_->Defer(timer, end, [give_up](rpc::DeferredCalls::Reason) { give_up(); });
+  if (waiting->over) timers_->Resume(timer);  // it was answered before the timer was set
+  // The hook must not own the call, which `waiting` does until it is answered.
+  call->OnCancel([this, timer, weak = std::weak_ptr<Waiting>(waiting)] {
+    const std::shared_ptr<Waiting> cancelled = weak.lock();
+    if (cancelled == nullptr) return;
+    const std::shared_ptr<rpc::ServerCall> taken = cancelled->Take();
+    if (taken == nullptr) return;
+    store_.CancelWatch(cancelled->watch);
+    timers_->Resume(timer);
+    taken->Finish(absl::CancelledError("the client is gone"));
+  });
+}
+
+v1::ListWeightsResponse WeightServer::State() const {
+  v1::ListWeightsResponse response;
+  const absl::Time now = options_.store.clock->Now();
+  response.set_uptime_s(absl::ToDoubleSeconds(now - started_));
+  for (const ModelState& state : store_.List()) {
+    v1::WeightsModelState& message = *response.add_models();
+    message.set_model(state.model);
+    message.set_epoch(state.epoch);
+    message.set_publisher(state.publisher);
+    message.mutable_kept()->Add(state.kept.begin(), state.kept.end());
+    message.set_publishes(state.publishes);
+    message.set_refused(state.refused);
+    message.set_pulls(state.pulls);
+    message.set_waiting(state.waiting);
+    if (state.head == nullptr) continue;
+    *message.mutable_head() = ToProto(state.head->info);
+    message.set_bytes(state.head->count * sizeof(float));
+    message.set_seconds_since_publish(absl::ToDoubleSeconds(now - state.published_at));
+  }
+  return response;
+}
+
+void WeightServer::Stop() {
+  store_.Stop();
+  timers_->Stop();
+}
+
+}  // namespace tandem::weights

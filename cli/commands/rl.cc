@@ -24,7 +24,9 @@
 #include "base/status.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/train_seeds.h"
+#include "collectives/environment.h"
 #include "nlohmann/json.hpp"
+#include "worker/job/job_parser.h"
 #include "worker/nn/gemm.h"
 #include "worker/rl/envs/vector_environment.h"
 #include "worker/rl/job/rl_parser.h"
@@ -50,6 +52,7 @@ struct ModelFlags {
   std::string model;
   std::vector<std::string> set;
   int episodes = 0;
+  int episode = 0;
   int64_t seed = -1;
   bool json = false;
 };
@@ -73,8 +76,14 @@ std::string WithSeed(const std::string& path, uint64_t seed) {
       .string();
 }
 
-// Runs the jobs on up to `parallel` threads. Returns their reports, or the first error.
-absl::StatusOr<std::vector<rl::RlReport>> RunAll(const std::vector<rl::RlSpec>& jobs, const RlFlags& flags) {
+// The runs that were started: their reports, and the first error of one that has none.
+struct RlRuns {
+  std::vector<rl::RlReport> reports;
+  absl::Status failure;
+};
+
+// Runs the jobs on up to `parallel` threads. A run that fails does not end the others.
+RlRuns RunAll(const std::vector<rl::RlSpec>& jobs, const RlFlags& flags) {
   const size_t threads = std::min(static_cast<size_t>(flags.parallel), jobs.size());
   std::vector<std::optional<absl::StatusOr<rl::RlReport>>> results(jobs.size());
   std::atomic<size_t> next{0};
@@ -87,24 +96,28 @@ absl::StatusOr<std::vector<rl::RlReport>> RunAll(const std::vector<rl::RlSpec>& 
                                        .terminal = ::isatty(STDOUT_FILENO) == 1,
                                        .tensorboard = tensorboard,
                                        .stop = &rl_stop});
-      if (jobs.size() > 1 && results[i]->ok()) {
-        std::printf("seed %llu: %.2f\n", static_cast<unsigned long long>(jobs[i].learner.seeds.environment),
-                    (*results[i])->evaluation.mean);
-        std::fflush(stdout);
-      }
+      if (jobs.size() == 1 || !results[i]->ok()) continue;
+      const rl::RlReport& report = **results[i];
+      if (report.evaluation.returns.empty()) continue;
+      std::printf("seed %llu: %.2f\n", static_cast<unsigned long long>(report.seed), report.evaluation.mean);
+      std::fflush(stdout);
     }
   };
   std::vector<std::thread> pool;
   for (size_t t = 1; t < threads; ++t) pool.emplace_back(work);
   work();
   for (std::thread& thread : pool) thread.join();
-  std::vector<rl::RlReport> reports;
-  for (auto& result : results) {
-    if (!result.has_value()) continue;  // the run was not started any more
-    TANDEM_RETURN_IF_ERROR(result->status());
-    reports.push_back(**std::move(result));
+  RlRuns runs;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    if (!results[i].has_value()) continue;  // the run was not started any more
+    absl::Status failure = results[i]->ok() ? (*results[i])->failure : results[i]->status();
+    if (!failure.ok() && jobs.size() > 1)
+      failure = Annotate(failure, absl::StrCat("seed ", jobs[i].learner.seeds.environment));
+    if (!failure.ok() && !runs.failure.ok()) LogError(failure.message());
+    runs.failure.Update(failure);
+    if (results[i]->ok()) runs.reports.push_back(**std::move(results[i]));
   }
-  return reports;
+  return runs;
 }
 
 int RunJob(const RlFlags& flags) {
@@ -114,17 +127,20 @@ int RunJob(const RlFlags& flags) {
   }
   const absl::StatusOr<rl::RlSpec> job = rl::LoadRlJob(flags.job_file, flags.set);
   if (!job.ok()) {
-    LogError(job.status().message());
+    if (worker::LoadJob(flags.job_file).ok()) {
+      LogError(absl::StrCat("'", flags.job_file, "' is no job of reinforcement learning: run `tandem train ",
+                            flags.job_file, "`"));
+    } else {
+      LogError(job.status().message());
+    }
     return kUsageError;
   }
   if (flags.print_job) {
     std::fputs(rl::RlJobToYaml(*job).c_str(), stdout);
     return 0;
   }
-  for (const char* variable : {"WORLD_SIZE", "TANDEM_ROLE"}) {
-    if (std::getenv(variable) == nullptr) continue;
-    LogError(absl::StrCat("tandem rl trains in one process, but this one is part of a job (", variable,
-                          " is set); run it without `tandem run`"));
+  if (collectives::Environment::IsLaunched()) {
+    LogError("tandem rl trains in one process, but this one is part of a job; run it without `tandem run`");
     return kUsageError;
   }
   std::vector<rl::RlSpec> jobs = {*job};
@@ -136,26 +152,38 @@ int RunJob(const RlFlags& flags) {
     }
     jobs.clear();
     for (const uint64_t seed : *seeds) {
+      if (seed > rl::kGreatestSeed) {
+        LogError(absl::StrCat("--seeds: ", seed, " is greater than ", rl::kGreatestSeed));
+        return kUsageError;
+      }
       jobs.push_back(*job);
       jobs.back().learner.seeds = {.environment = seed, .policy = seed, .evaluation = seed};
       jobs.back().model_file = WithSeed(job->model_file, seed);
     }
   }
-  StopRlOnSigterm();
-  const absl::StatusOr<std::vector<rl::RlReport>> reports = RunAll(jobs, flags);
-  if (!reports.ok()) return Report("rl", reports.status());
-  std::fputs(rl::FormatRlReport(*reports).c_str(), stdout);
-  absl::Status written;
-  if (!flags.report.empty()) written = rl::WriteRlReport(*reports, flags.report);
-  if (jobs.size() == 1 && written.ok()) {
-    std::printf(
-        "\nNext: evaluate the model on other episodes, or watch one:\n  tandem rl eval %s\n  tandem rl play "
-        "%s\n",
-        job->model_file.c_str(), job->model_file.c_str());
+  if (!flags.report.empty()) {
+    const absl::Status writable = rl::CheckWritable(flags.report);
+    if (!writable.ok()) return Report("rl", Annotate(writable, "--report"));
   }
-  const bool stopped = rl_stop;
-  if (stopped) LogInfo("stopped on request; the models of the runs so far are saved, but not evaluated");
-  const int code = Report("rl", written);
+  StopRlOnSigterm();
+  const RlRuns runs = RunAll(jobs, flags);
+  absl::Status status = runs.failure;
+  if (!runs.reports.empty()) {
+    std::fputs(rl::FormatRlReport(runs.reports, jobs.size()).c_str(), stdout);
+    if (!flags.report.empty()) status.Update(rl::WriteRlReport(runs.reports, jobs.size(), flags.report));
+  }
+  bool stopped = status.ok() && runs.reports.size() < jobs.size();
+  for (const rl::RlReport& report : runs.reports) stopped = stopped || report.interrupted;
+  if (jobs.size() == 1 && status.ok()) {
+    std::printf(
+        "\nNext: evaluate the model on other episodes, or watch one:\n  tandem rl eval %s --seed %llu\n  "
+        "tandem "
+        "rl play %s\n",
+        job->model_file.c_str(), static_cast<unsigned long long>(job->learner.seeds.evaluation + 1),
+        job->model_file.c_str());
+  }
+  if (stopped) LogInfo("stopped on request; the models of the runs so far are saved, but not all evaluated");
+  const int code = Report("rl", status);
   return code == 0 && stopped ? kAskedToStopRl : code;
 }
 
@@ -201,30 +229,39 @@ absl::Status Eval(const ModelFlags& flags) {
   return absl::OkStatus();
 }
 
-// Prints one episode, a line a step: number, observation, action, reward.
+// Prints one of the episodes that Eval counts, a line a step: number, observation, action, reward.
 absl::Status Play(const ModelFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(rl::LoadedPolicy loaded, Load(flags));
   const rl::LearnerOptions& learner = loaded.job.learner;
+  const auto index = static_cast<size_t>(flags.episode);
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<rl::VectorEnvironment> environment,
-                          rl::VectorEnvironment::Create(learner.environment, 1, learner.seeds.evaluation));
+                          rl::VectorEnvironment::Create(learner.environment, index + 1,
+                                                        rl::EvaluationSeed(learner.seeds.evaluation)));
   TANDEM_RETURN_IF_ERROR(rl::CheckEnvironment(*loaded.policy, learner.environment.kind, environment->spec()));
-  constexpr int64_t kMaxSteps = 100000;
-  std::vector<float> action(static_cast<size_t>(environment->spec().actions.dimensions));
-  for (int64_t step = 1; step <= kMaxSteps; ++step) {
+  const size_t observation_size = environment->spec().observation_size;
+  const auto action_size = static_cast<size_t>(environment->spec().actions.dimensions);
+  std::vector<float> actions(action_size * (index + 1));
+  for (int64_t step = 1; learner.environment.max_steps > 0 || step <= rl::kMostSteps; ++step) {
     const std::vector<float> seen(environment->observations().begin(), environment->observations().end());
-    loaded.policy->ActGreedily(seen, 1, absl::MakeSpan(action));
-    TANDEM_RETURN_IF_ERROR(environment->Step(action));
+    loaded.policy->ActGreedily(seen, index + 1, absl::MakeSpan(actions));
+    TANDEM_RETURN_IF_ERROR(environment->Step(actions));
+    const auto own = [index](const std::vector<float>& values, size_t width) {
+      return absl::StrJoin(absl::MakeConstSpan(values).subspan(index * width, width), " ");
+    };
     std::printf("%6lld  [%s]  action %s  reward %g\n", static_cast<long long>(step),
-                absl::StrJoin(seen, " ").c_str(), absl::StrJoin(action, " ").c_str(),
-                static_cast<double>(environment->rewards()[0]));
-    if (environment->ended().empty()) continue;
-    std::printf("%s after %lld steps; return %g\n",
-                environment->terminated()[0] != 0 ? "terminated" : "truncated", static_cast<long long>(step),
-                environment->ended()[0].episode_return);
-    return absl::OkStatus();
+                own(seen, observation_size).c_str(), own(actions, action_size).c_str(),
+                static_cast<double>(environment->rewards()[index]));
+    for (const rl::Episode& episode : environment->ended()) {
+      if (episode.environment != index) continue;
+      std::printf("%s after %lld steps; return %g\n",
+                  environment->terminated()[index] != 0 ? "terminated" : "truncated",
+                  static_cast<long long>(step), episode.episode_return);
+      return absl::OkStatus();
+    }
   }
-  return absl::InvalidArgumentError(absl::StrCat("the episode has not ended after ", kMaxSteps,
-                                                 " steps, and env.max_steps is 0: give a limit"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("the episode has not ended after ", rl::kMostSteps,
+                   " steps, and env.max_steps is 0: give a limit, for example --set env.max_steps=1000"));
 }
 
 void AddModelFlags(CLI::App* command, ModelFlags* flags) {
@@ -243,8 +280,7 @@ void AddRl(CLI::App& app, CommandContext* context) {
   auto flags = std::make_shared<RlFlags>();
   auto eval = std::make_shared<ModelFlags>();
   auto play = std::make_shared<ModelFlags>();
-  CLI::App* command =
-      app.add_subcommand("rl", "Train a reinforcement-learning job in this process, or use a saved model");
+  CLI::App* command = app.add_subcommand("rl", "Train a reinforcement-learning job, or use a saved model");
   command->add_option("job", flags->job_file, "The job file (YAML)");
   command->add_option("--set", flags->set, "Change a field of the job: dotted.path=value (repeatable)")
       ->allow_extra_args(false);
@@ -267,6 +303,9 @@ void AddRl(CLI::App& app, CommandContext* context) {
   CLI::App* play_command =
       command->add_subcommand("play", "Print one episode of a saved model, step by step");
   AddModelFlags(play_command, play.get());
+  play_command->add_option("--episode", play->episode, "Which of the episodes that `eval` runs, from 0")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
   command->require_subcommand(0, 1);
   eval_command->callback([eval, context] { context->exit_code = Report("rl eval", Eval(*eval)); });
   play_command->callback([play, context] { context->exit_code = Report("rl play", Play(*play)); });

@@ -30,6 +30,7 @@
 #include "launcher/process/descendants.h"
 #include "launcher/process/spawn.h"
 #include "worker/job/job_parser.h"
+#include "worker/rl/job/rl_parser.h"
 #include "worker/trainer/training_run.h"
 #include "worker/trainer/worker_session.h"
 
@@ -83,9 +84,9 @@ std::string OwnName() {
 // run's overrides.
 std::string NextSteps(const Options& options, const worker::JobSpec& job, const worker::RunReport& report) {
   const std::string self = OwnName();
-  const std::string look = absl::StrCat("  ", Quoted(self), " eval ", Quoted(job.checkpoint.dir),
-                                        " --data FILE\n  ", Quoted(self), " ckpt ls ",
-                                        Quoted(job.checkpoint.dir), "\n");
+  const std::string look =
+      absl::StrCat("  ", Quoted(self), " eval ", Quoted(job.checkpoint.dir), " --data FILE\n  ", Quoted(self),
+                   " ckpt ls ", Quoted(job.checkpoint.dir), "\n");
   // A run that continued one which has stopped early would stop again at once.
   if (report.stopped_early) {
     return absl::StrCat("\nNext: score other data with this model, or look at its checkpoints:\n", look);
@@ -203,7 +204,12 @@ int Train(Options options) {
   if (!options.model.empty()) options.set.push_back(absl::StrCat("model.kind=", options.model));
   const absl::StatusOr<worker::JobSpec> job = worker::LoadJob(options.job_file, options.set);
   if (!job.ok()) {
-    LogError(job.status().message());
+    if (rl::LoadRlJob(options.job_file).ok()) {
+      LogError(absl::StrCat("'", options.job_file, "' is a job of reinforcement learning: run `tandem rl ",
+                            options.job_file, "`"));
+    } else {
+      LogError(job.status().message());
+    }
     return 2;
   }
   if (options.print_job) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
+#include <cstdio>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -68,6 +69,52 @@ TEST_F(RlCommandTest, SeedsRunInParallelWithTheBitsOfEachAlone) {
   EXPECT_TRUE(ReadFile(dir_.File("runs/arms/model-seed-2.safetensors")).ok());
 }
 
+TEST_F(RlCommandTest, PlayShowsTheEpisodesThatEvalCounts) {
+  ASSERT_EQ(RunTandem({"rl", "job.yaml", "--set", "env={kind: bandit, noise: 1}"}, {}, dir_.path()).exit_code,
+            0);
+  const std::string model = "runs/arms/model.safetensors";
+  const Finished evaluated = RunTandem({"rl", "eval", model, "--json"}, {}, dir_.path());
+  ASSERT_EQ(evaluated.exit_code, 0) << evaluated.err;
+  for (const int episode : {0, 4}) {
+    const Finished played =
+        RunTandem({"rl", "play", model, "--episode", absl::StrCat(episode)}, {}, dir_.path());
+    ASSERT_EQ(played.exit_code, 0) << played.err;
+    char text[64];
+    std::snprintf(text, sizeof text, "return %g\n",
+                  Json::parse(evaluated.out)["returns"][static_cast<size_t>(episode)].get<double>());
+    EXPECT_THAT(played.out, HasSubstr(text));
+  }
+}
+
+TEST_F(RlCommandTest, ARunWithoutEvaluationIsNoZero) {
+  const Finished trained = RunTandem(
+      {"rl", "job.yaml", "--seeds", "1-2", "--set", "evaluation=0", "--report", "all.json"}, {}, dir_.path());
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_THAT(trained.out, AllOf(HasSubstr("none of 2 seeds was evaluated"), Not(HasSubstr("seed 1: 0"))));
+  EXPECT_FALSE(ReadJson("all.json").contains("mean"));
+}
+
+TEST_F(RlCommandTest, ASeedThatFailsKeepsTheReportsOfTheOthers) {
+  // With this scale the rewards are infinite.
+  const Finished trained = RunTandem(
+      {"rl", "job.yaml", "--seeds", "1-2", "--set", "algorithm.reward_scale=1e39", "--report", "all.json"},
+      {}, dir_.path());
+  EXPECT_EQ(trained.exit_code, 1) << trained.out;
+  EXPECT_THAT(trained.err, AllOf(HasSubstr("seed 1: job 'arms': the gradient"), HasSubstr("seed 2: ")));
+  EXPECT_THAT(trained.out, HasSubstr("failed"));
+  EXPECT_EQ(ReadJson("all.json")["runs"].size(), 2u);
+}
+
+TEST_F(RlCommandTest, JobsOfOneCommandArePointedToTheOther) {
+  const Finished trained = RunTandem({"train", "job.yaml"}, {}, dir_.path());
+  EXPECT_EQ(trained.exit_code, 2);
+  EXPECT_THAT(trained.err, HasSubstr("run `tandem rl job.yaml`"));
+  const std::string job = absl::StrCat(TANDEM_JOBS_DIR, "/planted.yaml");
+  const Finished learned = RunTandem({"rl", job}, {}, dir_.path());
+  EXPECT_EQ(learned.exit_code, 2);
+  EXPECT_THAT(learned.err, HasSubstr(absl::StrCat("run `tandem train ", job, "`")));
+}
+
 TEST_F(RlCommandTest, MistakesAreNamed) {
   const auto run = [&](const std::vector<std::string>& args, int exit_code) {
     const Finished finished = RunTandem(args, {}, dir_.path());
@@ -77,6 +124,8 @@ TEST_F(RlCommandTest, MistakesAreNamed) {
   EXPECT_THAT(run({"rl"}, 2), HasSubstr("needs a job file"));
   EXPECT_THAT(run({"rl", "job.yaml", "--set", "env=catsh"}, 2), HasSubstr("did you mean 'catch'"));
   EXPECT_THAT(run({"rl", "job.yaml", "--seeds", "x"}, 2), HasSubstr("x"));
+  EXPECT_THAT(run({"rl", "job.yaml", "--seeds", "2000000000000000"}, 2), HasSubstr("is greater than"));
+  EXPECT_THAT(run({"rl", "job.yaml", "--report", "job.yaml/x"}, 1), HasSubstr("--report"));
   EXPECT_THAT(run({"rl", "none.yaml"}, 2), HasSubstr("none.yaml"));
   EXPECT_THAT(run({"rl", "eval", "job.yaml"}, 1), HasSubstr("is no model of tandem rl"));
   EXPECT_THAT(run({"rl", "job.yaml", "--set", "model=job.yaml/x"}, 1), HasSubstr("job.yaml/x"));

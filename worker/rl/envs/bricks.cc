@@ -17,9 +17,9 @@ namespace {
 // If the cell it would enter has a brick, the brick goes, the reward is 1, and the ball turns vertically and
 // stays in its cell. When the last brick has gone, three new rows appear.
 //
-// The paddle is two cells wide and moves along the last row. The ball may come to the row above it with a cell
-// of the paddle below. It then turns up: to the left from the paddle's left cell, to the right from the other.
-// A ball that comes to the last row ends the episode.
+// The paddle is two cells wide and moves along the last row. The ball may come to the row above it with a
+// cell of the paddle below. It then turns up: to the left from the paddle's left cell, to the right from the
+// other. A ball that comes to the last row ends the episode.
 //
 // The actions move the paddle left, not, or right; with the probability `sticky` the last action is repeated
 // instead. The observation has four planes of 10 x 10: paddle, ball, the ball's cell before the last step,

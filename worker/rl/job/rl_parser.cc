@@ -26,6 +26,19 @@ absl::StatusOr<RlSpec> ParseRlJob(absl::string_view text, absl::string_view file
   return Parse(text, {.name = std::string(file_name)}, overrides);
 }
 
+absl::StatusOr<RlSpec> ParseWholeRlJob(absl::string_view text, absl::string_view file_name) {
+  try {
+    const YAML::Node root = YAML::Load(std::string(text));
+    if (root.IsMap() && root["extend"].IsDefined()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(file_name, ": the field 'extend' is only allowed in a job file of its own"));
+    }
+  } catch (const YAML::Exception&) {
+    // The parser says what is wrong.
+  }
+  return ParseRlJob(text, file_name);
+}
+
 absl::StatusOr<RlSpec> LoadRlJob(const std::string& path, absl::Span<const std::string> overrides) {
   const absl::StatusOr<std::string> text = ReadFile(path);
   if (!text.ok()) return Annotate(text.status(), "the job file");

@@ -17,6 +17,9 @@ namespace tandem::rl {
 // Returns the job that `text` describes.
 absl::StatusOr<RlSpec> ParseRlJob(absl::string_view text, absl::string_view file_name,
                                   absl::Span<const std::string> overrides = {});
+// Does the same for a text that may come from anywhere, and so must not name a file to read: InvalidArgument
+// if it has the field `extend`.
+absl::StatusOr<RlSpec> ParseWholeRlJob(absl::string_view text, absl::string_view file_name);
 // Reads the job file at `path` and parses it. NotFound if there is no file at `path`.
 absl::StatusOr<RlSpec> LoadRlJob(const std::string& path, absl::Span<const std::string> overrides = {});
 // Returns the job as a job file in which every default is spelled out.

@@ -36,7 +36,7 @@ void DescribeRequired(Fields& f, const char* name, const char* what, const Regis
 
 // The seeds as the file has them: one for all purposes, and those that differ.
 void DescribeSeeds(Fields& f, Seeds& seeds) {
-  constexpr double kMaxSeed = 1e15;
+  constexpr double kMaxSeed = static_cast<double>(kGreatestSeed);
   if (!f.reading() && seeds.policy == seeds.environment && seeds.evaluation == seeds.environment) {
     f.Integer("all", &seeds.environment, Between(0, kMaxSeed), "");
     return;
@@ -54,6 +54,29 @@ void DescribeSeeds(Fields& f, Seeds& seeds) {
   f.Integer("evaluation", &seeds.evaluation, Between(0, kMaxSeed), "of the environments of the evaluation");
 }
 
+// Sizes that are each in range may have no memory together.
+void CheckMemory(Fields& f, const LearnerOptions& options, const EnvironmentSpec& environment) {
+  constexpr double kUnrollBytes = 4.0 * (1 << 30), kReplayBytes = 64.0 * (1 << 30);
+  const double observation = 4.0 * static_cast<double>(environment.observation_size);
+  const AlgorithmOptions& o = options.algorithm;
+  if (o.kind == "dqn") {
+    const double bytes = o.replay_size * (2 * observation + 32);
+    if (bytes > kReplayBytes) {
+      f.Wrong("algorithm",
+              absl::StrCat("keeps 'replay_size' transitions of ", 2 * observation + 32, " bytes: ", bytes,
+                           " bytes; at most ", kReplayBytes, " are possible"));
+    }
+    return;
+  }
+  const double bytes =
+      static_cast<double>(o.unroll) * static_cast<double>(options.environments) * (2 * observation + 32);
+  if (bytes > kUnrollBytes) {
+    f.Wrong("algorithm",
+            absl::StrCat("has unrolls of ", bytes, " bytes ('unroll' times 'actors.envs' steps of ",
+                         2 * observation + 32, " bytes); at most ", kUnrollBytes, " are possible"));
+  }
+}
+
 void CheckTogether(Fields& f, const RlSpec& job) {
   const LearnerOptions& options = job.learner;
   const absl::StatusOr<std::unique_ptr<Environment>> environment = MakeEnvironment(options.environment);
@@ -64,6 +87,11 @@ void CheckTogether(Fields& f, const RlSpec& job) {
     f.Wrong("algorithm", absl::StrCat("cannot handle the environment '", options.environment.kind,
                                       "': ", supported.message()));
   }
+  if (!algorithm->build.has_actors && (options.actors > 1 || options.lockstep)) {
+    f.Wrong("actors", absl::StrCat("has 'count' or 'lockstep', but the algorithm '", algorithm->name,
+                                   "' acts by itself, in 'envs' copies; impala has actors"));
+  }
+  CheckMemory(f, options, (*environment)->spec());
   const uint64_t transitions =
       static_cast<uint64_t>(options.algorithm.unroll) * static_cast<uint64_t>(options.environments);
   if (options.algorithm.kind == "ppo" && transitions < static_cast<uint64_t>(options.algorithm.minibatches)) {
@@ -102,12 +130,18 @@ void DescribeRlJob(Fields& f, RlSpec& job) {
   DescribeRequired(f, "algorithm", "which algorithm; required", Algorithms(), learner.algorithm);
   f.Group("actors", "envs", "", [&](Fields& g) {
     g.Integer("envs", &learner.environments, Between(1, 65536),
-              "copies of the environment that step together in this process");
+              "copies of the environment that step together, in each actor");
+    g.Integer("count", &learner.actors, Between(1, 4096),
+              "actors, each on a thread of its own; `impala` only");
+    g.Bool("lockstep", &learner.lockstep,
+           "actors and learner take turns on one thread, so that runs have the same bits each time; `impala` "
+           "only");
   });
   f.Group("seed", "all", "", [&](Fields& g) { DescribeSeeds(g, learner.seeds); });
   f.Group("stop", "env_steps", "", [&](Fields& g) {
     g.Integer("env_steps", &learner.env_steps, Between(1, 1e15),
-              "the run ends after this many steps of all copies, and the rates that change end with it");
+              "the run ends with the update that reaches this many steps of all copies, and the rates that "
+              "change end here");
     double mean_return = job.mean_return.value_or(0);
     if (g.reading() || job.mean_return.has_value()) {
       const bool given =
@@ -126,7 +160,7 @@ void DescribeRlJob(Fields& f, RlSpec& job) {
            "file to which the model is saved at the end; `runs/NAME/model.safetensors` by default");
   }
   double log_every = absl::ToDoubleSeconds(job.log_every);
-  f.Real("log_every_seconds", &log_every, Range{.min = 0, .max = 86400, .above_min = true},
+  f.Real("log_every_seconds", &log_every, Between(1e-3, 86400),
          "time between progress lines and between records for TensorBoard");
   job.log_every = absl::Seconds(log_every);
   if (!f.parsing()) return;

@@ -14,6 +14,9 @@
 
 namespace tandem::rl {
 
+// The greatest seed: any whole number up to it survives a job file, in which numbers may be read as doubles.
+inline constexpr uint64_t kGreatestSeed = 1'000'000'000'000'000;
+
 struct RlSpec {
   std::string name = "rl";
   LearnerOptions learner;             // env, policy, algorithm, actors, seeds, stop.env_steps

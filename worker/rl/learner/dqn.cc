@@ -70,18 +70,19 @@ class Dqn : public Learner {
 
   absl::Status Advance() override {
     const AlgorithmOptions& o = options_.algorithm;
-    for (size_t step = 0; step < 32; ++step) {
-      TANDEM_RETURN_IF_ERROR(Act());
-      if (stored_ < static_cast<uint64_t>(o.learning_starts)) {
-        learned_steps_ = env_steps_;
+    const auto every = static_cast<uint64_t>(o.update_every);
+    size_t updates = 0;
+    for (size_t step = 0;;) {
+      if (learned_steps_ + every <= env_steps_) {
+        if (updates++ == kMostUpdates) return absl::OkStatus();  // the next call goes on here
+        TANDEM_RETURN_IF_ERROR(Update());
+        learned_steps_ += every;
         continue;
       }
-      for (; learned_steps_ + static_cast<uint64_t>(o.update_every) <= env_steps_;
-           learned_steps_ += static_cast<uint64_t>(o.update_every)) {
-        TANDEM_RETURN_IF_ERROR(Update());
-      }
+      if (step++ == 32) return absl::OkStatus();
+      TANDEM_RETURN_IF_ERROR(Act());
+      if (stored_ < static_cast<uint64_t>(o.learning_starts)) learned_steps_ = env_steps_;
     }
-    return absl::OkStatus();
   }
 
   Policy& policy() override { return policy_; }
@@ -95,6 +96,7 @@ class Dqn : public Learner {
 
  private:
   static constexpr uint32_t kChunkSteps = 16;
+  static constexpr size_t kMostUpdates = 256;  // of one Advance
 
   double Epsilon() const {
     const AlgorithmOptions& o = options_.algorithm;

@@ -11,9 +11,11 @@ namespace tandem::rl {
 
 AlgorithmKind PpoKind();
 AlgorithmKind DqnKind();
+AlgorithmKind ImpalaKind();
 
 const AlgorithmRegistry& Algorithms() {
-  static const auto* const registry = new AlgorithmRegistry("algorithm", {PpoKind(), DqnKind()});
+  static const auto* const registry =
+      new AlgorithmRegistry("algorithm", {PpoKind(), DqnKind(), ImpalaKind()});
   return *registry;
 }
 
@@ -72,6 +74,14 @@ absl::StatusOr<const AlgorithmKind*> CheckedKind(const LearnerOptions& options, 
   TANDEM_RETURN_IF_ERROR(
       Annotate(kind->build.supports(*spec), absl::StrCat("environment '", options.environment.kind, "'")));
   if (options.environments == 0) return absl::InvalidArgumentError("actors.envs is 0; it must be at least 1");
+  if (options.actors == 0) return absl::InvalidArgumentError("actors.count is 0; it must be at least 1");
+  if (!kind->build.has_actors && (options.actors > 1 || options.lockstep)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.lockstep ? "actors.lockstep is true" : "actors.count is ",
+                     options.lockstep ? "" : absl::StrCat(options.actors), ", but ", kind->name,
+                     " has no actors of its own: it acts in actors.envs "
+                     "copies itself; impala has actors"));
+  }
   for (const int width : options.policy.hidden) {
     if (width < 1) return absl::InvalidArgumentError("policy.hidden has a layer without units");
   }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,6 +37,9 @@ struct AlgorithmOptions {
   double epsilon_start = 1, epsilon_end = 0.05, epsilon_fraction = 0.1;
   std::string target = "double";
   double priority_exponent = 0.6, importance_exponent = 0.4;
+  // impala
+  int queue = 16, max_lag = 16;
+  double clip_rho = 1, clip_c = 1;
 };
 
 // The seeds of the random numbers for different purposes. None of them influences what another one decides.
@@ -47,27 +51,49 @@ struct Seeds {
 
 struct LearnerOptions {
   EnvironmentOptions environment;
-  size_t environments = 8;  // copies
+  size_t environments = 8;  // copies, of each actor
+  size_t actors = 1;        // threads that act, of an algorithm with actors
+  bool lockstep = false;    // actors and learner take turns on one thread
   PolicyOptions policy;
   AlgorithmOptions algorithm;
   Seeds seeds;
   uint64_t env_steps = 500000;  // planned; the schedules of rates end there
 };
 
+// The lags of the unrolls that a learner has taken: how many versions the weights had advanced since those
+// with which an unroll was begun.
+struct LagFigures {
+  uint64_t unrolls = 0;   // taken, with those that were dropped
+  uint64_t dropped = 0;   // their lag was greater than algorithm.max_lag
+  uint64_t greatest = 0;  // of those that were used
+  double sum = 0;         // of those that were used
+  double mean() const { return unrolls > dropped ? sum / static_cast<double>(unrolls - dropped) : 0; }
+};
+
 using Figures = std::vector<std::pair<absl::string_view, double>>;  // names are string literals
 
-// Not thread-safe. Uses only the calling thread; a run gives the same parameters each time it is repeated.
+// Not thread-safe. Uses only the calling thread, and a run gives the same parameters each time it is
+// repeated, unless its algorithm has actors that do not run in lockstep: these have threads of their own.
 class Learner {
  public:
   virtual ~Learner() = default;
 
-  // Collects steps and learns from them, for a fraction of a second at most. Errors: those of
+  // Collects some steps and learns from them: the unit in which a run can be stopped. DQN does at most 32
+  // steps in each copy or 256 updates, PPO an unroll with all its epochs, IMPALA one update. Errors: those of
   // VectorEnvironment::Step; Internal if a gradient is not finite. The learner must not be used any more
   // after an error.
   virtual absl::Status Advance() = 0;
+  // Asks the learner to end: stopped() is true at once, or after a further call of Advance if it must agree
+  // with other processes.
+  virtual void RequestStop() { stopped_ = true; }
+  bool stopped() const { return stopped_; }
+  // Tells other processes that there will be no further Advance. Errors are those of the connections.
+  virtual absl::Status Finish() { return absl::OkStatus(); }
   virtual Policy& policy() = 0;
   // Returns figures of the last update, by the tags of TensorBoard.
   virtual Figures figures() const = 0;
+  // Returns the lags of an algorithm with actors.
+  virtual std::optional<LagFigures> lag() const { return std::nullopt; }
 
   // Steps of all copies of the environment, and updates of the parameters.
   uint64_t env_steps() const { return env_steps_; }
@@ -79,10 +105,14 @@ class Learner {
   // Counts a step of `environments` and collects its episodes.
   void CountStep(const VectorEnvironment& environments) {
     env_steps_ += environments.count();
-    episodes_.insert(episodes_.end(), environments.ended().begin(), environments.ended().end());
+    AddEpisodes(environments.ended());
+  }
+  void AddEpisodes(const std::vector<Episode>& ended) {
+    episodes_.insert(episodes_.end(), ended.begin(), ended.end());
   }
 
   uint64_t env_steps_ = 0, updates_ = 0;
+  bool stopped_ = false;
 
  private:
   std::vector<Episode> episodes_;

@@ -185,7 +185,7 @@ class Ppo : public Learner {
       const ActionDistribution::Values now =
           distribution.Evaluate(policy_.head(k), policy_.log_std(), action);
       const double log_ratio = now.log_probability - log_probabilities_[row], ratio = std::exp(log_ratio);
-      // One advantage has no deviation; then it is only its sign that counts.
+      // One advantage has no deviation, so it stays as it is.
       const double advantage = batch > 1 ? (advantages_[row] - mean) / (deviation + 1e-8) : advantages_[row];
       const double plain = ratio * advantage;
       const double limited = std::clamp(ratio, 1 - o.clip, 1 + o.clip) * advantage;
@@ -278,7 +278,7 @@ AlgorithmKind PpoKind() {
                                 .range = AtLeast(0),
                                 .default_value = 0.01}),
       MemberField<&O::value_coefficient>({.name = "value_coefficient",
-                                          .help = "weight of the value's squared error",
+                                          .help = "weight of half the value's squared error",
                                           .range = AtLeast(0),
                                           .default_value = 0.5})};
   fields.insert(fields.end(), own.begin(), own.end());

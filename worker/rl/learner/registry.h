@@ -22,6 +22,8 @@ struct AlgorithmParts {
   absl::StatusOr<std::unique_ptr<Learner>> (*learner)(const LearnerOptions& options);
   std::unique_ptr<Policy> (*policy)(const EnvironmentSpec& environment, const PolicyOptions& options,
                                     uint64_t seed);
+  // True if several actors act for one learner; otherwise the learner acts itself.
+  bool has_actors = false;
 };
 
 using AlgorithmKind = ConfigKind<AlgorithmOptions, AlgorithmParts>;

@@ -13,9 +13,6 @@
 namespace tandem::rl {
 namespace {
 
-// Without a time limit, an evaluation gives up here: a greedy policy may walk in a circle for ever.
-constexpr int64_t kMaxSteps = 100000;
-
 std::string Describe(const EnvironmentSpec& spec) {
   return absl::StrCat(spec.observation_size, " numbers an observation and ",
                       spec.actions.discrete()
@@ -33,11 +30,12 @@ absl::Status CheckEnvironment(const Policy& policy, absl::string_view name, cons
                                                  ", but the model was made for one with ", Describe(wanted)));
 }
 
+uint64_t EvaluationSeed(uint64_t seed) { return Mix64(seed, HashBytes("evaluation")); }
+
 absl::StatusOr<Evaluation> Evaluate(Policy& policy, const EnvironmentOptions& environment, size_t episodes,
-                                    uint64_t seed) {
-  TANDEM_ASSIGN_OR_RETURN(
-      const std::unique_ptr<VectorEnvironment> environments,
-      VectorEnvironment::Create(environment, episodes, Mix64(seed, HashBytes("evaluation"))));
+                                    uint64_t seed, const std::atomic<bool>* stop) {
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<VectorEnvironment> environments,
+                          VectorEnvironment::Create(environment, episodes, EvaluationSeed(seed)));
   const EnvironmentSpec& have = environments->spec();
   TANDEM_RETURN_IF_ERROR(CheckEnvironment(policy, environment.kind, have));
   Evaluation evaluation;
@@ -45,14 +43,21 @@ absl::StatusOr<Evaluation> Evaluate(Policy& policy, const EnvironmentOptions& en
   std::vector<bool> ended(episodes, false);
   std::vector<float> actions(episodes * static_cast<size_t>(have.actions.dimensions));
   size_t left = episodes;
+  std::vector<double> so_far(episodes);
   for (int64_t step = 0; left > 0; ++step) {
-    if (environment.max_steps == 0 && step == kMaxSteps) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(left, " of ", episodes, " episodes of the evaluation have not ended after ", kMaxSteps,
-                       " steps, and env.max_steps is 0: give a limit, for example --set env.max_steps=1000"));
+    if (stop != nullptr && stop->load()) return Evaluation();
+    if (environment.max_steps == 0 && step == kMostSteps) {
+      for (size_t i = 0; i < episodes; ++i) {
+        if (ended[i]) continue;
+        evaluation.returns[i] = so_far[i];
+        evaluation.mean_length += static_cast<double>(step);
+        ++evaluation.unfinished;
+      }
+      break;
     }
     policy.ActGreedily(environments->observations(), episodes, absl::MakeSpan(actions));
     TANDEM_RETURN_IF_ERROR(environments->Step(actions));
+    for (size_t i = 0; i < episodes; ++i) so_far[i] += static_cast<double>(environments->rewards()[i]);
     for (const Episode& episode : environments->ended()) {
       if (ended[episode.environment]) continue;  // a later episode of this copy
       ended[episode.environment] = true;

@@ -15,6 +15,7 @@
 #include "base/read_file.h"
 #include "base/status.h"
 #include "nlohmann/json.hpp"
+#include "worker/rl/envs/environment.h"
 #include "worker/rl/job/rl_parser.h"
 
 namespace tandem::rl {
@@ -79,8 +80,25 @@ absl::Status ReadArray(const std::string& path, const Json& header, absl::string
   for (const float value : array.values) {
     if (!std::isfinite(value))
       return Damaged(path, absl::StrCat("the array '", array.name, "' has a value that is not finite"));
+    if (value < 0 && (array.name == "observations.variance" || array.name == "observations.count"))
+      return Damaged(path, absl::StrCat("the array '", array.name, "' has the value ", value, ", below 0"));
   }
   return absl::OkStatus();
+}
+
+// Refuses a job whose policy cannot be in a file with `bytes` bytes of values, before the policy is made: its
+// layers may be so large that there is no memory for them.
+absl::Status CheckSize(const std::string& path, const LearnerOptions& learner, size_t bytes) {
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Environment> environment,
+                          MakeEnvironment(learner.environment));
+  double parameters = 0, in = static_cast<double>(environment->spec().observation_size);
+  for (const int width : learner.policy.hidden) {
+    parameters += (in + 1) * width;
+    in = width;
+  }
+  if (parameters * sizeof(float) <= static_cast<double>(bytes)) return absl::OkStatus();
+  return Damaged(path, absl::StrCat("the hidden layers of its job have ", parameters,
+                                    " parameters, and the file has ", bytes, " bytes of values"));
 }
 
 }  // namespace
@@ -95,7 +113,8 @@ absl::Status SaveModel(const RlSpec& job, Policy& policy, const std::string& pat
     data.append(reinterpret_cast<const char*>(array.values.data()), array.values.size() * sizeof(float));
     header[array.name] = {{"dtype", "F32"}, {"shape", array.shape}, {"data_offsets", {begin, data.size()}}};
   }
-  std::string text = header.dump();
+  // A path of another encoding than UTF-8 must not end the process.
+  std::string text = header.dump(-1, ' ', false, Json::error_handler_t::replace);
   text.append((8 - text.size() % 8) % 8, ' ');  // the format wants aligned arrays
   const uint64_t size = text.size();
   std::string bytes(reinterpret_cast<const char*>(&size), sizeof size);
@@ -129,9 +148,10 @@ absl::StatusOr<LoadedPolicy> LoadModel(const std::string& path) {
   }
   LoadedPolicy loaded;
   const absl::StatusOr<RlSpec> job =
-      ParseRlJob(metadata["job"].get<std::string>(), absl::StrCat(path, " (job)"));
+      ParseWholeRlJob(metadata["job"].get<std::string>(), absl::StrCat(path, " (job)"));
   if (!job.ok()) return Damaged(path, job.status().message());
   loaded.job = *job;
+  TANDEM_RETURN_IF_ERROR(CheckSize(path, loaded.job.learner, all.size() - sizeof size - size));
   TANDEM_ASSIGN_OR_RETURN(loaded.policy, MakePolicy(loaded.job.learner));
   for (const Array& array : ArraysOf(*loaded.policy)) {
     TANDEM_RETURN_IF_ERROR(ReadArray(path, header, all.substr(sizeof size + size), array));

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -63,13 +64,7 @@ class Follower {
     const uint64_t part = std::max<uint64_t>(1, job_.learner.env_steps / kCurvePoints);
     if (learner.env_steps() / part != curve_parts_) {
       curve_parts_ = learner.env_steps() / part;
-      if (part_episodes_ > 0) {
-        curve_.push_back({.env_steps = learner.env_steps(),
-                          .episodes = part_episodes_,
-                          .mean_return = part_sum_ / static_cast<double>(part_episodes_)});
-      }
-      part_episodes_ = 0;
-      part_sum_ = 0;
+      EndPart(learner);
     }
     const absl::Time now = options_.clock->Now();
     if (now - last_line_ < job_.log_every) return;
@@ -79,8 +74,11 @@ class Follower {
     last_steps_ = learner.env_steps();
   }
 
-  // Removes the line from a terminal.
-  void End() {
+  // Ends the open parts of curve and scalars, and removes the line from a terminal.
+  void End(const Learner& learner) {
+    EndPart(learner);
+    if (learner.env_steps() > last_steps_)
+      Write(learner, absl::ToDoubleSeconds(options_.clock->Now() - last_line_));
     if (!on_screen_) return;
     std::printf("\r\x1b[K");
     std::fflush(stdout);
@@ -96,7 +94,7 @@ class Follower {
   uint64_t episodes() const { return episodes_; }
   double seconds() const { return absl::ToDoubleSeconds(options_.clock->Now() - begin_); }
   std::vector<CurvePoint> TakeCurve() { return std::move(curve_); }
-  worker::TensorboardWriter* scalars() { return scalars_.get(); }
+  uint64_t recent() const { return recent_.size(); }
   // Writes scalars; warns once and goes on if the disk fails.
   void Record(int64_t step, absl::Span<const worker::TensorboardWriter::Scalar> values) {
     if (scalars_ == nullptr) return;
@@ -107,6 +105,16 @@ class Follower {
   }
 
  private:
+  void EndPart(const Learner& learner) {
+    if (part_episodes_ > 0) {
+      curve_.push_back({.env_steps = learner.env_steps(),
+                        .episodes = part_episodes_,
+                        .mean_return = part_sum_ / static_cast<double>(part_episodes_)});
+    }
+    part_episodes_ = 0;
+    part_sum_ = 0;
+  }
+
   void Write(const Learner& learner, double seconds) {
     if (scalars_ == nullptr) return;
     std::vector<worker::TensorboardWriter::Scalar> values = learner.figures();
@@ -160,12 +168,19 @@ class Follower {
 }  // namespace
 
 absl::StatusOr<RlReport> RunRl(const RlSpec& job, const RlRunOptions& options) {
-  worker::UseOneBlasThread();
+  static std::once_flag one_thread;
+  std::call_once(one_thread, worker::UseOneBlasThread);
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Learner> learner, MakeLearner(job.learner));
+  return RunLearner(job, options, learner.get());
+}
+
+absl::StatusOr<RlReport> RunLearner(const RlSpec& job, const RlRunOptions& options, Learner* learner) {
   RlReport report{.job = job.name,
                   .environment = job.learner.environment.kind,
                   .algorithm = job.learner.algorithm.kind,
                   .seed = job.learner.seeds.environment};
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Learner> learner, MakeLearner(job.learner));
+  // Better now than after hours of training.
+  if (!job.model_file.empty()) TANDEM_RETURN_IF_ERROR(Annotate(CheckWritable(job.model_file), "the model"));
   Follower follower(job, options);
   TANDEM_RETURN_IF_ERROR(follower.Open());
   if (!options.silent) {
@@ -174,26 +189,33 @@ absl::StatusOr<RlReport> RunRl(const RlSpec& job, const RlRunOptions& options) {
                 static_cast<unsigned long long>(report.seed));
     std::fflush(stdout);
   }
-  while (learner->env_steps() < job.learner.env_steps) {
+  while (!learner->stopped() && learner->env_steps() < job.learner.env_steps) {
     if (options.stop != nullptr && options.stop->load()) {
-      report.interrupted = true;
-      break;
+      learner->RequestStop();
+      if (learner->stopped()) break;
     }
-    TANDEM_RETURN_IF_ERROR(Annotate(learner->Advance(), absl::StrCat("job '", job.name, "'")));
+    report.failure = Annotate(learner->Advance(), absl::StrCat("job '", job.name, "'"));
     follower.Take(*learner);
+    if (!report.failure.ok()) break;
     if (follower.enough()) {
       report.stopped_early = true;
-      break;
+      learner->RequestStop();
     }
   }
-  follower.End();
+  report.interrupted = learner->stopped() && !report.stopped_early;
+  if (report.failure.ok()) report.failure = Annotate(learner->Finish(), absl::StrCat("job '", job.name, "'"));
+  follower.End(*learner);
   report.env_steps = learner->env_steps();
   report.updates = learner->updates();
   report.episodes = follower.episodes();
   report.seconds = follower.seconds();
   report.last_return = follower.mean_return();
+  report.recent = follower.recent();
+  for (const auto& [tag, value] : learner->figures()) report.figures.emplace_back(tag, value);
+  report.lag = learner->lag();
   report.curve = follower.TakeCurve();
   report.parameters_hash = HashOf(learner->policy());
+  if (!report.failure.ok()) return report;
   if (!job.model_file.empty()) {
     TANDEM_RETURN_IF_ERROR(SaveModel(job, learner->policy(), job.model_file));
     report.model_file = job.model_file;
@@ -201,7 +223,9 @@ absl::StatusOr<RlReport> RunRl(const RlSpec& job, const RlRunOptions& options) {
   if (report.interrupted || job.evaluation_episodes == 0) return report;
   TANDEM_ASSIGN_OR_RETURN(report.evaluation, Evaluate(learner->policy(), job.learner.environment,
                                                       static_cast<size_t>(job.evaluation_episodes),
-                                                      job.learner.seeds.evaluation));
+                                                      job.learner.seeds.evaluation, options.stop));
+  report.interrupted = report.evaluation.returns.empty();
+  if (report.interrupted) return report;
   follower.Record(static_cast<int64_t>(report.env_steps), {{"evaluation/return", report.evaluation.mean}});
   return report;
 }

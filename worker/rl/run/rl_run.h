@@ -23,11 +23,19 @@ struct RlRunOptions {
 };
 
 // Trains until the job's end, evaluates the final parameters greedily, saves them and returns the report.
-// Prints progress lines to stdout. Uses only the calling thread; runs may be concurrent if their model files
-// and TensorBoard directories differ. A run is a function of the job: its parameters have the same bits each
-// time. Errors: those of MakeLearner, Learner::Advance, Evaluate and SaveModel, and Unavailable for a
-// TensorBoard directory that cannot be written.
+// Prints progress lines to stdout. Runs may be concurrent if their model files and TensorBoard directories
+// differ. Threads, and whether a run has the same bits each time, are as of Learner. Errors:
+//
+// - before the training: those of MakeLearner, and of a model file or TensorBoard directory that cannot be
+//   written
+//
+// - in the training: none; an error of Learner::Advance is RlReport::failure, beside the curve so far
+//
+// - afterwards: those of Evaluate and SaveModel
 absl::StatusOr<RlReport> RunRl(const RlSpec& job, const RlRunOptions& options);
+// Does the same with a learner that the caller has made for this job. BLAS must use one thread
+// (worker/nn/gemm.h).
+absl::StatusOr<RlReport> RunLearner(const RlSpec& job, const RlRunOptions& options, Learner* learner);
 
 }  // namespace tandem::rl
 

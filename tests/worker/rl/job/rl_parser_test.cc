@@ -59,7 +59,9 @@ TEST(RlParserTest, EveryGroupIsRead) {
 }
 
 TEST(RlParserTest, AJobComesBackAfterWriting) {
-  for (const char* text : {kJob, "env: pendulum\nalgorithm: ppo\nseed: 4\n"}) {
+  for (const char* text :
+       {kJob, "env: pendulum\nalgorithm: ppo\nseed: 4\n",
+        "env: catch\nalgorithm: {kind: impala, queue: 99}\nactors: {count: 3, lockstep: true}\n"}) {
     const absl::StatusOr<RlSpec> job = ParseRlJob(text, "job.yaml");
     TANDEM_ASSERT_OK(job);
     const std::string written = RlJobToYaml(*job);
@@ -111,6 +113,16 @@ TEST(RlParserTest, FieldsThatContradictEachOtherAreRefused) {
               HasSubstr("must be at most 'epsilon_start'"));
   EXPECT_THAT(error("env: catch\nactors: 1\nalgorithm: {kind: ppo, unroll: 2, minibatches: 4}\n"),
               HasSubstr("divides 2 steps"));
+  EXPECT_THAT(error("env: bricks\nalgorithm: {kind: ppo, unroll: 1048576}\nactors: 65536\n"),
+              HasSubstr("has unrolls of"));
+  EXPECT_THAT(error("env: bricks\nalgorithm: {kind: dqn, replay_size: 1073741824}\n"),
+              HasSubstr("keeps 'replay_size' transitions of"));
+  EXPECT_THAT(error("env: catch\nalgorithm: {kind: impala, batch: 32}\n"),
+              HasSubstr("field 'queue' in 'algorithm' of kind 'impala' must be at least 'batch', 32"));
+  EXPECT_THAT(error("env: catch\nalgorithm: ppo\nactors: {count: 2}\n"),
+              HasSubstr("the algorithm 'ppo' acts by itself"));
+  EXPECT_THAT(error("env: catch\nalgorithm: dqn\nactors: {lockstep: true}\n"),
+              HasSubstr("impala has actors"));
   EXPECT_THAT(error("env: catch\nalgorithm: ppo\nname: a/b\n"), HasSubstr("field 'name' is 'a/b'"));
 }
 

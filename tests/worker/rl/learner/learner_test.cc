@@ -29,6 +29,12 @@ LearnerOptions Small(const std::string& environment, const std::string& algorith
   options.env_steps = 4000;
   if (algorithm == "ppo") options.algorithm.unroll = 32;
   if (algorithm == "dqn") options.algorithm.learning_starts = 200;
+  if (algorithm == "impala") {
+    options.actors = 2;
+    options.lockstep = true;
+    options.algorithm.batch = 3;  // not a divisor of what an actor makes
+    options.algorithm.unroll = 7;
+  }
   return options;
 }
 
@@ -47,7 +53,7 @@ std::vector<float> Parameters(const LearnerOptions& options) {
 }
 
 TEST(LearnerTest, ARunHasTheSameBitsEachTimeAndOnEveryThread) {
-  for (const char* algorithm : {"ppo", "dqn"}) {
+  for (const char* algorithm : {"ppo", "dqn", "impala"}) {
     const LearnerOptions options = Small("cartpole", algorithm);
     const std::vector<float> alone = Parameters(options);
     constexpr size_t kThreads = 3;
@@ -60,7 +66,7 @@ TEST(LearnerTest, ARunHasTheSameBitsEachTimeAndOnEveryThread) {
 }
 
 TEST(LearnerTest, EachSeedChangesWhatItIsFor) {
-  for (const char* algorithm : {"ppo", "dqn"}) {
+  for (const char* algorithm : {"ppo", "dqn", "impala"}) {
     LearnerOptions options = Small("cartpole", algorithm);
     options.env_steps = 1000;
     const std::vector<float> base = Parameters(options);
@@ -76,8 +82,8 @@ TEST(LearnerTest, EachSeedChangesWhatItIsFor) {
   }
 }
 
-TEST(LearnerTest, BothAlgorithmsFindTheBestArmOfABandit) {
-  for (const char* algorithm : {"ppo", "dqn"}) {
+TEST(LearnerTest, AllAlgorithmsFindTheBestArmOfABandit) {
+  for (const char* algorithm : {"ppo", "dqn", "impala"}) {
     LearnerOptions options = Small("bandit", algorithm);
     options.env_steps = 20000;
     options.algorithm.lr = 0.01;
@@ -129,6 +135,27 @@ TEST(LearnerTest, ParametersThatDivergeAreAnError) {
   EXPECT_THAT(status.message(), AllOf(HasSubstr("of ppo is not finite"), HasSubstr("algorithm.lr")));
 }
 
+TEST(LearnerTest, ActorsOnThreadsStayWithinTheLagAndEndWithTheLearner) {
+  worker::UseOneBlasThread();
+  LearnerOptions options = Small("bandit", "impala");
+  options.lockstep = false;
+  options.actors = 4;
+  options.env_steps = 20000;
+  options.algorithm.lr = 0.01;
+  options.algorithm.max_lag = 8;
+  const std::unique_ptr<Learner> learner = *MakeLearner(options);
+  uint64_t episodes = 0;
+  while (learner->env_steps() < options.env_steps) {
+    TANDEM_ASSERT_OK(learner->Advance());
+    episodes += learner->TakeEpisodes().size();
+  }
+  EXPECT_EQ(episodes, learner->env_steps());  // each pull of a bandit is an episode
+  ASSERT_TRUE(learner->lag().has_value());
+  EXPECT_LE(learner->lag()->greatest, 8u);
+  EXPECT_GT(learner->lag()->unrolls, learner->lag()->dropped);
+  EXPECT_GT(learner->updates(), 100u);
+}
+
 TEST(LearnerTest, OptionsThatCannotWorkAreRefused) {
   const auto error = [](const LearnerOptions& options) {
     const absl::StatusOr<std::unique_ptr<Learner>> learner = MakeLearner(options);
@@ -144,6 +171,15 @@ TEST(LearnerTest, OptionsThatCannotWorkAreRefused) {
   options = Small("catch", "ppo");
   options.algorithm.minibatches = 1000;
   EXPECT_THAT(error(options), HasSubstr("algorithm.minibatches is 1000"));
+  options = Small("catch", "dqn");
+  options.actors = 2;
+  EXPECT_THAT(error(options), HasSubstr("actors.count is 2, but dqn has no actors"));
+  options = Small("catch", "impala");
+  options.actors = 0;
+  EXPECT_THAT(error(options), HasSubstr("actors.count is 0"));
+  options = Small("catch", "impala");
+  options.algorithm.batch = 100;
+  EXPECT_THAT(error(options), HasSubstr("algorithm.queue is 16; it must be at least batch, 100"));
   options = Small("catch", "ppo");
   options.environments = 0;
   EXPECT_THAT(error(options), HasSubstr("actors.envs is 0"));

@@ -36,9 +36,9 @@ RlSpec Job(const std::string& text) {
 // One seed of CartPole in lockstep: actors and learner take turns in one thread.
 TEST(RlRunTest, PpoLearnsCartPoleIn50000StepsWithTheSameBitsTwice) {
   // A tenth of the committed job's steps, at a higher rate.
-  RlSpec job = Job(
-      "env: cartpole\npolicy: {hidden: [64, 64], activation: tanh}\nactors: 8\nstop: 50000\n"
-      "algorithm: {kind: ppo, lr: 2.5e-3, unroll: 64, entropy: 0}\n");
+  RlSpec job =
+      Job("env: cartpole\npolicy: {hidden: [64, 64], activation: tanh}\nactors: 8\nstop: 50000\n"
+          "algorithm: {kind: ppo, lr: 2.5e-3, unroll: 64, entropy: 0}\n");
   job.model_file.clear();
   const absl::StatusOr<RlReport> first = RunRl(job, {.silent = true}), second = RunRl(job, {.silent = true});
   TANDEM_ASSERT_OK(first);
@@ -49,6 +49,22 @@ TEST(RlRunTest, PpoLearnsCartPoleIn50000StepsWithTheSameBitsTwice) {
   EXPECT_EQ(first->evaluation.returns.size(), 100u);
   EXPECT_GE(first->env_steps, 50000u);
   EXPECT_FALSE(first->curve.empty());
+}
+
+TEST(RlRunTest, ImpalaLearnsCartPoleInLockstepWithTheSameBitsTwice) {
+  RlSpec job = *LoadRlJob(absl::StrCat(TANDEM_JOBS_DIR, "/cartpole_impala.yaml"),
+                          {"actors.lockstep=true", "stop=150000", "algorithm.lr=3e-3"});
+  job.model_file.clear();
+  const absl::StatusOr<RlReport> first = RunRl(job, {.silent = true}), second = RunRl(job, {.silent = true});
+  TANDEM_ASSERT_OK(first);
+  TANDEM_ASSERT_OK(second);
+  EXPECT_GE(first->evaluation.mean, 450);
+  EXPECT_EQ(first->parameters_hash, second->parameters_hash);
+  ASSERT_TRUE(first->lag.has_value());
+  EXPECT_EQ(first->lag->dropped, 0u);
+  EXPECT_LE(first->lag->greatest, 16u);
+  EXPECT_EQ(nlohmann::json::parse(RlReportToJson({*first}, 1))["lag"]["greatest"], first->lag->greatest);
+  EXPECT_THAT(FormatRlReport({*first}, 1), HasSubstr("lag of unrolls"));
 }
 
 TEST(RlRunTest, DqnLearnsCatchIn50000Steps) {
@@ -83,7 +99,7 @@ TEST(RlRunTest, ARequestToStopSavesTheModel) {
 
 TEST(RlRunTest, ScalarsForTensorBoardAreWritten) {
   testing::TempDir dir;
-  RlSpec job = Job("env: catch\nalgorithm: ppo\nstop: {env_steps: 4000}\nlog_every_seconds: 1e-9\n");
+  RlSpec job = Job("env: catch\nalgorithm: ppo\nstop: {env_steps: 4000}\n");
   job.model_file.clear();
   TANDEM_ASSERT_OK(RunRl(job, {.silent = true, .tensorboard = dir.File("scalars")}));
   std::string bytes;
@@ -96,20 +112,94 @@ TEST(RlRunTest, ScalarsForTensorBoardAreWritten) {
   }
 }
 
+TEST(RlRunTest, AModelThatCannotBeSavedIsAnErrorBeforeTheTraining) {
+  testing::TempDir dir;
+  std::ofstream(dir.File("file")) << "x";
+  RlSpec job = Job("env: cartpole\nalgorithm: ppo\nstop: {env_steps: 1e12}\n");
+  job.model_file = dir.File("file/model.safetensors");
+  EXPECT_THAT(RunRl(job, {.silent = true}).status().message(),
+              AllOf(HasSubstr("the model"), HasSubstr("file/model.safetensors")));
+  job.model_file = dir.path();
+  EXPECT_THAT(RunRl(job, {.silent = true}).status().message(), HasSubstr("is a directory"));
+}
+
+TEST(RlRunTest, ATrainingThatFailsKeepsItsCurve) {
+  testing::TempDir dir;
+  RlSpec job =
+      Job("env: {kind: pendulum, max_steps: 20}\nalgorithm: {kind: ppo, reward_scale: 1e38, unroll: 64}\n"
+          "stop: 1000000\n");
+  job.model_file = dir.File("model.safetensors");
+  const absl::StatusOr<RlReport> report = RunRl(job, {.silent = true});
+  TANDEM_ASSERT_OK(report);
+  EXPECT_THAT(report->failure.message(), HasSubstr("of ppo is not finite"));
+  EXPECT_FALSE(report->curve.empty());
+  EXPECT_TRUE(report->evaluation.returns.empty());
+  EXPECT_FALSE(std::filesystem::exists(job.model_file));
+}
+
+TEST(RlRunTest, TheCurveHasEveryEpisode) {
+  RlSpec job =
+      Job("env: bandit\nalgorithm: {kind: ppo, lr: 0.01}\nstop: {env_steps: 1e9, mean_return: 0.8}\n");
+  job.model_file.clear();
+  const absl::StatusOr<RlReport> report = RunRl(job, {.silent = true});
+  TANDEM_ASSERT_OK(report);
+  uint64_t episodes = 0;
+  for (const CurvePoint& point : report->curve) episodes += point.episodes;
+  EXPECT_EQ(episodes, report->episodes);
+  EXPECT_EQ(report->recent, 100u);
+  EXPECT_FALSE(report->figures.empty());
+}
+
+TEST(RlRunTest, APathOfAnotherEncodingIsKept) {
+  testing::TempDir dir;
+  RlSpec job = Job("env: bandit\nalgorithm: ppo\nstop: 2000\nevaluation: 2\n");
+  job.model_file = dir.File("m\xfcller.safetensors");
+  const absl::StatusOr<RlReport> report = RunRl(job, {.silent = true});
+  TANDEM_ASSERT_OK(report);
+  TANDEM_EXPECT_OK(LoadModel(job.model_file));
+  EXPECT_THAT(RlReportToJson({*report}, 1), HasSubstr("ller.safetensors"));
+}
+
+TEST(RlRunTest, ARequestToStopEndsTheEvaluation) {
+  const RlSpec job = Job("env: {kind: pendulum, max_steps: 0}\nalgorithm: ppo\n");
+  const std::unique_ptr<Policy> policy = *MakePolicy(job.learner);
+  const std::atomic<bool> stop{true};
+  const absl::StatusOr<Evaluation> evaluation = Evaluate(*policy, job.learner.environment, 5, 1, &stop);
+  TANDEM_ASSERT_OK(evaluation);
+  EXPECT_TRUE(evaluation->returns.empty());
+}
+
+TEST(RlReportTest, RunsWithoutEvaluationDoNotCountInTheMean) {
+  RlReport run{.job = "j", .seed = 1, .env_steps = 10};
+  run.evaluation = {.returns = {-80, -84}, .mean = -82};
+  RlReport stopped{.job = "j", .seed = 2, .env_steps = 5, .interrupted = true};
+  EXPECT_THAT(FormatRlReport({run, stopped}, 3),
+              AllOf(HasSubstr("mean of 1 of 3 seeds: -82.00\n"), HasSubstr("-  stopped")));
+  EXPECT_THAT(FormatRlReport({stopped}, 2), HasSubstr("none of 2 seeds was evaluated"));
+  const nlohmann::json json = nlohmann::json::parse(RlReportToJson({run, stopped}, 3));
+  EXPECT_EQ(json["mean"], -82);
+  EXPECT_EQ(json["runs"].size(), 2u);
+  const nlohmann::json none = nlohmann::json::parse(RlReportToJson({stopped}, 2));
+  EXPECT_EQ(none["runs"].size(), 1u);
+  EXPECT_FALSE(none.contains("mean"));
+  EXPECT_TRUE(none["runs"][0]["last_return"].is_null());
+  EXPECT_THAT(FormatRlReport({stopped}, 1), ::testing::Not(HasSubstr("the last")));
+}
+
 TEST(RlReportTest, TheReportIsJsonWithTheCurve) {
   RlReport run{.job = "j", .environment = "catch", .algorithm = "ppo", .seed = 3, .env_steps = 10};
   run.curve = {{.env_steps = 5, .episodes = 2, .mean_return = 0.5}};
   run.evaluation = {.returns = {1, 0}, .mean = 0.5};
-  const nlohmann::json one = nlohmann::json::parse(RlReportToJson({run}));
+  const nlohmann::json one = nlohmann::json::parse(RlReportToJson({run}, 1));
   EXPECT_EQ(one["curve"][0]["mean_return"], 0.5);
   EXPECT_EQ(one["evaluation"]["returns"].size(), 2u);
   RlReport other = run;
   other.evaluation.mean = 1.5;
-  const nlohmann::json two = nlohmann::json::parse(RlReportToJson({run, other}));
+  const nlohmann::json two = nlohmann::json::parse(RlReportToJson({run, other}, 2));
   EXPECT_EQ(two["runs"].size(), 2u);
   EXPECT_EQ(two["mean"], 1.0);
-  EXPECT_THAT(FormatRlReport({run, other}), HasSubstr("mean of 2 seeds: 1.00 +- 0.71"));
-  EXPECT_THAT(FormatRlReport({run}), HasSubstr("over 2 fresh episodes"));
+  EXPECT_THAT(FormatRlReport({run, other}, 2), HasSubstr("mean of 2 seeds: 1.00 +- 0.71"));
+  EXPECT_THAT(FormatRlReport({run}, 1), HasSubstr("over 2 fresh episodes"));
 }
 
 class ModelFileTest : public ::testing::Test {
@@ -190,6 +280,13 @@ TEST_F(ModelFileTest, DamagedFilesAreRefusedByName) {
   std::string nan = bytes_;
   std::memset(nan.data() + nan.size() - 4, 0xff, 4);
   EXPECT_THAT(LoadError(nan), HasSubstr("not finite"));
+  // The running count is the last array, the variance lies before it.
+  std::string negative = bytes_;
+  negative[negative.size() - 1] = static_cast<char>(negative[negative.size() - 1] | 0x80);
+  EXPECT_THAT(LoadError(negative), AllOf(HasSubstr("'observations.count'"), HasSubstr("below 0")));
+  negative = bytes_;
+  negative[negative.size() - 5] = static_cast<char>(negative[negative.size() - 5] | 0x80);
+  EXPECT_THAT(LoadError(negative), AllOf(HasSubstr("'observations.variance'"), HasSubstr("below 0")));
   // Whatever byte of the header is wrong, loading ends with a status.
   uint64_t size = 0;
   std::memcpy(&size, bytes_.data(), sizeof size);
@@ -200,6 +297,24 @@ TEST_F(ModelFileTest, DamagedFilesAreRefusedByName) {
     LoadModel(path_).status().IgnoreError();
   }
   EXPECT_EQ(LoadModel(dir_.File("none")).status().code(), absl::StatusCode::kNotFound);
+}
+
+// Returns the bytes of a model with another job.
+std::string WithJob(const std::string& bytes, const std::string& job) {
+  uint64_t size = 0;
+  std::memcpy(&size, bytes.data(), sizeof size);
+  nlohmann::ordered_json header = nlohmann::ordered_json::parse(bytes.substr(8, size));
+  header["__metadata__"]["job"] = job;
+  const std::string text = header.dump();
+  const uint64_t text_size = text.size();
+  return std::string(reinterpret_cast<const char*>(&text_size), 8) + text + bytes.substr(8 + size);
+}
+
+TEST_F(ModelFileTest, AJobThatNamesAFileOrHugeLayersIsRefused) {
+  EXPECT_THAT(LoadError(WithJob(bytes_, "env: pendulum\nalgorithm: ppo\nextend: /dev/zero\n")),
+              HasSubstr("'extend' is only allowed in a job file of its own"));
+  EXPECT_THAT(LoadError(WithJob(bytes_, "env: pendulum\nalgorithm: ppo\npolicy: {hidden: [65536, 65536]}\n")),
+              HasSubstr("bytes of values"));
 }
 
 TEST_F(ModelFileTest, AModelOfAnotherEnvironmentIsRefused) {
@@ -227,11 +342,17 @@ TEST(EvaluationTest, ItsEpisodesDependOnItsSeedOnly) {
   EXPECT_DOUBLE_EQ(first.mean, sum / 20);
 }
 
-TEST(EvaluationTest, EpisodesThatNeverEndAreAnError) {
+TEST(EvaluationTest, EpisodesThatNeverEndCountWithTheirReturnSoFar) {
   RlSpec job = Job("env: {kind: pendulum, max_steps: 0}\nalgorithm: ppo\npolicy: {hidden: [2]}\n");
   const std::unique_ptr<Policy> policy = *MakePolicy(job.learner);
-  EXPECT_THAT(Evaluate(*policy, job.learner.environment, 1, 1).status().message(),
-              HasSubstr("env.max_steps is 0: give a limit"));
+  const absl::StatusOr<Evaluation> evaluation = Evaluate(*policy, job.learner.environment, 1, 1);
+  TANDEM_ASSERT_OK(evaluation);
+  EXPECT_EQ(evaluation->unfinished, 1u);
+  EXPECT_EQ(evaluation->mean_length, kMostSteps);
+  EXPECT_LT(evaluation->mean, -1);
+  RlReport report{.job = "j"};
+  report.evaluation = *evaluation;
+  EXPECT_THAT(FormatRlReport({report}, 1), HasSubstr("1 had not ended after 100000 steps"));
 }
 
 }  // namespace

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/rl/actor/unroll_actor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "worker/rl/policy/policy_weights.h"
+
+namespace tandem::rl {
+
+std::vector<replay::Column> UnrollColumns(const EnvironmentSpec& environment) {
+  const auto width = static_cast<int64_t>(environment.observation_size);
+  const auto actions = static_cast<int64_t>(environment.actions.dimensions);
+  return {{"observation", DType::kF32, {width}},
+          {"action", DType::kF32, {actions}},
+          {"log_probability", DType::kF32, {}},
+          {"reward", DType::kF32, {}},
+          {"terminated", DType::kU8, {}},
+          {"truncated", DType::kU8, {}},
+          {"next_observation", DType::kF32, {width}},
+          {"episode_return", DType::kF32, {}},
+          {"episode_length", DType::kF32, {}}};
+}
+
+replay::TableOptions UnrollQueue(const EnvironmentSpec& environment, uint64_t size) {
+  replay::TableOptions queue = replay::TableOptions::Queue(kUnrollTable, size);
+  queue.columns = UnrollColumns(environment);
+  return queue;
+}
+
+UnrollActor::UnrollActor(const UnrollActorOptions& options, weights::Weights* weights,
+                         std::unique_ptr<VectorEnvironment> environments)
+    : source_(weights),
+      environments_(std::move(environments)),
+      policy_(environments_->spec(), options.policy, options.policy_seed),
+      copies_(environments_->count()),
+      steps_(static_cast<size_t>(options.unroll)),
+      observation_size_(environments_->spec().observation_size),
+      action_size_(policy_.distribution().action_size()),
+      acting_(options.policy_seed,
+              Mix64(Mix64(HashBytes("impala actions"), options.index), options.exploration)),
+      begins_(copies_, 1) {
+  const size_t size = steps_ * copies_;
+  unroll_.observations.resize(size * observation_size_);
+  unroll_.next_observations.resize(size * observation_size_);
+  unroll_.actions.resize(size * action_size_);
+  unroll_.log_probabilities.resize(size);
+  unroll_.rewards.resize(size);
+  unroll_.episode_returns.resize(size);
+  unroll_.episode_lengths.resize(size);
+  unroll_.terminated.resize(size);
+  unroll_.truncated.resize(size);
+  unroll_.first.resize(size);
+  normalized_.resize(copies_ * observation_size_);
+  taken_.resize(copies_ * action_size_);
+  values_.resize(copies_);
+}
+
+absl::StatusOr<std::unique_ptr<UnrollActor>> UnrollActor::Create(const UnrollActorOptions& options,
+                                                                 replay::Replay* replay,
+                                                                 weights::Weights* weights) {
+  TANDEM_ASSIGN_OR_RETURN(
+      std::unique_ptr<VectorEnvironment> environments,
+      VectorEnvironment::Create(options.environment, options.copies,
+                                Mix64(options.environment_seed, Mix64(HashBytes("actor"), options.index))));
+  std::unique_ptr<UnrollActor> actor(new UnrollActor(options, weights, std::move(environments)));
+  const auto steps = static_cast<uint32_t>(actor->steps_ * actor->copies_);
+  // One chunk has the steps of all copies, copy after copy. It is one longer, so that Deliver completes it
+  // when all items have been made: they then travel in one request.
+  TANDEM_ASSIGN_OR_RETURN(
+      actor->writer_,
+      replay::Writer::Create(replay, UnrollColumns(actor->environments_->spec()),
+                             {.name = absl::StrCat("actor/", options.index),
+                              .chunk_steps = steps + 1,
+                              .history_steps = steps,
+                              .max_pending_items = static_cast<uint32_t>(2 * actor->copies_)}));
+  return actor;
+}
+
+absl::StatusOr<bool> UnrollActor::TakeWeights(absl::Time deadline) {
+  const weights::ModelVersion have = model_ == nullptr ? weights::ModelVersion() : model_->info.version;
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<const weights::Model> newer,
+                          source_->Newer(kPolicyModel, have, deadline));
+  if (newer == nullptr) return false;
+  TANDEM_RETURN_IF_ERROR(LoadWeights(*newer, &policy_));
+  model_ = std::move(newer);
+  return true;
+}
+
+absl::Status UnrollActor::Act() {
+  TANDEM_CHECK_MSG(model_ != nullptr, "an actor needs weights before it acts");
+  const auto part = [this](auto& values, size_t row, size_t width) {
+    return absl::MakeSpan(values).subspan(row * width, copies_ * width);
+  };
+  for (size_t row = 0; row < steps_ * copies_; row += copies_) {
+    const absl::Span<const float> seen = environments_->observations();
+    std::copy(seen.begin(), seen.end(), part(unroll_.observations, row, observation_size_).begin());
+    std::copy(begins_.begin(), begins_.end(), part(unroll_.first, row, 1).begin());
+    policy_.Normalize(seen, absl::MakeSpan(normalized_));
+    const absl::Span<float> actions = part(unroll_.actions, row, action_size_);
+    policy_.Act(normalized_.data(), copies_, acting_, actions, part(unroll_.log_probabilities, row, 1),
+                absl::MakeSpan(values_));
+    for (size_t c = 0; c < copies_; ++c) {
+      policy_.distribution().ToEnvironment(actions.subspan(c * action_size_, action_size_),
+                                           absl::MakeSpan(taken_).subspan(c * action_size_, action_size_));
+    }
+    TANDEM_RETURN_IF_ERROR(environments_->Step(taken_));
+    env_steps_ += copies_;
+    episodes_.insert(episodes_.end(), environments_->ended().begin(), environments_->ended().end());
+    const absl::Span<const float> led_to = environments_->final_observations();
+    std::copy(led_to.begin(), led_to.end(), part(unroll_.next_observations, row, observation_size_).begin());
+    for (size_t c = 0; c < copies_; ++c) {
+      unroll_.rewards[row + c] = environments_->rewards()[c];
+      unroll_.terminated[row + c] = environments_->terminated()[c];
+      unroll_.truncated[row + c] = environments_->truncated()[c];
+      begins_[c] = unroll_.terminated[row + c] | unroll_.truncated[row + c];
+      unroll_.episode_returns[row + c] = unroll_.episode_lengths[row + c] = 0;
+    }
+    for (const Episode& episode : environments_->ended()) {
+      unroll_.episode_returns[row + episode.environment] = static_cast<float>(episode.episode_return);
+      unroll_.episode_lengths[row + episode.environment] = static_cast<float>(episode.length);
+    }
+  }
+  return Write();
+}
+
+absl::Status UnrollActor::Write() {
+  const auto version = static_cast<int64_t>(model_->info.version.number);
+  for (size_t c = 0; c < copies_; ++c) {
+    for (size_t i = c; i < steps_ * copies_; i += copies_) {
+      const auto value = [i](const auto& values, size_t width) {
+        return absl::MakeConstSpan(values).subspan(i * width, width);
+      };
+      TANDEM_RETURN_IF_ERROR(writer_->Append(
+          {value(unroll_.observations, observation_size_), value(unroll_.actions, action_size_),
+           value(unroll_.log_probabilities, 1), value(unroll_.rewards, 1), value(unroll_.terminated, 1),
+           value(unroll_.truncated, 1), value(unroll_.next_observations, observation_size_),
+           value(unroll_.episode_returns, 1), value(unroll_.episode_lengths, 1)},
+          {.is_first = unroll_.first[i] != 0, .policy_version = version}));
+    }
+    TANDEM_RETURN_IF_ERROR(
+        writer_->CreateItem(kUnrollTable, 1.0, writer_->Last(static_cast<uint32_t>(steps_))));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status UnrollActor::Deliver(absl::Time deadline) { return writer_->Flush(deadline); }
+
+}  // namespace tandem::rl

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TANDEM_WORKER_RL_ACTOR_UNROLL_ACTOR_H_
+#define TANDEM_WORKER_RL_ACTOR_UNROLL_ACTOR_H_
+
+// Actors that write unrolls, the consecutive steps of an environment, into a queue, and act with the weights
+// that a learner publishes.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/random.h"
+#include "replay/client/replay.h"
+#include "replay/client/writer.h"
+#include "weights/client/weights.h"
+#include "worker/rl/envs/vector_environment.h"
+#include "worker/rl/policy/actor_critic.h"
+
+namespace tandem::rl {
+
+// The names under which actors and learners meet.
+inline constexpr char kUnrollTable[] = "unrolls";
+inline constexpr char kPolicyModel[] = "policy";
+
+// Returns the columns of a step in an unroll. `next_observation` is what the step led to: the last one of the
+// old episode where one ends. `episode_return` and `episode_length` are those of an episode that ends with
+// the step, else 0.
+std::vector<replay::Column> UnrollColumns(const EnvironmentSpec& environment);
+// Returns the queue of unrolls. Each is sampled once; `size` of them may wait.
+replay::TableOptions UnrollQueue(const EnvironmentSpec& environment, uint64_t size);
+
+struct UnrollActorOptions {
+  EnvironmentOptions environment;
+  size_t copies = 8;
+  PolicyOptions policy;
+  int unroll = 20;  // steps of each copy in an item
+  uint64_t environment_seed = 1, policy_seed = 1;
+  size_t index = 0;          // tells the actors of a job apart: each has its own environments and exploration
+  uint64_t exploration = 0;  // tells the lives of an actor apart, which otherwise would repeat its actions
+};
+
+// Acts in the copies of one actor. Each call of Act makes one item per copy. Not thread-safe.
+class UnrollActor {
+ public:
+  // `replay` and `weights` must outlive the actor. Errors: those of VectorEnvironment::Create and
+  // Writer::Create.
+  static absl::StatusOr<std::unique_ptr<UnrollActor>> Create(const UnrollActorOptions& options,
+                                                             replay::Replay* replay,
+                                                             weights::Weights* weights);
+
+  // Takes the newest weights. Returns false if there are none newer than those that it has by `deadline`.
+  // Errors: those of Weights::Newer, and FailedPrecondition for a model of another job.
+  absl::StatusOr<bool> TakeWeights(absl::Time deadline);
+  // Acts for one unroll in each copy and makes an item of each. Requires weights. Does not block. Errors:
+  // those of VectorEnvironment::Step; the actor must not be used any more after one.
+  absl::Status Act();
+  // Inserts the items that Act has made. Blocks while the queue is full, until `deadline`. After
+  // DeadlineExceeded and Unavailable the next call inserts the rest.
+  absl::Status Deliver(absl::Time deadline);
+
+  // The weights with which it acts; nullptr before the first ones.
+  const std::shared_ptr<const weights::Model>& model() const { return model_; }
+  // Steps of all copies.
+  uint64_t env_steps() const { return env_steps_; }
+  // Returns the episodes that have ended since the last call.
+  std::vector<Episode> TakeEpisodes() { return std::exchange(episodes_, {}); }
+
+ private:
+  // The values of one unroll, time by time.
+  struct Columns {
+    std::vector<float> observations, actions, log_probabilities, rewards, next_observations, episode_returns,
+        episode_lengths;
+    std::vector<uint8_t> terminated, truncated, first;
+  };
+
+  UnrollActor(const UnrollActorOptions& options, weights::Weights* weights,
+              std::unique_ptr<VectorEnvironment> environments);
+  absl::Status Write();
+
+  weights::Weights* const source_;
+  const std::unique_ptr<VectorEnvironment> environments_;
+  ActorCritic policy_;
+  const size_t copies_, steps_, observation_size_, action_size_;
+  CounterRandom acting_;
+  std::unique_ptr<replay::Writer> writer_;
+  std::shared_ptr<const weights::Model> model_;
+  Columns unroll_;
+  std::vector<uint8_t> begins_;  // of each copy: its next step is the first of an episode
+  std::vector<float> normalized_, taken_, values_;
+  uint64_t env_steps_ = 0;
+  std::vector<Episode> episodes_;
+};
+
+}  // namespace tandem::rl
+
+#endif  // TANDEM_WORKER_RL_ACTOR_UNROLL_ACTOR_H_

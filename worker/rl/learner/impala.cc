@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// IMPALA (Espeholt et al., ICML 2018) in one process: actors on threads of their own, a queue of unrolls, and
+// a learner that publishes its weights after each update.
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "replay/client/local_replay.h"
+#include "weights/client/local_weights.h"
+#include "weights/client/publisher.h"
+#include "weights/store/model_store.h"
+#include "worker/rl/actor/unroll_actor.h"
+#include "worker/rl/learner/impala_update.h"
+#include "worker/rl/learner/registry.h"
+#include "worker/rl/policy/policy_weights.h"
+
+namespace tandem::rl {
+namespace {
+
+// How long Advance waits for a batch before the caller may look whether to stop.
+constexpr absl::Duration kPatience = absl::Milliseconds(200);
+
+class Impala : public Learner {
+ public:
+  explicit Impala(const LearnerOptions& options) : options_(options), weights_(&store_) {}
+  ~Impala() override {
+    stop_ = true;
+    replay_.Stop();
+    store_.Stop();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  absl::Status Init() {
+    TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Environment> environment,
+                            MakeEnvironment(options_.environment));
+    TANDEM_ASSIGN_OR_RETURN(update_, ImpalaUpdate::Create(options_, environment->spec()));
+    // The learner takes no unrolls while an actor inserts its own in lockstep, so there must be room for
+    // these.
+    const auto queue =
+        static_cast<uint64_t>(options_.algorithm.queue) + (options_.lockstep ? options_.environments : 0);
+    TANDEM_RETURN_IF_ERROR(replay_.CreateTable(UnrollQueue(environment->spec(), queue)));
+    TANDEM_ASSIGN_OR_RETURN(publisher_,
+                            weights::Publisher::Create(&weights_, {.model = kPolicyModel, .name = "learner"},
+                                                       absl::InfiniteFuture()));
+    TANDEM_RETURN_IF_ERROR(Publish());
+    for (size_t i = 0; i < options_.actors; ++i) {
+      TANDEM_ASSIGN_OR_RETURN(actors_.emplace_back(),
+                              UnrollActor::Create(ActorOptions(options_, i), &replay_, &weights_));
+    }
+    if (options_.lockstep) return absl::OkStatus();
+    for (const std::unique_ptr<UnrollActor>& actor : actors_)
+      threads_.emplace_back([this, &actor] { Run(actor.get()); });
+    return absl::OkStatus();
+  }
+
+  absl::Status Advance() override {
+    if (options_.lockstep) TANDEM_RETURN_IF_ERROR(Step(actors_[next_actor_++ % actors_.size()].get()));
+    TakeReports();
+    for (;;) {
+      const absl::Time deadline = options_.lockstep ? absl::InfinitePast() : MonotonicNow() + kPatience;
+      const absl::StatusOr<replay::Batch> batch = replay_.Sample(
+          kUnrollTable, {.batch = static_cast<uint32_t>(options_.algorithm.batch)}, deadline, "learner");
+      TakeReports();
+      if (!batch.ok()) {
+        TANDEM_RETURN_IF_ERROR(ActorError());
+        if (absl::IsDeadlineExceeded(batch.status())) return absl::OkStatus();
+        return batch.status();
+      }
+      TANDEM_RETURN_IF_ERROR(update_->ComputeGradients(*batch, publisher_->version().number));
+      consumed_ += batch->size();
+      if (update_->has_gradients()) {
+        TANDEM_RETURN_IF_ERROR(update_->Apply(env_steps_));
+        updates_ = update_->updates();
+        TANDEM_RETURN_IF_ERROR(Publish());
+      }
+      // Threads have more unrolls at any time; in lockstep those that are there are taken first.
+      if (!options_.lockstep) return absl::OkStatus();
+    }
+  }
+
+  Policy& policy() override { return update_->policy(); }
+  Figures figures() const override { return update_->figures(); }
+  std::optional<LagFigures> lag() const override { return update_->lag(); }
+
+ private:
+  absl::Status Publish() {
+    return publisher_
+        ->Publish(TensorsOf(update_->policy()), {.step = updates_, .items_consumed = consumed_},
+                  absl::InfiniteFuture())
+        .status();
+  }
+
+  // Does one unroll of an actor.
+  absl::Status Step(UnrollActor* actor) {
+    TANDEM_RETURN_IF_ERROR(actor->TakeWeights(MonotonicNow()));
+    const uint64_t before = actor->env_steps();
+    TANDEM_RETURN_IF_ERROR(actor->Act());
+    {
+      absl::MutexLock lock(&mutex_);
+      acted_steps_ += actor->env_steps() - before;
+      const std::vector<Episode> ended = actor->TakeEpisodes();
+      acted_episodes_.insert(acted_episodes_.end(), ended.begin(), ended.end());
+    }
+    return actor->Deliver(absl::InfiniteFuture());
+  }
+
+  // The thread of an actor.
+  void Run(UnrollActor* actor) {
+    absl::Status status;
+    while (status.ok() && !stop_) status = Step(actor);
+    if (status.ok() || stop_) return;
+    {
+      absl::MutexLock lock(&mutex_);
+      actor_error_.Update(status);
+    }
+    replay_.Stop();  // the learner need not wait for what does not come
+  }
+
+  void TakeReports() {
+    absl::MutexLock lock(&mutex_);
+    env_steps_ = acted_steps_;
+    AddEpisodes(std::exchange(acted_episodes_, {}));
+  }
+  absl::Status ActorError() const {
+    absl::MutexLock lock(&mutex_);
+    return actor_error_;
+  }
+
+  const LearnerOptions options_;
+  replay::LocalReplay replay_;
+  weights::ModelStore store_;
+  weights::LocalWeights weights_;
+  std::unique_ptr<ImpalaUpdate> update_;
+  std::unique_ptr<weights::Publisher> publisher_;
+  std::vector<std::unique_ptr<UnrollActor>> actors_;
+  uint64_t consumed_ = 0;  // unrolls
+  size_t next_actor_ = 0;  // in lockstep
+  std::atomic<bool> stop_{false};
+  mutable absl::Mutex mutex_;
+  uint64_t acted_steps_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<Episode> acted_episodes_ ABSL_GUARDED_BY(mutex_);
+  absl::Status actor_error_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::thread> threads_;
+};
+
+absl::StatusOr<std::unique_ptr<Learner>> MakeImpala(const LearnerOptions& options) {
+  auto learner = std::make_unique<Impala>(options);
+  TANDEM_RETURN_IF_ERROR(learner->Init());
+  return learner;
+}
+
+std::optional<FieldConflict> CheckQueue(const AlgorithmOptions& o) {
+  if (o.queue >= o.batch) return std::nullopt;
+  return FieldConflict{
+      .field = "queue",
+      .job_message = absl::StrCat("must be at least 'batch', ", o.batch,
+                                  ": the learner would wait for a batch for ever"),
+      .message = absl::StrCat("queue is ", o.queue, "; it must be at least batch, ", o.batch)};
+}
+
+}  // namespace
+
+AlgorithmKind ImpalaKind() {
+  using O = AlgorithmOptions;
+  std::vector<ConfigField<O>> fields = CommonFields(6e-4, 0.5);
+  const std::vector<ConfigField<O>> own = {
+      MemberField<&O::unroll>({.name = "unroll",
+                               .help = "steps of each environment between updates",
+                               .range = Between(1, 1 << 20),
+                               .default_value = 20}),
+      MemberField<&O::batch>({.name = "batch",
+                              .help = "unrolls of an update, each of one environment",
+                              .range = Between(1, 1 << 16),
+                              .default_value = 8}),
+      MemberField<&O::queue>({.name = "queue",
+                              .help = "unrolls that may wait for the learner; while there are so many, "
+                                      "actors wait; at least `batch`",
+                              .range = Between(1, 1 << 20),
+                              .default_value = 16}),
+      MemberField<&O::max_lag>({.name = "max_lag",
+                                .help = "an unroll is dropped, and counted, if the weights have advanced by "
+                                        "more versions since it was "
+                                        "begun",
+                                .range = Between(0, 1 << 30),
+                                .default_value = 16}),
+      MemberField<&O::lambda>({.name = "lambda",
+                               .help = "weight of longer returns in V-trace",
+                               .range = Between(0, 1),
+                               .default_value = 1}),
+      MemberField<&O::clip_rho>(
+          {.name = "clip_rho",
+           .help = "upper limit of the ratio of probabilities in V-trace's differences and in "
+                   "the policy's gradient",
+           .range = Above(0),
+           .default_value = 1}),
+      MemberField<&O::clip_c>(
+          {.name = "clip_c",
+           .help = "upper limit of that ratio in the factors by which V-trace reaches back",
+           .range = Above(0),
+           .default_value = 1}),
+      MemberField<&O::entropy>({.name = "entropy",
+                                .help = "weight of the policy's entropy, which is rewarded",
+                                .range = AtLeast(0),
+                                .default_value = 0.01}),
+      MemberField<&O::value_coefficient>({.name = "value_coefficient",
+                                          .help = "weight of half the value's squared error",
+                                          .range = AtLeast(0),
+                                          .default_value = 0.5})};
+  fields.insert(fields.end(), own.begin(), own.end());
+  return {.name = "impala",
+          .summary =
+              "actors on threads of their own and one learner, whose targets V-trace corrects for their lag",
+          .reference = "Espeholt et al., ICML 2018",
+          .fields = std::move(fields),
+          .check = CheckQueue,
+          .build = {.supports = [](const EnvironmentSpec&) { return absl::OkStatus(); },
+                    .learner = MakeImpala,
+                    .policy = [](const EnvironmentSpec& environment, const PolicyOptions& options,
+                                 uint64_t seed) -> std::unique_ptr<Policy> {
+                      return std::make_unique<ActorCritic>(environment, options, seed);
+                    },
+                    .has_actors = true}};
+}
+
+}  // namespace tandem::rl

@@ -61,12 +61,21 @@ struct ReplayLookFlags {
   std::optional<uint64_t> min_size, max_items, max_bytes;
 };
 
-// Parses "queue:NAME:SIZE", "stack:NAME:SIZE", "uniform:NAME:SIZE:MIN_SIZE" or
-// "prioritized:NAME:SIZE:MIN_SIZE:EXPONENT".
+// Parses "queue:NAME:SIZE", "stack:NAME:SIZE", "uniform:NAME:SIZE:MIN_SIZE",
+// "prioritized:NAME:SIZE:MIN_SIZE:EXPONENT" or "paced:NAME:BATCH:MAX_LAG:EVERY:SLOW".
 absl::StatusOr<TableOptions> ParseTable(const std::string& text) {
   const std::vector<std::string> parts = absl::StrSplit(text, ':');
   uint64_t size = 0, min_size = 1;
   double exponent = 0.6;
+  if (parts.size() >= 4 && parts[0] == "paced") {
+    uint32_t batch = 0, max_lag = 0, every = 1;
+    auto slow = absl::StatusOr<replay::SlowRollouts>(replay::SlowRollouts::kWait);
+    if (parts.size() == 6) slow = replay::ParseSlowRollouts(parts[5]);
+    if (parts.size() <= 6 && slow.ok() && absl::SimpleAtoi(parts[2], &batch) &&
+        absl::SimpleAtoi(parts[3], &max_lag) && (parts.size() < 5 || absl::SimpleAtoi(parts[4], &every))) {
+      return TableOptions::PacedQueue(parts[1], batch, max_lag, every, *slow);
+    }
+  }
   const bool numbers = parts.size() >= 3 && absl::SimpleAtoi(parts[2], &size) &&
                        (parts.size() < 4 || absl::SimpleAtoi(parts[3], &min_size)) &&
                        (parts.size() < 5 || absl::SimpleAtod(parts[4], &exponent));
@@ -80,8 +89,9 @@ absl::StatusOr<TableOptions> ParseTable(const std::string& text) {
   }
   return absl::InvalidArgumentError(
       absl::StrCat("--table ", text,
-                   ": expected queue:NAME:SIZE, stack:NAME:SIZE, uniform:NAME:SIZE[:MIN_SIZE] or "
-                   "prioritized:NAME:SIZE[:MIN_SIZE[:EXPONENT]]"));
+                   ": expected queue:NAME:SIZE, stack:NAME:SIZE, uniform:NAME:SIZE[:MIN_SIZE], "
+                   "prioritized:NAME:SIZE[:MIN_SIZE[:EXPONENT]] or "
+                   "paced:NAME:BATCH:MAX_LAG[:EVERY[:wait|take|drop]]"));
 }
 
 absl::Status ServeReplay(const ReplayServeFlags& flags) {
@@ -162,6 +172,25 @@ std::string LimitText(const tandem::v1::ReplayLimit& limit) {
                       ", min_size ", limit.min_size());
 }
 
+// Prints the committed version, the rollouts and the lag, as far as the table has them.
+void PrintStaleness(const tandem::v1::ReplayTableInfo& table) {
+  const tandem::v1::ReplayStaleness& options = table.options().staleness();
+  const tandem::v1::ReplayStalenessInfo& info = table.staleness();
+  if (options.kind() == tandem::v1::ReplayStaleness::PACE) {
+    std::printf("  %-9s max_lag %u, batch %u, every %u, slow %s; %llu run, %llu wait, %llu expired\n",
+                "rollouts", options.max_lag(), options.batch(), options.every(),
+                std::string(replay::Name(static_cast<replay::SlowRollouts>(options.slow()))).c_str(),
+                static_cast<unsigned long long>(info.running_rollouts()),
+                static_cast<unsigned long long>(info.waiting_admits()),
+                static_cast<unsigned long long>(info.expired()));
+  }
+  if (info.commits() > 0) {
+    std::printf("  %-9s version %lld; largest lag of a sample %llu; %llu items left stale\n", "committed",
+                static_cast<long long>(info.version()), static_cast<unsigned long long>(info.largest_lag()),
+                static_cast<unsigned long long>(table.removed_stale()));
+  }
+}
+
 absl::Status ListReplay(const ReplayLookFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const auto replay, ConnectTo(flags));
   tandem::v1::ListReplayTablesResponse state;
@@ -194,12 +223,15 @@ absl::Status ListReplay(const ReplayLookFlags& flags) {
                 static_cast<unsigned long long>(table.total_samples()),
                 static_cast<unsigned long long>(table.waiting_inserts()),
                 static_cast<unsigned long long>(table.waiting_samples()));
-    std::printf("  %-9s %llu by max_items, %llu by max_bytes, %llu consumed, %llu by reset, %llu lost\n",
-                "left", static_cast<unsigned long long>(table.removed_by_max_items()),
-                static_cast<unsigned long long>(table.removed_by_max_bytes()),
-                static_cast<unsigned long long>(table.consumed()),
-                static_cast<unsigned long long>(table.removed_by_reset()),
-                static_cast<unsigned long long>(table.lost_items()));
+    std::printf(
+        "  %-9s %llu by max_items, %llu by max_bytes, %llu consumed, %llu by reset, %llu by ttl, %llu lost\n",
+        "left", static_cast<unsigned long long>(table.removed_by_max_items()),
+        static_cast<unsigned long long>(table.removed_by_max_bytes()),
+        static_cast<unsigned long long>(table.consumed()),
+        static_cast<unsigned long long>(table.removed_by_reset()),
+        static_cast<unsigned long long>(table.removed_by_ttl()),
+        static_cast<unsigned long long>(table.lost_items()));
+    PrintStaleness(table);
   }
   return absl::OkStatus();
 }
@@ -272,8 +304,9 @@ void AddServe(CLI::App* replay, CommandContext* context) {
       ->check(CLI::IsMember({"auto", "grpc"}))
       ->capture_default_str();
   serve->add_option("--table", flags->tables,
-                    "A table to create: queue:NAME:SIZE, stack:NAME:SIZE, uniform:NAME:SIZE[:MIN_SIZE] or "
-                    "prioritized:NAME:SIZE[:MIN_SIZE[:EXPONENT]]; may be given several times");
+                    "A table to create: queue:NAME:SIZE, stack:NAME:SIZE, uniform:NAME:SIZE[:MIN_SIZE], "
+                    "prioritized:NAME:SIZE[:MIN_SIZE[:EXPONENT]] or "
+                    "paced:NAME:BATCH:MAX_LAG[:EVERY[:wait|take|drop]]; may be given several times");
   serve
       ->add_option("--max-memory", flags->max_memory,
                    "Memory of chunks, in bytes or as 64MiB; inserts beyond it are refused [0: no limit]")

@@ -44,6 +44,22 @@ constexpr Metric kTableMetrics[] = {
      [](const ReplayTableInfo& t) { return double(t.lost_items()); }},
     {"repeated_inserts_total", "counter", "Inserts that had been taken before",
      [](const ReplayTableInfo& t) { return double(t.repeated_inserts()); }},
+    {"rollouts", "gauge", "Rollouts that have been admitted and run",
+     [](const ReplayTableInfo& t) { return double(t.staleness().running_rollouts()); }},
+    {"waiting_admissions", "gauge", "Rollouts that wait to be admitted",
+     [](const ReplayTableInfo& t) { return double(t.staleness().waiting_admits()); }},
+    {"admission_wait_seconds_total", "counter", "Time that rollouts have waited to be admitted",
+     [](const ReplayTableInfo& t) { return t.staleness().admit_wait_seconds(); }},
+    {"admitted_rollouts_total", "counter", "Rollouts that were admitted",
+     [](const ReplayTableInfo& t) { return double(t.staleness().admitted()); }},
+    {"expired_rollouts_total", "counter", "Rollouts whose lease or time ended",
+     [](const ReplayTableInfo& t) { return double(t.staleness().expired()); }},
+    {"refused_items_total", "counter", "Items without a valid ticket",
+     [](const ReplayTableInfo& t) { return double(t.staleness().refused_items()); }},
+    {"committed_version", "gauge", "Version of the policy that learners have committed",
+     [](const ReplayTableInfo& t) { return double(t.staleness().version()); }},
+    {"largest_lag", "gauge", "Largest lag of a sampled item, in versions",
+     [](const ReplayTableInfo& t) { return double(t.staleness().largest_lag()); }},
 };
 
 // Returns the number with all digits of a count.
@@ -84,6 +100,16 @@ std::string ReplayMetricsText(const tandem::v1::ListReplayTablesResponse& state)
     add("max_bytes", table.removed_by_max_bytes());
     add("consumed", table.consumed());
     add("reset", table.removed_by_reset());
+    add("stale", table.removed_stale());
+    add("ttl", table.removed_by_ttl());
+  }
+  Head(&out, "sampled_lag_total", "counter",
+       "Sampled items by lag in versions; the last lag counts larger ones");
+  for (const ReplayTableInfo& table : state.tables()) {
+    for (int lag = 0; lag < table.staleness().lags_size() && table.staleness().commits() > 0; ++lag) {
+      absl::StrAppend(&out, "tandem_replay_sampled_lag_total{table=\"", table.options().name(), "\",lag=\"",
+                      lag, "\"} ", table.staleness().lags(lag), "\n");
+    }
   }
   return out;
 }

@@ -174,6 +174,17 @@ v1::ReplayTableCheckpoint Encode(const SavedTable& table, ChunkList* all_chunks)
     }
     SlicesToProto(trajectory, own, stored.mutable_slices(), stored.mutable_slices_end());
   }
+  for (int i = 0; i < static_cast<int>(snapshot.item_commits.size()); ++i) {
+    message.mutable_items(i)->set_ticket(snapshot.items[static_cast<size_t>(i)].ticket);
+    message.mutable_items(i)->set_ticket_commits(snapshot.item_commits[static_cast<size_t>(i)]);
+  }
+  message.set_commits(snapshot.versions.commits);
+  message.set_epoch(snapshot.versions.head.epoch);
+  message.set_version(snapshot.versions.head.version);
+  message.set_items_consumed(snapshot.versions.head.items_consumed);
+  message.set_consumed_position(snapshot.versions.consumed);
+  message.set_position(snapshot.position);
+  message.set_last_ticket(snapshot.last_ticket);
   message.set_serial(snapshot.serial);
   message.set_draws(snapshot.draws);
   message.set_max_priority(snapshot.max_priority);
@@ -304,6 +315,7 @@ absl::StatusOr<SavedTable> Decode(const v1::ReplayTableCheckpoint& message, cons
     }
     chunks.push_back(from.chunk);
   }
+  const bool paced = snapshot.options.staleness.kind == StalenessKind::kPace;
   for (const v1::ReplayStoredItem& stored : message.items()) {
     auto trajectory = std::make_shared<Trajectory>();
     if (stored.layout() >= layouts.size()) return wrong("an item without layout");
@@ -323,8 +335,17 @@ absl::StatusOr<SavedTable> Decode(const v1::ReplayTableCheckpoint& message, cons
                               .priority = stored.priority(),
                               .times_sampled = stored.times_sampled(),
                               .serial = stored.serial(),
-                              .trajectory = std::move(trajectory)});
+                              .trajectory = std::move(trajectory),
+                              .ticket = stored.ticket()});
+    if (paced) snapshot.item_commits.push_back(stored.ticket_commits());
   }
+  snapshot.versions = {.commits = message.commits(),
+                       .head = {.epoch = message.epoch(),
+                                .version = message.version(),
+                                .items_consumed = message.items_consumed()},
+                       .consumed = message.consumed_position()};
+  snapshot.position = message.position();
+  snapshot.last_ticket = message.last_ticket();
   snapshot.serial = message.serial() + kSerialGap;
   snapshot.draws = message.draws();
   snapshot.max_priority = message.max_priority();

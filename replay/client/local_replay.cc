@@ -3,8 +3,6 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/status.h"
 
 namespace tandem::replay {
@@ -18,9 +16,17 @@ class LocalStream : public InsertStream {
                       size_t* inserted) override {
     *inserted = 0;
     if (table_ == nullptr || table_->name() != name) {
-      TANDEM_ASSIGN_OR_RETURN(table_, replay_->Find(name));
+      absl::StatusOr<std::shared_ptr<Table>> found = replay_->Find(name);
+      if (!found.ok()) {
+        *inserted = items.size();
+        return found.status();
+      }
+      table_ = *std::move(found);
     }
-    return table_->Insert({items.begin(), items.end()}, writer_, deadline, inserted);
+    absl::Status status = table_->Insert({items.begin(), items.end()}, writer_, deadline, inserted);
+    if (!status.ok() && !absl::IsDeadlineExceeded(status) && !absl::IsCancelled(status))
+      *inserted = items.size();
+    return status;
   }
 
  private:
@@ -33,19 +39,10 @@ class LocalStream : public InsertStream {
 
 LocalReplay::~LocalReplay() { Stop(); }
 
-absl::Status LocalReplay::CreateTable(const TableOptions& options) {
-  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Table> table, Table::Create(options, clock_));
-  absl::MutexLock lock(&mutex_);
-  const auto [found, added] = tables_.emplace(options.name, table);
-  if (added || found->second->Info().options == options) return absl::OkStatus();
-  return absl::AlreadyExistsError(
-      absl::StrCat("table '", options.name, "' exists with other options; use its own, or another name"));
-}
+absl::Status LocalReplay::CreateTable(const TableOptions& options) { return tables_.Create(options); }
 
 absl::Status LocalReplay::Add(std::shared_ptr<Table> table) {
-  absl::MutexLock lock(&mutex_);
-  if (tables_.emplace(table->name(), table).second) return absl::OkStatus();
-  return absl::AlreadyExistsError(absl::StrCat("table '", table->name(), "' exists"));
+  return tables_.Add(std::make_shared<TableEntry>(TableEntry{.table = std::move(table)}));
 }
 
 absl::StatusOr<std::unique_ptr<InsertStream>> LocalReplay::OpenStream(absl::string_view writer) {
@@ -71,26 +68,37 @@ absl::StatusOr<TableInfo> LocalReplay::Info(absl::string_view name) {
   return table->Info();
 }
 
+absl::StatusOr<std::vector<Ticket>> LocalReplay::Admit(absl::string_view name, const AdmitRequest& request,
+                                                       absl::Time deadline) {
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<Table> table, Find(name));
+  return table->Admit(request, deadline);
+}
+
+absl::StatusOr<uint64_t> LocalReplay::Renew(absl::string_view name, absl::Span<const uint64_t> tickets) {
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<Table> table, Find(name));
+  return table->Renew(tickets);
+}
+
+absl::StatusOr<uint64_t> LocalReplay::ReturnTickets(absl::string_view name,
+                                                    absl::Span<const uint64_t> tickets) {
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<Table> table, Find(name));
+  return table->ReturnTickets(tickets);
+}
+
+absl::Status LocalReplay::Commit(absl::string_view name, const CommittedVersion& version) {
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<Table> table, Find(name));
+  return table->Commit(version);
+}
+
 absl::StatusOr<std::shared_ptr<Table>> LocalReplay::Find(absl::string_view name) const {
-  absl::MutexLock lock(&mutex_);
-  const auto found = tables_.find(name);
-  if (found != tables_.end()) return found->second;
-  return absl::NotFoundError(absl::StrCat(
-      "there is no table '", name, "'; there are: ",
-      tables_.empty() ? "none" : absl::StrJoin(tables_, ", ", [](std::string* out, const auto& entry) {
-        out->append(entry.first);
-      })));
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<TableEntry> entry, tables_.Find(name));
+  return entry->table;
 }
 
 std::vector<std::shared_ptr<Table>> LocalReplay::All() const {
   std::vector<std::shared_ptr<Table>> all;
-  absl::MutexLock lock(&mutex_);
-  for (const auto& [name, table] : tables_) all.push_back(table);
+  for (const std::shared_ptr<TableEntry>& entry : tables_.All()) all.push_back(entry->table);
   return all;
-}
-
-void LocalReplay::Stop() {
-  for (const std::shared_ptr<Table>& table : All()) table->Stop();
 }
 
 }  // namespace tandem::replay

@@ -2,19 +2,18 @@
 #ifndef TANDEM_REPLAY_CLIENT_LOCAL_REPLAY_H_
 #define TANDEM_REPLAY_CLIENT_LOCAL_REPLAY_H_
 
-#include <map>
 #include <memory>
-#include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "base/clock.h"
 #include "replay/client/replay.h"
 #include "replay/table/table.h"
+#include "replay/table/table_registry.h"
 
 namespace tandem::replay {
 
@@ -28,7 +27,7 @@ namespace tandem::replay {
 class LocalReplay : public Replay {
  public:
   // `clock` must outlive this object.
-  explicit LocalReplay(Clock* clock = Clock::Real()) : clock_(clock) {}
+  explicit LocalReplay(Clock* clock = Clock::Real()) : tables_(clock) {}
   // Ends all waiting calls, as Stop does.
   ~LocalReplay() override;
 
@@ -39,6 +38,12 @@ class LocalReplay : public Replay {
                                absl::string_view sampler = "") override;
   absl::StatusOr<uint64_t> UpdatePriorities(absl::string_view table, absl::Span<const uint64_t> keys,
                                             absl::Span<const double> priorities) override;
+  absl::StatusOr<std::vector<Ticket>> Admit(absl::string_view table, const AdmitRequest& request,
+                                            absl::Time deadline = absl::InfiniteFuture()) override;
+  absl::StatusOr<uint64_t> Renew(absl::string_view table, absl::Span<const uint64_t> tickets) override;
+  absl::StatusOr<uint64_t> ReturnTickets(absl::string_view table,
+                                         absl::Span<const uint64_t> tickets) override;
+  absl::Status Commit(absl::string_view table, const CommittedVersion& version) override;
   absl::StatusOr<TableInfo> Info(absl::string_view table) override;
 
   // Returns a table. NotFound, which lists the tables, if there is none of this name.
@@ -48,12 +53,10 @@ class LocalReplay : public Replay {
   // Adds a table that was made elsewhere, such as one of a checkpoint. AlreadyExists if the name is in use.
   absl::Status Add(std::shared_ptr<Table> table);
   // Ends all waiting calls of all tables, and all later ones, with Cancelled.
-  void Stop();
+  void Stop() { tables_.Stop(); }
 
  private:
-  Clock* const clock_;
-  mutable absl::Mutex mutex_;
-  std::map<std::string, std::shared_ptr<Table>, std::less<>> tables_ ABSL_GUARDED_BY(mutex_);
+  TableRegistry<> tables_;
 };
 
 }  // namespace tandem::replay

@@ -59,6 +59,7 @@ absl::StatusOr<Batch> DecodeBatch(const Bytes& wire, size_t max_in_place,
   batch.max_versions.assign(response.max_versions().begin(), response.max_versions().end());
   batch.table_items = response.table_items();
   batch.mass = response.mass();
+  if (response.has_committed_version()) batch.committed_version = response.committed_version();
   const size_t n = batch.keys.size();
   const auto malformed = [](absl::string_view what) {
     return absl::InternalError(absl::StrCat("the server's sample is malformed: ", what));
@@ -114,9 +115,9 @@ uint64_t RemoteReplay::NewIncarnation() {
 }
 
 absl::Status RemoteReplay::Call(absl::string_view method, const google::protobuf::MessageLite& request,
-                                google::protobuf::MessageLite* response) {
+                                google::protobuf::MessageLite* response, absl::Duration timeout) {
   return rpc::CallProto(*channel_, absl::StrCat(kService, method), request, response,
-                        {.timeout = options_.call_timeout, .idempotent = true});
+                        {.timeout = timeout, .idempotent = true});
 }
 
 absl::Status RemoteReplay::CreateTable(const TableOptions& options) {
@@ -204,6 +205,79 @@ absl::StatusOr<uint64_t> RemoteReplay::UpdatePriorities(absl::string_view table,
   v1::ReplayUpdatePrioritiesResponse response;
   TANDEM_RETURN_IF_ERROR(Call("UpdatePriorities", request, &response));
   return response.changed();
+}
+
+absl::StatusOr<std::vector<Ticket>> RemoteReplay::Admit(absl::string_view table, const AdmitRequest& wanted,
+                                                        absl::Time deadline) {
+  v1::ReplayAdmitRequest request;
+  request.set_table(std::string(table));
+  request.set_actor(wanted.actor.empty() ? sampler_ : wanted.actor);
+  request.set_count(wanted.count);
+  request.set_incarnation(wanted.sequence == 0 ? incarnation_ : wanted.incarnation);
+  const std::string key = absl::StrCat(table, " ", request.actor());
+  if (wanted.sequence == 0) {
+    absl::MutexLock lock(&mutex_);
+    const auto earlier = unresolved_admits_.find(key);
+    const bool same = earlier != unresolved_admits_.end() && earlier->second.count == wanted.count;
+    request.set_sequence(same ? earlier->second.sequence : next_admit_++);
+    if (earlier != unresolved_admits_.end()) unresolved_admits_.erase(earlier);
+  } else {
+    request.set_sequence(wanted.sequence);
+  }
+  v1::ReplayAdmitResponse response;
+  absl::Status status;
+  do {
+    const absl::Duration left = deadline - MonotonicNow();
+    request.set_no_wait(left <= absl::ZeroDuration());
+    response.Clear();
+    status = Call("Admit", request, &response,
+                  request.no_wait() ? options_.call_timeout : std::min(left, options_.call_timeout));
+  } while (absl::IsDeadlineExceeded(status) && deadline - MonotonicNow() >= kShortestCall);
+  if (!status.ok()) {
+    const bool unresolved = absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status);
+    if (unresolved && wanted.sequence == 0) {
+      absl::MutexLock lock(&mutex_);
+      unresolved_admits_[key] = wanted;
+      unresolved_admits_[key].sequence = request.sequence();
+    }
+    return status;
+  }
+  std::vector<Ticket> tickets;
+  for (const uint64_t id : response.tickets()) {
+    tickets.push_back(
+        {.id = id, .min_version = response.min_version(), .lease = absl::Seconds(response.lease_seconds())});
+  }
+  return tickets;
+}
+
+absl::StatusOr<uint64_t> RemoteReplay::Renew(absl::string_view table, absl::Span<const uint64_t> tickets) {
+  v1::ReplayRenewTicketsRequest request;
+  request.set_table(std::string(table));
+  request.mutable_tickets()->Add(tickets.begin(), tickets.end());
+  v1::ReplayRenewTicketsResponse response;
+  TANDEM_RETURN_IF_ERROR(Call("RenewTickets", request, &response));
+  return response.in_use();
+}
+
+absl::StatusOr<uint64_t> RemoteReplay::ReturnTickets(absl::string_view table,
+                                                     absl::Span<const uint64_t> tickets) {
+  v1::ReplayRenewTicketsRequest request;
+  request.set_table(std::string(table));
+  request.mutable_tickets()->Add(tickets.begin(), tickets.end());
+  request.set_end(true);
+  v1::ReplayRenewTicketsResponse response;
+  TANDEM_RETURN_IF_ERROR(Call("RenewTickets", request, &response));
+  return response.in_use();
+}
+
+absl::Status RemoteReplay::Commit(absl::string_view table, const CommittedVersion& version) {
+  v1::ReplayCommitRequest request;
+  request.set_table(std::string(table));
+  request.set_epoch(version.epoch);
+  request.set_version(version.version);
+  request.set_items_consumed(version.items_consumed);
+  v1::ReplayCommitResponse response;
+  return Call("Commit", request, &response);
 }
 
 absl::StatusOr<TableInfo> RemoteReplay::Info(absl::string_view table) {

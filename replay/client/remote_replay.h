@@ -65,6 +65,13 @@ class RemoteReplay : public Replay {
                                absl::string_view sampler = "") override;
   absl::StatusOr<uint64_t> UpdatePriorities(absl::string_view table, absl::Span<const uint64_t> keys,
                                             absl::Span<const double> priorities) override;
+  // Requests of one actor must not be made by several RemoteReplay objects at the same time.
+  absl::StatusOr<std::vector<Ticket>> Admit(absl::string_view table, const AdmitRequest& request,
+                                            absl::Time deadline = absl::InfiniteFuture()) override;
+  absl::StatusOr<uint64_t> Renew(absl::string_view table, absl::Span<const uint64_t> tickets) override;
+  absl::StatusOr<uint64_t> ReturnTickets(absl::string_view table,
+                                         absl::Span<const uint64_t> tickets) override;
+  absl::Status Commit(absl::string_view table, const CommittedVersion& version) override;
   absl::StatusOr<TableInfo> Info(absl::string_view table) override;
 
   // Starts one sample call. It ends with DeadlineExceeded after `timeout`; if that is 0 or less, after
@@ -76,7 +83,9 @@ class RemoteReplay : public Replay {
   // Calls `method` of the service, for what the functions above do not cover. Repeats the call after a broken
   // connection, so the method must be one that may be called twice.
   absl::Status Call(absl::string_view method, const google::protobuf::MessageLite& request,
-                    google::protobuf::MessageLite* response);
+                    google::protobuf::MessageLite* response) {
+    return Call(method, request, response, options_.call_timeout);
+  }
 
   const std::shared_ptr<rpc::Channel>& channel() const { return channel_; }
   const Options& options() const { return options_; }
@@ -85,6 +94,9 @@ class RemoteReplay : public Replay {
   static uint64_t NewIncarnation();
 
  private:
+  absl::Status Call(absl::string_view method, const google::protobuf::MessageLite& request,
+                    google::protobuf::MessageLite* response, absl::Duration timeout);
+
   const std::shared_ptr<rpc::Channel> channel_;
   const Options options_;
   // The identity of Sample's requests.
@@ -96,6 +108,9 @@ class RemoteReplay : public Replay {
   // Sequences of calls that ended without an answer, by what they asked for. The server may have drawn items
   // for them, which the next such call then gets.
   std::multimap<std::string, uint64_t> unresolved_ ABSL_GUARDED_BY(mutex_);
+  // The same of Admit, by table and actor.
+  uint64_t next_admit_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::map<std::string, AdmitRequest> unresolved_admits_ ABSL_GUARDED_BY(mutex_);
   // The bytes of batches that are read in place. Batches may outlive this object.
   const std::shared_ptr<std::atomic<size_t>> in_place_ = std::make_shared<std::atomic<size_t>>(0);
 };

@@ -48,7 +48,9 @@ absl::Status RemoteStream::Insert(const std::string& table, absl::Span<const New
     const size_t n = std::min(state.unresolved, rest.size());
     const absl::Status status = Send(table, state, rest.first(n), deadline);
     if (!status.ok()) {
-      if (!MayTryAgain(status)) state.unresolved = 0;
+      if (MayTryAgain(status)) return status;
+      state.unresolved = 0;
+      *inserted += n;  // the server has refused the request
       return status;
     }
     state.unresolved = 0;
@@ -110,6 +112,7 @@ Bytes RemoteStream::Encode(const std::string& table, const TableState& state, ab
     if (item.priority) message.set_priority(*item.priority);
     message.set_min_version(item.trajectory->min_version);
     message.set_max_version(item.trajectory->max_version);
+    message.set_ticket(item.ticket);
     SlicesToProto(*item.trajectory, own, message.mutable_slices(), message.mutable_slices_end());
   }
   request.set_release_below(lowest);

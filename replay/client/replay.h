@@ -14,6 +14,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "replay/staleness/ticket.h"
+#include "replay/staleness/version_clock.h"
 #include "replay/table/batch.h"
 #include "replay/table/table.h"
 #include "replay/table/table_options.h"
@@ -25,10 +27,9 @@ class InsertStream {
  public:
   virtual ~InsertStream() = default;
   // Inserts `items` into a table, in order. Blocks until all are in the table, or `deadline`. Sets `inserted`
-  // to the number of items, from the first, that are known to be in the table. After DeadlineExceeded or
-  // Unavailable the caller may call again for the same table, with the items after those; each is inserted
-  // exactly once. Errors: those of Table::Insert; NotFound, which lists the tables, if there is none of this
-  // name.
+  // to the number of items, from the first, that are known to be in the table, or that the table has refused.
+  // The caller may call again for the same table with the items after those; each is inserted exactly once.
+  // Errors: those of Table::Insert; NotFound, which lists the tables, if there is none of this name.
   virtual absl::Status Insert(const std::string& table, absl::Span<const NewItem> items, absl::Time deadline,
                               size_t* inserted) = 0;
   // Says that no later item refers to chunks with smaller keys, except those that are being inserted again.
@@ -55,6 +56,22 @@ class Replay {
   // Table::UpdatePriorities, and NotFound.
   virtual absl::StatusOr<uint64_t> UpdatePriorities(absl::string_view table, absl::Span<const uint64_t> keys,
                                                     absl::Span<const double> priorities) = 0;
+  // Grants tickets for rollouts, for a table with StalenessKind::kPace. Blocks until they are granted, or
+  // `deadline`. A call after one that ended with DeadlineExceeded or Unavailable gets the tickets which that
+  // one may have been granted. Errors: those of Table::Admit, and NotFound.
+  virtual absl::StatusOr<std::vector<Ticket>> Admit(absl::string_view table, const AdmitRequest& request,
+                                                    absl::Time deadline = absl::InfiniteFuture()) = 0;
+  // Renews the leases of tickets. Returns how many of them are in use; the others have ended. NotFound: there
+  // is no such table.
+  virtual absl::StatusOr<uint64_t> Renew(absl::string_view table, absl::Span<const uint64_t> tickets) = 0;
+  // Gives back tickets that will not be used, so that others are granted at once. Returns as Renew does.
+  virtual absl::StatusOr<uint64_t> ReturnTickets(absl::string_view table,
+                                                 absl::Span<const uint64_t> tickets) = 0;
+  // Says that the learners have published a version of the policy, after it can be pulled. To be called once
+  // for each version; a repetition has no effect. A learner that starts or resumes commits the version that
+  // it starts from, with a larger epoch, before it samples. Errors: those of VersionClock::Commit, and
+  // NotFound.
+  virtual absl::Status Commit(absl::string_view table, const CommittedVersion& version) = 0;
   // Returns the state of a table, or NotFound.
   virtual absl::StatusOr<TableInfo> Info(absl::string_view table) = 0;
 };

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/counted.h"
 #include "base/status.h"
 
@@ -47,12 +48,6 @@ absl::Status CheckValue(const Column& column, size_t bytes, const ConstTensorVie
                                                  " of ", Name(value.dtype)));
 }
 
-// Returns true if the insert may be tried again; otherwise the table has refused the items.
-bool MayTryAgain(const absl::Status& status) {
-  return absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status) || absl::IsCancelled(status) ||
-         absl::IsAborted(status);
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Writer>> Writer::Create(Replay* replay, std::vector<Column> columns,
@@ -72,7 +67,7 @@ absl::StatusOr<std::unique_ptr<Writer>> Writer::Create(Replay* replay, std::vect
                                   absl::StrCat("writer '", options.name, "'")));
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<InsertStream> stream, replay->OpenStream(options.name));
   std::unique_ptr<Writer> writer(
-      new Writer(std::move(stream), *std::move(signature), users, std::move(options)));
+      new Writer(replay, std::move(stream), *std::move(signature), users, std::move(options)));
   if (users > 0) {
     std::vector<std::string> names;
     std::vector<size_t> sources;
@@ -85,9 +80,10 @@ absl::StatusOr<std::unique_ptr<Writer>> Writer::Create(Replay* replay, std::vect
   return writer;
 }
 
-Writer::Writer(std::unique_ptr<InsertStream> stream, std::shared_ptr<const Signature> signature,
-               size_t columns, WriterOptions options)
-    : stream_(std::move(stream)),
+Writer::Writer(Replay* replay, std::unique_ptr<InsertStream> stream,
+               std::shared_ptr<const Signature> signature, size_t columns, WriterOptions options)
+    : replay_(replay),
+      stream_(std::move(stream)),
       signature_(std::move(signature)),
       columns_(columns),
       options_(std::move(options)) {}
@@ -125,6 +121,7 @@ absl::Status Writer::Append(absl::Span<const ConstTensorView> values, const Step
   versions_.push_back(info.policy_version);
   if (versions_.size() > options_.history_steps) versions_.pop_front();
   while (episode_begins_.size() > 1 && episode_begins_[1] <= oldest_step()) episode_begins_.pop_front();
+  if (!tickets_.empty()) RenewTickets();
   if (current_steps_ < options_.chunk_steps) return absl::OkStatus();
   CutChunk();
   return Deliver(deadline);
@@ -265,6 +262,12 @@ absl::Status Writer::Add(absl::string_view table, PendingItem item, absl::Time d
   auto queue = std::find_if(queues_.begin(), queues_.end(),
                             [&](const TableQueue& existing) { return existing.table == table; });
   if (queue == queues_.end()) queue = queues_.insert(queue, TableQueue{.table = std::string(table)});
+  for (HeldTicket& ticket : tickets_) {
+    if (ticket.used || ticket.table != table) continue;
+    ticket.used = true;
+    item.ticket = ticket.id;
+    break;
+  }
   const bool complete = item.end <= next_step_ - current_steps_;
   queue->pending.push_back(std::move(item));
   ++pending_;
@@ -312,7 +315,7 @@ absl::Status Writer::Deliver(absl::Time deadline) {
   for (TableQueue& queue : queues_) {
     while (!queue.pending.empty() && queue.pending.front().end <= complete) {
       const PendingItem& item = queue.pending.front();
-      queue.ready.push_back({.priority = item.priority, .trajectory = Build(item)});
+      queue.ready.push_back({.priority = item.priority, .trajectory = Build(item), .ticket = item.ticket});
       queue.pending.pop_front();
     }
     if (!queue.ready.empty()) ++tables;
@@ -334,10 +337,34 @@ absl::Status Writer::DeliverTo(TableQueue* queue, absl::Time deadline) {
   if (queue->ready.empty()) return absl::OkStatus();
   size_t inserted = 0;
   const absl::Status status = stream_->Insert(queue->table, queue->ready, deadline, &inserted);
-  if (!status.ok() && !MayTryAgain(status)) inserted = queue->ready.size();
   pending_ -= inserted;
-  queue->ready.erase(queue->ready.begin(), queue->ready.begin() + static_cast<ptrdiff_t>(inserted));
+  const auto end = queue->ready.begin() + static_cast<ptrdiff_t>(inserted);
+  for (auto item = queue->ready.begin(); item != end && !tickets_.empty(); ++item) {
+    if (item->ticket == 0) continue;
+    std::erase_if(tickets_, [&](const HeldTicket& ticket) { return ticket.id == item->ticket; });
+  }
+  queue->ready.erase(queue->ready.begin(), end);
   return status;
+}
+
+void Writer::Hold(absl::string_view table, const Ticket& ticket) {
+  tickets_.push_back(
+      {.table = std::string(table), .id = ticket.id, .lease = ticket.lease, .renewed = MonotonicNow()});
+}
+
+void Writer::RenewTickets() {
+  const absl::Time now = MonotonicNow();
+  for (HeldTicket& held : tickets_) {
+    if (now - held.renewed < held.lease / 3) continue;
+    std::vector<uint64_t> due;
+    for (HeldTicket& other : tickets_) {
+      if (other.table != held.table) continue;
+      due.push_back(other.id);
+      other.renewed = now;
+    }
+    // A failure shows when the item is delivered; a server that is away for a moment is asked again soon.
+    if (!replay_->Renew(held.table, due).ok()) held.renewed = now - held.lease / 4;
+  }
 }
 
 }  // namespace tandem::replay

@@ -101,6 +101,11 @@ class Writer {
   absl::Status CreateItem(absl::string_view table, std::optional<double> priority, const Window& window,
                           absl::Time deadline = absl::InfiniteFuture());
 
+  // Makes the next item for `table`, which must have StalenessKind::kPace, use this ticket. Tickets are used
+  // in the order of the calls. Append renews them until the items are in the table, as long as it is called
+  // more often than their leases end. An item whose ticket has ended is refused (NotFound) and dropped.
+  void Hold(absl::string_view table, const Ticket& ticket);
+
   // Completes the current chunk with the steps that it has and delivers all items. Blocks at most until
   // `deadline`. To be called at the end of an episode or before the writer is destroyed, which drops items.
   absl::Status Flush(absl::Time deadline = absl::InfiniteFuture());
@@ -116,6 +121,15 @@ class Writer {
     std::vector<Window> windows;  // of each column
     uint64_t first = 0, end = 0;  // the steps of all windows
     int64_t min_version = 0, max_version = 0;
+    uint64_t ticket = 0;
+  };
+  // A ticket whose item is not in the table yet.
+  struct HeldTicket {
+    std::string table;
+    uint64_t id = 0;
+    absl::Duration lease;
+    absl::Time renewed;
+    bool used = false;  // by an item that waits for delivery
   };
   // The items of one table, in the order of their creation. `ready` have complete chunks.
   struct TableQueue {
@@ -128,8 +142,8 @@ class Writer {
     std::shared_ptr<const Chunk> chunk;
   };
 
-  Writer(std::unique_ptr<InsertStream> stream, std::shared_ptr<const Signature> signature, size_t columns,
-         WriterOptions options);
+  Writer(Replay* replay, std::unique_ptr<InsertStream> stream, std::shared_ptr<const Signature> signature,
+         size_t columns, WriterOptions options);
 
   uint64_t oldest_step() const;
   absl::StatusOr<std::shared_ptr<const ItemLayout>> Layout(absl::Span<const ItemColumn> columns);
@@ -141,7 +155,10 @@ class Writer {
   std::shared_ptr<const Trajectory> Build(const PendingItem& item) const;
   absl::Status Deliver(absl::Time deadline);
   absl::Status DeliverTo(TableQueue* queue, absl::Time deadline);
+  // Renews the tickets whose lease has run for a third.
+  void RenewTickets();
 
+  Replay* const replay_;
   const std::unique_ptr<InsertStream> stream_;
   const std::shared_ptr<const Signature> signature_;  // the user's columns, then the two of the writer
   const size_t columns_;                              // the number of the user's columns
@@ -160,6 +177,7 @@ class Writer {
   std::deque<uint64_t> episode_begins_;  // in reach, oldest first; the first may be older
   std::vector<TableQueue> queues_;
   size_t pending_ = 0;
+  std::vector<HeldTicket> tickets_;
 };
 
 }  // namespace tandem::replay

@@ -112,6 +112,7 @@ absl::StatusOr<std::vector<NewItem>> InsertHandler::Parse(const v1::ReplayInsert
     NewItem& item = items.emplace_back();
     if (message.has_priority()) item.priority = message.priority();
     item.trajectory = std::move(trajectory);
+    item.ticket = message.ticket();
   }
   writer->chunks.erase(writer->chunks.begin(), writer->chunks.lower_bound(request.release_below()));
   return items;
@@ -194,7 +195,7 @@ void InsertHandler::Start(const std::shared_ptr<rpc::ServerCall>& call,
   }
   const std::shared_ptr<ParkedCalls::Entry> entry = parked_.NewEntry();
   const std::string& client = call->caller().member.empty() ? request.writer() : call->caller().member;
-  const uint64_t ticket = served->table->StartInsert(
+  const const uint64_t waiting = served->table->StartInsert(
       std::move(items), client, std::move(hooks),
       [call, entry, incarnation = options_.incarnation](absl::Status status, size_t) {
         entry->Over();
@@ -203,16 +204,17 @@ void InsertHandler::Start(const std::shared_ptr<rpc::ServerCall>& call,
         response.set_server_incarnation(incarnation);
         call->Finish(rpc::internal::SerializeResponse(response));
       });
-  if (ticket == 0) return;
+  if (waiting == 0) return;
   const std::shared_ptr<Table> table = served->table;
-  if (request.no_wait()) return table->Expire(ticket);
-  if (!parked_.Park(entry, *call, call->request().size(), [table, ticket] { table->Expire(ticket); })) {
-    return table->Cancel(ticket, absl::UnavailableError(absl::StrCat(
-                                     options_.server, ": calls that wait hold ", parked_.bytes(),
-                                     " bytes and may hold ", parked_.max_bytes(),
-                                     " (--max-parked): samplers are behind, or there are too many writers")));
+  if (request.no_wait()) return table->Expire(waiting);
+  if (!parked_.Park(entry, *call, call->request().size(), [table, waiting] { table->Expire(waiting); })) {
+    return table->Cancel(
+        waiting,
+        absl::UnavailableError(absl::StrCat(
+            options_.server, ": calls that wait hold ", parked_.bytes(), " bytes and may hold ",
+            parked_.max_bytes(), " (--max-parked): samplers are behind, or there are too many writers")));
   }
-  call->OnCancel([table, ticket] { table->Cancel(ticket, absl::CancelledError("the client is gone")); });
+  call->OnCancel([table, waiting] { table->Cancel(waiting, absl::CancelledError("the client is gone")); });
 }
 
 }  // namespace tandem::replay

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "replay/server/replay_server.h"
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -22,12 +23,15 @@
 #include "replay/server/sample_handler.h"
 #include "replay/server/served_table.h"
 #include "replay/wire/messages.h"
+#include "rpc/deferred_calls.h"
 #include "rpc/transport/timer_queue.h"
 
 namespace tandem::replay {
 namespace {
 
 constexpr uint32_t kMaxPeek = 1000;
+constexpr size_t kMaxActorName = 256;
+constexpr absl::Duration kLongestTick = absl::Milliseconds(250);
 
 // Returns a number that no earlier or later server has used.
 uint64_t NewIncarnation() {
@@ -51,12 +55,15 @@ class ReplayServerImpl : public ReplayServer {
                  &tables_, &parked_, &memory_),
         samples_(
             {.server = options.name, .max_message_bytes = options.max_message_bytes, .clock = options.clock},
-            &tables_, &parked_) {}
+            &tables_, &parked_),
+        ticks_(options.clock) {}
   ~ReplayServerImpl() override { Stop(); }
 
   // Restores the newest checkpoint, if there is one.
   absl::Status Restore();
   void StartCheckpoints();
+  // Runs Table::Tick of all tables at their periods.
+  void ScheduleTick();
 
   rpc::Service service() override;
   absl::StatusOr<v1::ReplaySaveCheckpointResponse> SaveCheckpoint() override;
@@ -72,6 +79,10 @@ class ReplayServerImpl : public ReplayServer {
   absl::StatusOr<v1::ListReplayTablesResponse> List(const v1::ListReplayTablesRequest& request) const;
   absl::StatusOr<v1::ReplayUpdatePrioritiesResponse> UpdatePriorities(
       const v1::ReplayUpdatePrioritiesRequest& request);
+  void Admit(const std::shared_ptr<rpc::ServerCall>& call, const v1::ReplayAdmitRequest& request,
+             const rpc::Reply<v1::ReplayAdmitResponse>& reply);
+  absl::StatusOr<v1::ReplayRenewTicketsResponse> RenewTickets(const v1::ReplayRenewTicketsRequest& request);
+  absl::StatusOr<v1::ReplayCommitResponse> Commit(const v1::ReplayCommitRequest& request);
   absl::StatusOr<v1::ReplaySetLimitsResponse> SetLimits(const v1::ReplaySetLimitsRequest& request);
   absl::StatusOr<v1::ReplayResetResponse> Reset(const v1::ReplayResetRequest& request);
   absl::StatusOr<v1::ReplayExplainResponse> Explain(const v1::ReplayExplainRequest& request) const;
@@ -87,6 +98,7 @@ class ReplayServerImpl : public ReplayServer {
   SampleHandler samples_;
   absl::Mutex checkpoint_mutex_;  // held while a checkpoint is written
   rpc::TimerQueue background_;    // writes checkpoints
+  rpc::DeferredCalls ticks_;
 };
 
 // Returns "3 tables, 1000 items, 12345 bytes".
@@ -156,6 +168,7 @@ absl::StatusOr<v1::ReplaySaveCheckpointResponse> ReplayServerImpl::SaveCheckpoin
 
 void ReplayServerImpl::Stop() {
   background_.Stop();
+  ticks_.Stop();
   tables_.Stop();
   parked_.Stop();
 }
@@ -173,6 +186,14 @@ rpc::Service ReplayServerImpl::service() {
       {"UpdatePriorities",
        rpc::ProtoHandler<v1::ReplayUpdatePrioritiesRequest, v1::ReplayUpdatePrioritiesResponse>(
            [this](const auto& request) { return UpdatePriorities(request); })},
+      {"Admit",
+       rpc::AsyncProtoHandler<v1::ReplayAdmitRequest, v1::ReplayAdmitResponse>(
+           [this](std::shared_ptr<rpc::ServerCall> call, const v1::ReplayAdmitRequest& request,
+                  const rpc::Reply<v1::ReplayAdmitResponse>& reply) { Admit(call, request, reply); })},
+      {"RenewTickets", rpc::ProtoHandler<v1::ReplayRenewTicketsRequest, v1::ReplayRenewTicketsResponse>(
+                           [this](const auto& request) { return RenewTickets(request); })},
+      {"Commit", rpc::ProtoHandler<v1::ReplayCommitRequest, v1::ReplayCommitResponse>(
+                     [this](const auto& request) { return Commit(request); })},
       {"SetLimits", rpc::ProtoHandler<v1::ReplaySetLimitsRequest, v1::ReplaySetLimitsResponse>(
                         [this](const auto& request) { return SetLimits(request); })},
       {"Reset", rpc::ProtoHandler<v1::ReplayResetRequest, v1::ReplayResetResponse>(
@@ -241,6 +262,71 @@ absl::StatusOr<v1::ReplayUpdatePrioritiesResponse> ReplayServerImpl::UpdatePrior
   return response;
 }
 
+void ReplayServerImpl::Admit(const std::shared_ptr<rpc::ServerCall>& call,
+                             const v1::ReplayAdmitRequest& request,
+                             const rpc::Reply<v1::ReplayAdmitResponse>& reply) {
+  const absl::StatusOr<std::shared_ptr<ServedTable>> served = tables_.Find(request.table());
+  if (!served.ok()) return reply(served.status());
+  if (request.actor().size() > kMaxActorName) {
+    return reply(absl::InvalidArgumentError(absl::StrCat("an actor's name has ", request.actor().size(),
+                                                         " bytes; it must have at most ", kMaxActorName)));
+  }
+  const std::shared_ptr<Table> table = (*served)->table;
+  const std::shared_ptr<ParkedCalls::Entry> entry = parked_.NewEntry();
+  const uint64_t waiting =
+      table->StartAdmit({.actor = request.actor(),
+                         .count = request.count(),
+                         .incarnation = request.incarnation(),
+                         .sequence = request.sequence()},
+                        [entry, reply](absl::StatusOr<std::vector<Ticket>> tickets) {
+                          entry->Over();
+                          if (!tickets.ok()) return reply(tickets.status());
+                          v1::ReplayAdmitResponse response;
+                          for (const Ticket& ticket : *tickets) response.add_tickets(ticket.id);
+                          response.set_min_version(tickets->front().min_version);
+                          response.set_lease_seconds(absl::ToDoubleSeconds(tickets->front().lease));
+                          reply(std::move(response));
+                        });
+  if (waiting == 0) return;
+  if (request.no_wait()) return table->Expire(waiting);
+  if (!parked_.Park(entry, *call, call->request().size(), [table, waiting] { table->Expire(waiting); })) {
+    return table->Cancel(waiting, absl::UnavailableError(absl::StrCat(
+                                      options_.name, ": calls that wait hold ", parked_.bytes(),
+                                      " bytes and may hold ", parked_.max_bytes(), " (--max-parked)")));
+  }
+  call->OnCancel([table, waiting] { table->Cancel(waiting, absl::CancelledError("the client is gone")); });
+}
+
+absl::StatusOr<v1::ReplayRenewTicketsResponse> ReplayServerImpl::RenewTickets(
+    const v1::ReplayRenewTicketsRequest& request) {
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<ServedTable> served, tables_.Find(request.table()));
+  v1::ReplayRenewTicketsResponse response;
+  response.set_in_use(request.end() ? served->table->ReturnTickets(request.tickets())
+                                    : served->table->Renew(request.tickets()));
+  return response;
+}
+
+absl::StatusOr<v1::ReplayCommitResponse> ReplayServerImpl::Commit(const v1::ReplayCommitRequest& request) {
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<ServedTable> served, tables_.Find(request.table()));
+  TANDEM_RETURN_IF_ERROR(served->table->Commit(
+      {.epoch = request.epoch(), .version = request.version(), .items_consumed = request.items_consumed()}));
+  return v1::ReplayCommitResponse();
+}
+
+void ReplayServerImpl::ScheduleTick() {
+  absl::Duration period = kLongestTick;
+  for (const std::shared_ptr<ServedTable>& served : tables_.All()) {
+    period = std::min(period, served->table->tick_period());
+  }
+  ticks_.Defer(ticks_.NewTicket(), options_.clock->Now() + period, [this](rpc::DeferredCalls::Reason reason) {
+    if (reason == rpc::DeferredCalls::Reason::kStopped) return;
+    for (const std::shared_ptr<ServedTable>& served : tables_.All()) {
+      if (served->table->tick_period() != absl::InfiniteDuration()) served->table->Tick();
+    }
+    ScheduleTick();
+  });
+}
+
 absl::StatusOr<v1::ReplaySetLimitsResponse> ReplayServerImpl::SetLimits(
     const v1::ReplaySetLimitsRequest& request) {
   TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<ServedTable> served, tables_.Find(request.table()));
@@ -277,10 +363,16 @@ absl::StatusOr<v1::ReplayExplainResponse> ReplayServerImpl::Explain(
                                                     : info.why_no_insert());
   response.add_reasons(info.why_no_sample().empty() ? absl::StrCat(table, "gives samples")
                                                     : info.why_no_sample());
-  if (info.waiting_inserts() + info.waiting_samples() > 0) {
+  const v1::ReplayStalenessInfo& staleness = info.staleness();
+  if (info.options().staleness().kind() == v1::ReplayStaleness::PACE) {
+    response.add_reasons(staleness.why_not_admitted().empty() ? absl::StrCat(table, "admits rollouts")
+                                                              : staleness.why_not_admitted());
+  }
+  if (info.waiting_inserts() + info.waiting_samples() + staleness.waiting_admits() > 0) {
     response.add_reasons(
-        absl::StrCat(Counted(static_cast<int64_t>(info.waiting_inserts()), "insert"), " and ",
-                     Counted(static_cast<int64_t>(info.waiting_samples()), "sample"), " wait"));
+        absl::StrCat(Counted(static_cast<int64_t>(info.waiting_inserts()), "insert"), ", ",
+                     Counted(static_cast<int64_t>(info.waiting_samples()), "sample"), " and ",
+                     Counted(static_cast<int64_t>(staleness.waiting_admits()), "admission"), " wait"));
   }
   if (info.lost_items() > 0) {
     response.add_reasons(
@@ -320,6 +412,7 @@ absl::StatusOr<std::unique_ptr<ReplayServer>> ReplayServer::Make(const ReplaySer
   auto server = std::make_unique<ReplayServerImpl>(options);
   TANDEM_RETURN_IF_ERROR(Annotate(server->Restore(), options.name));
   server->StartCheckpoints();
+  server->ScheduleTick();
   return std::unique_ptr<ReplayServer>(std::move(server));
 }
 

@@ -119,15 +119,15 @@ void SampleHandler::Handle(std::shared_ptr<rpc::ServerCall> call) {
 
 void SampleHandler::Start(const v1::ReplaySampleRequest& request, const std::shared_ptr<Sampler>& sampler,
                           const std::shared_ptr<Answer>& answer, const std::string& client) {
-  const uint64_t ticket = answer->table->StartSample(
+  const uint64_t waiting = answer->table->StartSample(
       {.batch = request.batch(), .min_batch = request.min_batch()}, client,
       [this, sampler, sequence = request.sequence(), answer](absl::StatusOr<Sample> sample) {
         Done(sampler, sequence, answer, std::move(sample));
       });
-  if (ticket == 0) return;
+  if (waiting == 0) return;
   {
     absl::MutexLock lock(&sampler->mutex);
-    answer->ticket = ticket;
+    answer->waiting = waiting;
   }
   Park(sampler, answer, request.no_wait());
 }
@@ -136,31 +136,31 @@ void SampleHandler::Park(const std::shared_ptr<Sampler>& sampler, const std::sha
                          bool no_wait) {
   std::shared_ptr<rpc::ServerCall> call;
   std::shared_ptr<ParkedCalls::Entry> parked;
-  uint64_t ticket = 0;
+  uint64_t waiting = 0;
   {
     absl::MutexLock lock(&sampler->mutex);
     call = answer->call;
     parked = answer->parked;
-    ticket = answer->ticket;
+    waiting = answer->waiting;
   }
-  if (call == nullptr || ticket == 0) return;  // it has been answered; or the call that starts it parks it
+  if (call == nullptr || waiting == 0) return;  // it has been answered; or the call that starts it parks it
   const std::shared_ptr<Table> table = answer->table;
-  if (no_wait) return table->Expire(ticket);
-  if (!parked_.Park(parked, *call, call->request().size(), [table, ticket] { table->Expire(ticket); })) {
-    return table->Cancel(ticket, absl::UnavailableError(absl::StrCat(
-                                     options_.server, ": calls that wait hold ", parked_.bytes(),
-                                     " bytes and may hold ", parked_.max_bytes(), " (--max-parked)")));
+  if (no_wait) return table->Expire(waiting);
+  if (!parked_.Park(parked, *call, call->request().size(), [table, waiting] { table->Expire(waiting); })) {
+    return table->Cancel(waiting, absl::UnavailableError(absl::StrCat(
+                                      options_.server, ": calls that wait hold ", parked_.bytes(),
+                                      " bytes and may hold ", parked_.max_bytes(), " (--max-parked)")));
   }
   // The hook must not own the call, which the answer refers to; the table's end of the call is all it needs.
   std::weak_ptr<Answer> weak = answer;
   const rpc::ServerCall* const asking = call.get();
-  call->OnCancel([table, ticket, weak, sampler, asking] {
+  call->OnCancel([table, waiting, weak, sampler, asking] {
     if (const std::shared_ptr<Answer> waiting = weak.lock()) {
       {
         absl::MutexLock lock(&sampler->mutex);
         if (waiting->call.get() != asking) return;  // a repetition waits in its place
       }
-      table->Cancel(ticket, absl::CancelledError("the client is gone"));
+      table->Cancel(waiting, absl::CancelledError("the client is gone"));
     }
   });
 }
@@ -209,6 +209,7 @@ void SampleHandler::Respond(const Sample& sample, const std::string& table, rpc:
   response.mutable_max_versions()->Add(batch.max_versions.begin(), batch.max_versions.end());
   response.set_table_items(batch.table_items);
   response.set_mass(batch.mass);
+  if (batch.committed_version) response.set_committed_version(*batch.committed_version);
   for (const BatchColumn& column : batch.columns) {
     v1::ReplayBatchColumn& message = *response.add_columns();
     *message.mutable_column() = ToProto(column.column);

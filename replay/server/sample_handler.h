@@ -45,7 +45,7 @@ class SampleHandler {
     std::shared_ptr<rpc::ServerCall> call;  // the newest one that asks; nullptr: it has been answered
     std::shared_ptr<ParkedCalls::Entry> parked;
     std::shared_ptr<Table> table;
-    uint64_t ticket = 0;
+    uint64_t waiting = 0;  // the number of the table's call
     std::shared_ptr<const Sample> sample;
   };
   struct Sampler {

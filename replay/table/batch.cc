@@ -42,10 +42,17 @@ const BatchColumn* Batch::Find(absl::string_view name) const {
   return nullptr;
 }
 
+std::vector<int64_t> Batch::Lags() const {
+  std::vector<int64_t> lags(size(), 0);
+  for (size_t i = 0; committed_version && i < size(); ++i) lags[i] = *committed_version - min_versions[i];
+  return lags;
+}
+
 Batch GatherBatch(const Sample& sample, absl::FunctionRef<std::shared_ptr<char>(size_t bytes)> allocate) {
   Batch batch;
   batch.table_items = sample.table_items;
   batch.mass = sample.mass;
+  batch.committed_version = sample.committed_version;
   const size_t n = sample.items.size();
   if (n == 0) return batch;
   batch.keys.reserve(n);

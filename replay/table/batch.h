@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,10 +49,14 @@ struct Batch {
   std::vector<BatchColumn> columns;
   uint64_t table_items = 0;  // of the table when the sample was drawn
   double mass = 0;           // Selector::mass at that time
+  // The committed version of the policy when the sample was drawn; nullopt: none had been committed.
+  std::optional<int64_t> committed_version;
 
   size_t size() const { return keys.size(); }
   // Returns a column, or nullptr.
   const BatchColumn* Find(absl::string_view name) const;
+  // Returns the lag of each item: committed_version - min_versions. Zeros without a committed version.
+  std::vector<int64_t> Lags() const;
 };
 
 // Returns the items of `sample` with their values, which are copied into memory from `allocate`: `bytes`

@@ -2,6 +2,7 @@
 #include "replay/table/item_store.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,9 @@ namespace {
 
 uint32_t SlotOf(uint64_t key) { return static_cast<uint32_t>(key); }
 uint64_t MakeKey(uint32_t slot, uint64_t serial) { return serial << 32 | slot; }
+
+// Entries of items that have left are dropped when there are this many more than items.
+constexpr size_t kSpareEntries = 1024;
 
 // The stream of random numbers of a random remover, apart from that of the samples.
 constexpr uint64_t kRemovals = uint64_t{1} << 63;
@@ -49,7 +53,8 @@ uint32_t ItemStore::Victim() {
   return remover_->Select(random).slot;
 }
 
-uint64_t ItemStore::Insert(std::optional<double> priority, std::shared_ptr<const Trajectory> trajectory) {
+uint32_t ItemStore::Insert(std::optional<double> priority, std::shared_ptr<const Trajectory> trajectory,
+                           uint64_t ticket, absl::Time now) {
   while (size_ >= options_.max_items) Remove(Victim(), &removals_.by_max_items);
   if (options_.max_bytes > 0) {
     while (size_ > 0 && bytes_ + NewBytes(*trajectory) > options_.max_bytes) {
@@ -67,14 +72,18 @@ uint64_t ItemStore::Insert(std::optional<double> priority, std::shared_ptr<const
   max_priority_ = std::max(max_priority_, priority.value_or(0));
   ++serial_;
   const uint64_t key = MakeKey(slot, serial_);
-  Place(slot, {.key = key,
-               .priority = priority.value_or(max_priority_),
-               .serial = serial_,
-               .trajectory = std::move(trajectory)});
-  return key;
+  Place(slot,
+        {.key = key,
+         .priority = priority.value_or(max_priority_),
+         .serial = serial_,
+         .trajectory = std::move(trajectory),
+         .ticket = ticket},
+        now);
+  return slot;
 }
 
-void ItemStore::Place(uint32_t slot, Item item) {
+void ItemStore::Place(uint32_t slot, Item placed, absl::Time now) {
+  const Item& item = items_[slot] = std::move(placed);
   for (const auto& chunk : item.trajectory->chunks) {
     if (chunks_[chunk.get()]++ == 0) bytes_ += chunk->bytes();
   }
@@ -82,7 +91,39 @@ void ItemStore::Place(uint32_t slot, Item item) {
   remover_->Insert(slot, item.priority);
   unspent_ += options_.max_times_sampled - std::min(options_.max_times_sampled, item.times_sampled);
   ++size_;
-  items_[slot] = std::move(item);
+  if (options_.ttl > absl::ZeroDuration()) {
+    by_age_.push_back({.order = absl::ToUnixNanos(now), .serial = item.serial, .slot = slot});
+    if (by_age_.size() > 2 * size_ + kSpareEntries) {
+      std::erase_if(by_age_, [this](const Entry& entry) { return !Holds(entry.slot, entry.serial); });
+    }
+  }
+  if (options_.staleness.kind == StalenessKind::kEvict) {
+    by_version_.push_back({.order = item.trajectory->min_version, .serial = item.serial, .slot = slot});
+    std::push_heap(by_version_.begin(), by_version_.end(), std::greater<>());
+    if (by_version_.size() > 2 * size_ + kSpareEntries) {
+      std::erase_if(by_version_, [this](const Entry& entry) { return !Holds(entry.slot, entry.serial); });
+      std::make_heap(by_version_.begin(), by_version_.end(), std::greater<>());
+    }
+  }
+}
+
+void ItemStore::RemoveOlderVersions(int64_t version) {
+  while (!by_version_.empty() && by_version_.front().order < version) {
+    const Entry oldest = by_version_.front();
+    std::pop_heap(by_version_.begin(), by_version_.end(), std::greater<>());
+    by_version_.pop_back();
+    if (Holds(oldest.slot, oldest.serial)) Remove(oldest.slot, &removals_.stale);
+  }
+}
+
+void ItemStore::RemoveExpired(absl::Time now) {
+  if (by_age_.empty()) return;
+  const int64_t last = absl::ToUnixNanos(now - options_.ttl);
+  while (!by_age_.empty() && by_age_.front().order <= last) {
+    const Entry oldest = by_age_.front();
+    by_age_.pop_front();
+    if (Holds(oldest.slot, oldest.serial)) Remove(oldest.slot, &removals_.by_ttl);
+  }
 }
 
 void ItemStore::Remove(uint32_t slot, uint64_t* cause) {
@@ -100,6 +141,7 @@ void ItemStore::Remove(uint32_t slot, uint64_t* cause) {
     unspent_ -= left;
     credits_ += left;
   }
+  if (item.ticket != 0) left_tickets_.push_back(item.ticket);
   garbage_.push_back(std::move(item.trajectory));
   item = Item();
   free_.push_back(slot);
@@ -110,16 +152,20 @@ void ItemStore::Remove(uint32_t slot, uint64_t* cause) {
 SampledItem ItemStore::Draw() {
   CounterRandom random(options_.seed, draws_++);
   const Selector::Selection selection = sampler_->Select(random);
-  Item& item = items_[selection.slot];
+  return DrawFrom(selection.slot, selection.probability);
+}
+
+SampledItem ItemStore::DrawFrom(uint32_t slot, double probability) {
+  Item& item = items_[slot];
   ++item.times_sampled;
   SampledItem sampled = {.key = item.key,
-                         .probability = selection.probability,
+                         .probability = probability,
                          .priority = item.priority,
                          .times_sampled = item.times_sampled,
                          .trajectory = item.trajectory};
   if (options_.max_times_sampled > 0) {
     --unspent_;
-    if (item.times_sampled >= options_.max_times_sampled) Remove(selection.slot, &removals_.consumed);
+    if (item.times_sampled >= options_.max_times_sampled) Remove(slot, &removals_.consumed);
   }
   return sampled;
 }
@@ -140,8 +186,12 @@ uint64_t ItemStore::Update(absl::Span<const uint64_t> keys, absl::Span<const dou
 
 void ItemStore::Clear() {
   for (Item& item : items_) {
-    if (item.serial != 0) garbage_.push_back(std::move(item.trajectory));
+    if (item.serial == 0) continue;
+    if (item.ticket != 0) left_tickets_.push_back(item.ticket);
+    garbage_.push_back(std::move(item.trajectory));
   }
+  by_age_.clear();
+  by_version_.clear();
   removals_.by_reset += size_;
   items_.clear();
   free_.clear();
@@ -158,13 +208,14 @@ void ItemStore::SetBudgets(uint64_t max_items, uint64_t max_bytes) {
   while (max_bytes > 0 && bytes_ > max_bytes) Remove(Victim(), &removals_.by_max_bytes);
 }
 
-void ItemStore::Restore(std::vector<Item> items, uint64_t serial, uint64_t draws, double max_priority) {
+void ItemStore::Restore(std::vector<Item> items, uint64_t serial, uint64_t draws, double max_priority,
+                        absl::Time now) {
   uint32_t slots = 0;
   for (const Item& item : items) slots = std::max(slots, SlotOf(item.key) + 1);
   items_.resize(slots);
   for (Item& item : items) {
     const uint32_t slot = SlotOf(item.key);
-    Place(slot, std::move(item));
+    Place(slot, std::move(item), now);
   }
   for (uint32_t slot = slots; slot-- > 0;) {
     if (items_[slot].serial == 0) free_.push_back(slot);

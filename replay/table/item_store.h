@@ -3,6 +3,7 @@
 #define TANDEM_REPLAY_TABLE_ITEM_STORE_H_
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -10,6 +11,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "replay/chunks/trajectory.h"
 #include "replay/selectors/selector.h"
@@ -32,6 +34,8 @@ struct Removals {
   uint64_t by_max_bytes = 0;
   uint64_t consumed = 0;  // sampled max_times_sampled times
   uint64_t by_reset = 0;
+  uint64_t stale = 0;   // too old for TableOptions::staleness
+  uint64_t by_ttl = 0;  // too old for TableOptions::ttl
 };
 
 // The items of a table with their selectors and budgets, without limiter and lock. Not thread-safe.
@@ -47,20 +51,30 @@ class ItemStore {
     uint32_t times_sampled = 0;
     uint64_t serial = 0;  // counts insertions from 1
     std::shared_ptr<const Trajectory> trajectory;
+    uint64_t ticket = 0;  // with StalenessKind::kPace: what permitted the insertion; else 0
   };
 
   // `options` must pass CheckTableOptions.
   explicit ItemStore(const TableOptions& options);
 
   // Inserts an item, after removing others until it fits. Without a priority it gets the largest one so far
-  // given to an item of this table, at first 1. Returns its key. Requires FitsAlone, and a priority that
-  // passes CheckPriorities.
-  uint64_t Insert(std::optional<double> priority, std::shared_ptr<const Trajectory> trajectory);
+  // given to an item of this table, at first 1. Returns its slot. Requires FitsAlone, and a priority that
+  // passes CheckPriority. `now` is used only with a ttl.
+  uint32_t Insert(std::optional<double> priority, std::shared_ptr<const Trajectory> trajectory,
+                  uint64_t ticket = 0, absl::Time now = absl::InfinitePast());
   // Draws an item and counts that as a sample of it, which may remove it. Requires size() > 0.
   SampledItem Draw();
+  // Samples the item in `slot`, likewise.
+  SampledItem DrawFrom(uint32_t slot, double probability = 1);
   // Changes priorities; keys without an item are skipped. Returns the number of items changed. Requires valid
   // priorities.
   uint64_t Update(absl::Span<const uint64_t> keys, absl::Span<const double> priorities);
+  // Removes the item in `slot` because it is too old for TableOptions::staleness.
+  void RemoveStale(uint32_t slot) { Remove(slot, &removals_.stale); }
+  // With StalenessKind::kEvict removes the items with a step of a version before `version`.
+  void RemoveOlderVersions(int64_t version);
+  // Removes the items that are older than the ttl.
+  void RemoveExpired(absl::Time now);
   // Removes all items.
   void Clear();
   // Changes the budgets and removes what exceeds them.
@@ -82,6 +96,9 @@ class ItemStore {
   uint64_t unspent() const { return unspent_; }
   // Returns the samples that removed items could still have given, and forgets them.
   uint64_t TakeCredits() { return std::exchange(credits_, 0); }
+  // Returns the tickets of removed items, and forgets them.
+  std::vector<uint64_t> TakeLeftTickets() { return std::exchange(left_tickets_, {}); }
+  bool has_left_tickets() const { return !left_tickets_.empty(); }
   // Returns the removed trajectories, and forgets them.
   std::vector<std::shared_ptr<const Trajectory>> TakeGarbage() { return std::exchange(garbage_, {}); }
 
@@ -90,15 +107,20 @@ class ItemStore {
   uint32_t slots() const { return static_cast<uint32_t>(items_.size()); }
 
   // Puts saved items back into their slots; the store must be empty. `items` must be ordered by serial, with
-  // distinct slots. Later items get serials above `serial`.
-  void Restore(std::vector<Item> items, uint64_t serial, uint64_t draws, double max_priority);
+  // distinct slots. Later items get serials above `serial`. The ages of items begin anew at `now`.
+  void Restore(std::vector<Item> items, uint64_t serial, uint64_t draws, double max_priority,
+               absl::Time now = absl::InfinitePast());
 
  private:
   // Moves an item into its free slot, with which items_ has been extended.
-  void Place(uint32_t slot, Item item);
+  void Place(uint32_t slot, Item item, absl::Time now);
   void Remove(uint32_t slot, uint64_t* cause);
   // Returns the slot of the item that leaves next.
   uint32_t Victim();
+  // Returns whether the item of this serial is still in `slot`.
+  bool Holds(uint32_t slot, uint64_t serial) const {
+    return slot < items_.size() && items_[slot].serial == serial;
+  }
   // Returns the bytes of the chunks of `trajectory` that no item refers to yet.
   uint64_t NewBytes(const Trajectory& trajectory) const;
 
@@ -111,6 +133,17 @@ class ItemStore {
   double max_priority_ = 1;
   Removals removals_;
   std::vector<std::shared_ptr<const Trajectory>> garbage_;
+  std::vector<uint64_t> left_tickets_;
+  // Items in the order of their insertion (with a ttl), and with the smallest version first (with kEvict).
+  // Those that have left are skipped.
+  struct Entry {
+    int64_t order = 0;  // the version; or when it was inserted, in nanoseconds
+    uint64_t serial = 0;
+    uint32_t slot = 0;
+    bool operator>(const Entry& other) const { return order > other.order; }
+  };
+  std::deque<Entry> by_age_;
+  std::vector<Entry> by_version_;  // a heap
 };
 
 }  // namespace tandem::replay

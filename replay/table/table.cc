@@ -14,16 +14,10 @@ namespace tandem::replay {
 namespace {
 
 constexpr uint32_t kMaxBatch = uint32_t{1} << 20;
-constexpr uint32_t kMaxSlots = uint32_t{1} << 31;
+constexpr absl::Duration kShortestTick = absl::Milliseconds(10);
+constexpr absl::Duration kLongestTick = absl::Seconds(1);
 
 uint32_t LeastBatch(const SampleSize& size) { return size.min_batch == 0 ? size.batch : size.min_batch; }
-
-// Returns "; learner/0 last sampled 41 s ago".
-std::string Last(absl::string_view who, absl::string_view verb, absl::Time when, absl::Time now) {
-  if (when == absl::InfinitePast()) return absl::StrCat("; nobody has ", verb, " yet");
-  return absl::StrCat("; ", who.empty() ? "somebody" : who, " last ", verb, " ",
-                      absl::ToInt64Seconds(now - when), " s ago");
-}
 
 // The result of a call that another thread may finish.
 template <typename Result>
@@ -33,19 +27,51 @@ struct Waiter {
   Result result ABSL_GUARDED_BY(mutex);
 };
 
-// Blocks until the call is over; at `deadline` ends it by `expire`.
+// Blocks until the call `call` of `table` is over, and ends it at `deadline`.
 template <typename Result>
-Result Await(Waiter<Result>* waiter, Clock* clock, absl::Time deadline, absl::FunctionRef<void()> expire) {
-  {
-    absl::MutexLock lock(&waiter->mutex);
-    if (clock->AwaitUntil(&waiter->mutex, absl::Condition(&waiter->done), deadline)) {
-      return std::move(waiter->result);
+Result Await(Waiter<Result>* waiter, Table* table, uint64_t call, Clock* clock, absl::Time deadline) {
+  while (true) {
+    const absl::Time tick =
+        table->tick_period() == absl::InfiniteDuration() ? deadline : clock->Now() + table->tick_period();
+    {
+      absl::MutexLock lock(&waiter->mutex);
+      if (clock->AwaitUntil(&waiter->mutex, absl::Condition(&waiter->done), std::min(tick, deadline))) {
+        return std::move(waiter->result);
+      }
     }
+    if (tick >= deadline) break;
+    table->Tick();
   }
-  expire();
+  table->Expire(call);
   absl::MutexLock lock(&waiter->mutex);
   waiter->mutex.Await(absl::Condition(&waiter->done));
   return std::move(waiter->result);
+}
+
+absl::Duration TickPeriodOf(const TableOptions& options) {
+  absl::Duration shortest = absl::InfiniteDuration();
+  if (options.staleness.kind == StalenessKind::kPace) shortest = options.staleness.lease;
+  if (options.ttl > absl::ZeroDuration()) shortest = std::min(shortest, options.ttl);
+  if (shortest == absl::InfiniteDuration()) return shortest;
+  return std::clamp(shortest / 4, kShortestTick, kLongestTick);
+}
+
+std::unique_ptr<Pace> PaceOf(const TableOptions& options, const VersionClock* versions, absl::Time now) {
+  if (options.staleness.kind != StalenessKind::kPace) return nullptr;
+  // Tickets of an earlier process must not be taken for new ones.
+  return std::make_unique<Pace>(options.staleness, versions,
+                                static_cast<uint64_t>(std::max<int64_t>(absl::ToUnixNanos(now), 0)));
+}
+
+// Moves the waiting call `call` out of the list. Returns nullptr if it is not there.
+template <typename Waiting>
+std::unique_ptr<Waiting> Take(std::deque<std::unique_ptr<Waiting>>* list, uint64_t call) {
+  const auto found =
+      std::find_if(list->begin(), list->end(), [&](const auto& waiting) { return waiting->call == call; });
+  if (found == list->end()) return nullptr;
+  std::unique_ptr<Waiting> taken = std::move(*found);
+  list->erase(found);
+  return taken;
 }
 
 }  // namespace
@@ -53,12 +79,14 @@ Result Await(Waiter<Result>* waiter, Clock* clock, absl::Time deadline, absl::Fu
 struct Table::Finished {
   std::vector<std::unique_ptr<WaitingInsert>> inserts;
   std::vector<std::unique_ptr<WaitingSample>> samples;
+  std::vector<std::unique_ptr<WaitingAdmit>> admits;
   std::vector<std::shared_ptr<const Trajectory>> garbage;
 
   // Finishes the calls. To be called without the table's lock.
   void Run() {
     for (auto& insert : inserts) std::move(insert->done)(std::move(insert->status), insert->next);
     for (auto& sample : samples) std::move(sample->done)(std::move(sample->result));
+    for (auto& admit : admits) std::move(admit->done)(std::move(admit->result));
   }
 };
 
@@ -74,50 +102,15 @@ absl::StatusOr<std::shared_ptr<Table>> Table::Create(const TableOptions& options
 }
 
 Table::Table(const TableOptions& options, Clock* clock)
-    : name_(options.name), clock_(clock), options_(options), store_(options), limiter_(options.limit) {}
+    : name_(options.name),
+      clock_(clock),
+      tick_period_(TickPeriodOf(options)),
+      options_(options),
+      store_(options),
+      limiter_(options.limit),
+      pace_(PaceOf(options, &versions_, clock->Now())) {}
 
 Table::~Table() { Stop(); }
-
-absl::StatusOr<std::shared_ptr<Table>> Table::Restore(TableSnapshot snapshot, Clock* clock) {
-  TableOptions options = snapshot.options;
-  if (options.columns.empty()) options.columns = snapshot.columns;
-  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Table> table, Create(options, clock));
-  const auto wrong = [&](absl::string_view what) {
-    return absl::InvalidArgumentError(absl::StrCat("table '", options.name, "' of a checkpoint: ", what));
-  };
-  absl::flat_hash_set<uint32_t> slots;
-  uint64_t serial = 0;
-  absl::MutexLock lock(&table->mutex_);
-  table->options_.columns = snapshot.options.columns;
-  for (const ItemStore::Item& item : snapshot.items) {
-    if (item.trajectory == nullptr) return wrong("an item without content");
-    TANDEM_RETURN_IF_ERROR(item.trajectory->Check());
-    if (table->signature_ == nullptr ||
-        item.trajectory->layout->items->columns() != table->signature_->columns()) {
-      return wrong("an item has other columns than the table");
-    }
-    if (item.serial <= serial || item.serial > snapshot.serial)
-      return wrong("items are not ordered by serial");
-    serial = item.serial;
-    const auto slot = static_cast<uint32_t>(item.key);
-    if (slot >= kMaxSlots || !slots.insert(slot).second || item.key >> 32 != (item.serial & 0xffffffff)) {
-      return wrong(absl::StrCat("key ", item.key, " of an item is impossible"));
-    }
-    if (options.max_times_sampled > 0 && item.times_sampled >= options.max_times_sampled) {
-      return wrong("an item has been sampled too often");
-    }
-    TANDEM_RETURN_IF_ERROR(Annotate(table->store_.CheckPriority(item.priority), "an item of a checkpoint"));
-  }
-  if (snapshot.items.size() > options.max_items) return wrong("it has more than max_items items");
-  TANDEM_RETURN_IF_ERROR(Annotate(table->store_.CheckPriority(snapshot.max_priority), "a checkpoint"));
-  table->store_.Restore(std::move(snapshot.items), snapshot.serial, snapshot.draws, snapshot.max_priority);
-  table->store_.SetBudgets(options.max_items, options.max_bytes);
-  table->limiter_.Restore(snapshot.inserts, snapshot.samples, snapshot.credited);
-  table->limiter_.Credited(table->store_.TakeCredits());
-  table->total_inserts_ = snapshot.inserts;
-  table->total_samples_ = snapshot.samples;
-  return table;
-}
 
 absl::Status Table::CheckItems(absl::Span<const NewItem> items) {
   std::shared_ptr<const Signature> signature = signature_;
@@ -151,12 +144,61 @@ absl::Status Table::CheckSize(const SampleSize& size) const {
   if (options_.max_times_sampled > 0) {
     largest = std::min(largest, options_.max_items * options_.max_times_sampled);
   }
+  if (pace_ != nullptr && LeastBatch(size) > options_.staleness.window()) {
+    return absl::InvalidArgumentError(absl::StrCat("a batch of ", LeastBatch(size), " items; at most ",
+                                                   options_.staleness.window(),
+                                                   " are admitted, (max_lag + 1) x batch x every"));
+  }
   if (LeastBatch(size) <= largest) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("a batch of ", LeastBatch(size), " items may never be there: with samples_per_insert ",
                    options_.limit.samples_per_insert, " and the window [", options_.limit.min_diff, ", ",
                    options_.limit.max_diff, "] inserts may stop at ", largest, "; ask for at most ", largest,
                    ", set min_batch, or widen the window"));
+}
+
+absl::Status Table::CheckAdmit(const AdmitRequest& request) const {
+  if (pace_ == nullptr) {
+    return absl::FailedPreconditionError("it admits all rollouts: its staleness is not 'pace'");
+  }
+  if (request.count < 1 || request.count > options_.staleness.window()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(request.count, " rollouts; the number must be in [1, ", options_.staleness.window(),
+                     "], because (max_lag + 1) x batch x every are admitted at most"));
+  }
+  return pace_->Replace(request);
+}
+
+void Table::AfterRemovals() {
+  limiter_.Credited(store_.TakeCredits());
+  if (pace_ == nullptr || !store_.has_left_tickets()) return;
+  for (const uint64_t ticket : store_.TakeLeftTickets()) pace_->Left(ticket);
+}
+
+void Table::RemoveOld() {
+  if (tick_period_ == absl::InfiniteDuration()) return;
+  const absl::Time now = clock_->Now();
+  store_.RemoveExpired(now);
+  if (pace_ != nullptr) {
+    pace_->Expire(now);
+    while (const std::optional<uint32_t> slot = pace_->TooOld()) {
+      store_.RemoveStale(*slot);
+      AfterRemovals();
+    }
+  }
+  AfterRemovals();
+}
+
+absl::Status Table::InsertOne(NewItem item) {
+  if (pace_ != nullptr) TANDEM_RETURN_IF_ERROR(pace_->Check(item.ticket, item.trajectory->min_version));
+  const absl::Time now = options_.ttl > absl::ZeroDuration() ? clock_->Now() : absl::InfinitePast();
+  const uint64_t ticket = pace_ == nullptr ? 0 : item.ticket;
+  const uint32_t slot = store_.Insert(item.priority, std::move(item.trajectory), ticket, now);
+  limiter_.Inserted(1);
+  AfterRemovals();
+  if (pace_ != nullptr) pace_->Place(ticket, slot);
+  ++total_inserts_;
+  return absl::OkStatus();
 }
 
 bool Table::Run(WaitingInsert& insert) {
@@ -172,26 +214,47 @@ bool Table::Run(WaitingInsert& insert) {
     }
   }
   const size_t before = insert.next;
-  while (insert.next < insert.items.size() && limiter_.MayInsert(store_.size())) {
+  absl::Status left_out;
+  while (insert.next < insert.items.size() && (pace_ != nullptr || limiter_.MayInsert(store_.size()))) {
     NewItem& item = insert.items[insert.next];
     insert.status = store_.FitsAlone(*item.trajectory);  // max_bytes may have changed while the call waited
     if (!insert.status.ok()) break;
-    store_.Insert(item.priority, std::move(item.trajectory));
-    limiter_.Inserted(1);
-    limiter_.Credited(store_.TakeCredits());
+    left_out.Update(InsertOne(std::move(item)));
     ++insert.next;
   }
   if (insert.next > before) {
-    total_inserts_ += insert.next - before;
     last_insert_ = clock_->Now();
     if (last_inserter_ != insert.client) last_inserter_ = insert.client;
     if (insert.hooks.progress) insert.hooks.progress(insert.next);
   }
+  if (!left_out.ok()) insert.status.Update(Annotate(left_out, absl::StrCat("table '", name_, "'")));
   return insert.next == insert.items.size() || !insert.status.ok();
+}
+
+bool Table::Run(WaitingAdmit& admit) {
+  std::vector<Ticket> granted = pace_->Granted(admit.request);
+  if (granted.empty()) {
+    if (!pace_->MayAdmit(admit.request.count)) return false;
+    granted = pace_->Admit(admit.request, clock_->Now());
+  }
+  admit.result = std::move(granted);
+  return true;
+}
+
+SampledItem Table::DrawOne() {
+  RemoveOld();  // with StalenessKind::kPace each sample may make others too old
+  SampledItem item = pace_ == nullptr ? store_.Draw() : store_.DrawFrom(pace_->TakeNext());
+  if (versions_.commits() > 0) {
+    const int64_t lag = std::max<int64_t>(versions_.head().version - item.trajectory->min_version, 0);
+    ++lags_.lags[std::min<size_t>(static_cast<size_t>(lag), StalenessInfo::kLags - 1)];
+    lags_.largest_lag = std::max(lags_.largest_lag, lag);
+  }
+  return item;
 }
 
 uint64_t Table::Available() const {
   const uint64_t allowed = limiter_.SamplesAllowed(store_.size());
+  if (pace_ != nullptr) return std::min(allowed, pace_->SamplesAllowed());
   return options_.max_times_sampled > 0 ? std::min(allowed, store_.unspent()) : allowed;
 }
 
@@ -202,7 +265,9 @@ bool Table::Run(WaitingSample& sample) {
   sample.result = Sample();
   Sample& result = *sample.result;
   result.items.reserve(n);
-  for (size_t i = 0; i < n; ++i) result.items.push_back(store_.Draw());
+  for (size_t i = 0; i < n; ++i) result.items.push_back(DrawOne());
+  AfterRemovals();
+  if (versions_.commits() > 0) result.committed_version = versions_.head().version;
   result.table_items = store_.size();
   result.mass = store_.mass();
   limiter_.Sampled(n);
@@ -233,6 +298,12 @@ void Table::Pump(Finished* finished) {
       finished->samples.push_back(std::move(samples_.front()));
       samples_.pop_front();
     }
+    while (!admits_.empty() && Run(*admits_.front())) {
+      progress = true;
+      admit_wait_ += clock_->Now() - admits_.front()->since;
+      finished->admits.push_back(std::move(admits_.front()));
+      admits_.pop_front();
+    }
   }
   finished->garbage = store_.TakeGarbage();
 }
@@ -242,27 +313,26 @@ uint64_t Table::StartInsert(std::vector<NewItem> items, absl::string_view client
   Finished finished;
   auto insert = std::make_unique<WaitingInsert>();
   insert->items = std::move(items);
-  insert->next = 0;
   insert->client = std::string(client);
   insert->hooks = std::move(hooks);
   insert->done = std::move(done);
-  insert->begun = false;
-  uint64_t ticket = 0;
+  uint64_t call = 0;
   {
     absl::MutexLock lock(&mutex_);
+    RemoveOld();
     insert->status = stopped_ ? absl::CancelledError("it has been stopped") : CheckItems(insert->items);
     if (!insert->status.ok()) insert->status = Annotate(insert->status, absl::StrCat("table '", name_, "'"));
     if (!insert->status.ok() || (inserts_.empty() && Run(*insert))) {
       finished.inserts.push_back(std::move(insert));
     } else {
-      ticket = insert->ticket = next_ticket_++;
+      call = insert->call = next_call_++;
       insert->since = clock_->Now();
       inserts_.push_back(std::move(insert));
     }
     Pump(&finished);
   }
   finished.Run();
-  return ticket;
+  return call;
 }
 
 uint64_t Table::StartSample(const SampleSize& size, absl::string_view client, SampleDone done) {
@@ -271,33 +341,58 @@ uint64_t Table::StartSample(const SampleSize& size, absl::string_view client, Sa
   sample->size = size;
   sample->client = std::string(client);
   sample->done = std::move(done);
-  uint64_t ticket = 0;
+  uint64_t call = 0;
   {
     absl::MutexLock lock(&mutex_);
+    RemoveOld();
     const absl::Status status = stopped_ ? absl::CancelledError("it has been stopped") : CheckSize(size);
     if (!status.ok()) sample->result = Annotate(status, absl::StrCat("table '", name_, "'"));
     if (!status.ok() || (samples_.empty() && Run(*sample))) {
       finished.samples.push_back(std::move(sample));
     } else {
-      ticket = sample->ticket = next_ticket_++;
+      call = sample->call = next_call_++;
       sample->since = clock_->Now();
       samples_.push_back(std::move(sample));
     }
     Pump(&finished);
   }
   finished.Run();
-  return ticket;
+  return call;
+}
+
+uint64_t Table::StartAdmit(const AdmitRequest& request, AdmitDone done) {
+  Finished finished;
+  auto admit = std::make_unique<WaitingAdmit>();
+  admit->request = request;
+  admit->done = std::move(done);
+  uint64_t call = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    RemoveOld();
+    const absl::Status status = stopped_ ? absl::CancelledError("it has been stopped") : CheckAdmit(request);
+    if (!status.ok()) admit->result = Annotate(status, absl::StrCat("table '", name_, "'"));
+    if (!status.ok() || (admits_.empty() && Run(*admit))) {
+      finished.admits.push_back(std::move(admit));
+    } else {
+      call = admit->call = next_call_++;
+      admit->since = clock_->Now();
+      admits_.push_back(std::move(admit));
+    }
+    Pump(&finished);  // CheckAdmit may have ended tickets of an earlier incarnation
+  }
+  finished.Run();
+  return call;
 }
 
 absl::Status Table::Insert(std::vector<NewItem> items, absl::string_view client, absl::Time deadline,
                            size_t* inserted) {
   Waiter<std::pair<absl::Status, size_t>> waiter;
-  const uint64_t ticket = StartInsert(std::move(items), client, {}, [&waiter](absl::Status status, size_t n) {
+  const uint64_t call = StartInsert(std::move(items), client, {}, [&waiter](absl::Status status, size_t n) {
     absl::MutexLock lock(&waiter.mutex);
     waiter.result = {std::move(status), n};
     waiter.done = true;
   });
-  auto [status, n] = Await(&waiter, clock_, deadline, [this, ticket] { Expire(ticket); });
+  auto [status, n] = Await(&waiter, this, call, clock_, deadline);
   if (inserted != nullptr) *inserted = n;
   return status;
 }
@@ -305,67 +400,98 @@ absl::Status Table::Insert(std::vector<NewItem> items, absl::string_view client,
 absl::StatusOr<Sample> Table::SampleItems(const SampleSize& size, absl::string_view client,
                                           absl::Time deadline) {
   Waiter<absl::StatusOr<Sample>> waiter;
-  const uint64_t ticket = StartSample(size, client, [&waiter](absl::StatusOr<Sample> sample) {
+  const uint64_t call = StartSample(size, client, [&waiter](absl::StatusOr<Sample> sample) {
     absl::MutexLock lock(&waiter.mutex);
     waiter.result = std::move(sample);
     waiter.done = true;
   });
-  return Await(&waiter, clock_, deadline, [this, ticket] { Expire(ticket); });
+  return Await(&waiter, this, call, clock_, deadline);
 }
 
-std::string Table::WhyNoInsert() const {
-  const std::string why = limiter_.WhyNoInsert(store_.size());
-  if (why.empty()) return why;
-  return absl::StrCat("table '", name_, "' ", why,
-                      Last(last_sampler_, "sampled", last_sample_, clock_->Now()));
+absl::StatusOr<std::vector<Ticket>> Table::Admit(const AdmitRequest& request, absl::Time deadline) {
+  Waiter<absl::StatusOr<std::vector<Ticket>>> waiter;
+  const uint64_t call = StartAdmit(request, [&waiter](absl::StatusOr<std::vector<Ticket>> tickets) {
+    absl::MutexLock lock(&waiter.mutex);
+    waiter.result = std::move(tickets);
+    waiter.done = true;
+  });
+  return Await(&waiter, this, call, clock_, deadline);
 }
 
-std::string Table::WhyNoSample(uint64_t batch) const {
-  std::string why = limiter_.WhyNoSample(store_.size(), batch);
-  if (why.empty() && Available() < batch) {
-    why = absl::StrCat("gives no batch of ", batch, ": its items may be sampled ", store_.unspent(),
-                       " times more (max_times_sampled ", options_.max_times_sampled, ")");
+uint64_t Table::Renew(absl::Span<const uint64_t> tickets) {
+  absl::MutexLock lock(&mutex_);
+  return pace_ == nullptr ? 0 : pace_->Renew(tickets, clock_->Now());
+}
+
+uint64_t Table::ReturnTickets(absl::Span<const uint64_t> tickets) {
+  Finished finished;
+  uint64_t in_use = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (pace_ != nullptr) in_use = pace_->Return(tickets);
+    Pump(&finished);
   }
-  if (why.empty()) return why;
-  const uint64_t removed = store_.removals().by_max_bytes;
-  return absl::StrCat(
-      "table '", name_, "' ", why,
-      store_.size() < options_.limit.min_size && removed > 0
-          ? absl::StrCat("; ", removed, " items have left because of max_bytes ", options_.max_bytes)
-          : "",
-      Last(last_inserter_, "inserted", last_insert_, clock_->Now()));
+  finished.Run();
+  return in_use;
 }
 
-void Table::End(uint64_t ticket, const std::optional<absl::Status>& status) {
+absl::Status Table::Commit(const CommittedVersion& version) {
   Finished finished;
   {
     absl::MutexLock lock(&mutex_);
-    const auto insert = std::find_if(inserts_.begin(), inserts_.end(),
-                                     [&](const auto& waiting) { return waiting->ticket == ticket; });
-    const auto sample = std::find_if(samples_.begin(), samples_.end(),
-                                     [&](const auto& waiting) { return waiting->ticket == ticket; });
-    if (insert != inserts_.end()) {
-      std::string why = WhyNoInsert();
-      if (why.empty()) why = absl::StrCat("table '", name_, "' was busy with earlier inserts");
-      (*insert)->status = status.value_or(absl::DeadlineExceededError(why));
-      insert_wait_ += clock_->Now() - (*insert)->since;
-      finished.inserts.push_back(std::move(*insert));
-      inserts_.erase(insert);
-    } else if (sample != samples_.end()) {
-      std::string why = WhyNoSample(LeastBatch((*sample)->size));
-      if (why.empty()) why = absl::StrCat("table '", name_, "' was busy with earlier samples");
-      (*sample)->result = status.value_or(absl::DeadlineExceededError(why));
-      sample_wait_ += clock_->Now() - (*sample)->since;
-      finished.samples.push_back(std::move(*sample));
-      samples_.erase(sample);
+    uint64_t sampled = pace_ == nullptr ? total_samples_ : pace_->sampled();
+    if (absl::Status status = versions_.Commit(version, &sampled); !status.ok()) {
+      return Annotate(status, absl::StrCat("table '", name_, "'"));
+    }
+    if (pace_ != nullptr) pace_->set_sampled(sampled);
+    store_.RemoveOlderVersions(version.version - options_.staleness.max_lag);
+    AfterRemovals();
+    RemoveOld();
+    Pump(&finished);
+  }
+  finished.Run();
+  return absl::OkStatus();
+}
+
+void Table::Tick() {
+  Finished finished;
+  {
+    absl::MutexLock lock(&mutex_);
+    RemoveOld();
+    Pump(&finished);
+  }
+  finished.Run();
+}
+
+void Table::End(uint64_t call, const std::optional<absl::Status>& status) {
+  Finished finished;
+  {
+    absl::MutexLock lock(&mutex_);
+    const absl::Time now = clock_->Now();
+    const auto reason = [&](const std::string& why, absl::string_view busy) {
+      return status.value_or(absl::DeadlineExceededError(
+          why.empty() ? absl::StrCat("table '", name_, "' was busy with earlier ", busy) : why));
+    };
+    if (auto insert = Take(&inserts_, call)) {
+      insert->status = reason(WhyNoInsert(), "inserts");
+      insert_wait_ += now - insert->since;
+      finished.inserts.push_back(std::move(insert));
+    } else if (auto sample = Take(&samples_, call)) {
+      sample->result = reason(WhyNoSample(LeastBatch(sample->size)), "samples");
+      sample_wait_ += now - sample->since;
+      finished.samples.push_back(std::move(sample));
+    } else if (auto admit = Take(&admits_, call)) {
+      admit->result = reason(WhyNotAdmitted(admit->request.count), "rollouts");
+      admit_wait_ += now - admit->since;
+      finished.admits.push_back(std::move(admit));
     }
     Pump(&finished);
   }
   finished.Run();
 }
 
-void Table::Expire(uint64_t ticket) { End(ticket, std::nullopt); }
-void Table::Cancel(uint64_t ticket, const absl::Status& status) { End(ticket, status); }
+void Table::Expire(uint64_t call) { End(call, std::nullopt); }
+void Table::Cancel(uint64_t call, const absl::Status& status) { End(call, status); }
 
 absl::StatusOr<uint64_t> Table::UpdatePriorities(absl::Span<const uint64_t> keys,
                                                  absl::Span<const double> priorities) {
@@ -397,7 +523,7 @@ absl::Status Table::SetLimits(const RateLimit& limit, uint64_t max_items, uint64
     options_ = options;
     limiter_.SetLimit(limit);
     store_.SetBudgets(max_items, max_bytes);
-    limiter_.Credited(store_.TakeCredits());
+    AfterRemovals();
     for (auto it = samples_.begin(); it != samples_.end();) {
       const absl::Status status = CheckSize((*it)->size);
       if (status.ok()) {
@@ -419,79 +545,13 @@ void Table::Reset() {
   {
     absl::MutexLock lock(&mutex_);
     store_.Clear();
+    store_.TakeLeftTickets();
     limiter_.Restore(0, 0, 0);
+    versions_ = VersionClock();
+    if (pace_ != nullptr) pace_->Clear();
     Pump(&finished);
   }
   finished.Run();
-}
-
-TableInfo Table::Info() const {
-  absl::MutexLock lock(&mutex_);
-  const absl::Time now = clock_->Now();
-  TableInfo info = {.options = options_,
-                    .items = store_.size(),
-                    .bytes = store_.bytes(),
-                    .mass = store_.mass(),
-                    .inserts = limiter_.inserts(),
-                    .samples = limiter_.samples(),
-                    .credited = limiter_.credited(),
-                    .diff = limiter_.diff(),
-                    .removals = store_.removals(),
-                    .total_inserts = total_inserts_,
-                    .total_samples = total_samples_,
-                    .priority_updates = updates_,
-                    .missed_priority_updates = missed_updates_,
-                    .waiting_inserts = inserts_.size(),
-                    .waiting_samples = samples_.size(),
-                    .insert_wait_seconds = absl::ToDoubleSeconds(insert_wait_),
-                    .sample_wait_seconds = absl::ToDoubleSeconds(sample_wait_),
-                    .last_inserter = last_inserter_,
-                    .last_sampler = last_sampler_,
-                    .since_insert = now - last_insert_,
-                    .since_sample = now - last_sample_,
-                    .why_no_insert = WhyNoInsert(),
-                    .why_no_sample = WhyNoSample(samples_.empty() ? 1 : LeastBatch(samples_.front()->size))};
-  if (signature_ != nullptr) info.columns = signature_->columns();
-  return info;
-}
-
-std::vector<ItemStore::Item> Table::Peek(uint32_t count, uint32_t* next) const {
-  std::vector<ItemStore::Item> items;
-  absl::MutexLock lock(&mutex_);
-  uint32_t slot = *next;
-  for (; slot < store_.slots() && items.size() < count; ++slot) {
-    if (const ItemStore::Item* const item = store_.Slot(slot)) items.push_back(*item);
-  }
-  *next = slot < store_.slots() ? slot : 0;
-  return items;
-}
-
-TableSnapshot Table::Snapshot(absl::FunctionRef<void()> locked) const {
-  TableSnapshot snapshot;
-  {
-    absl::MutexLock lock(&mutex_);
-    snapshot.options = options_;
-    if (signature_ != nullptr) snapshot.columns = signature_->columns();
-    snapshot.items.reserve(store_.size());
-    for (uint32_t slot = 0; slot < store_.slots(); ++slot) {
-      if (const ItemStore::Item* const item = store_.Slot(slot)) snapshot.items.push_back(*item);
-    }
-    snapshot.serial = store_.serial();
-    snapshot.draws = store_.draws();
-    snapshot.max_priority = store_.max_priority();
-    snapshot.inserts = limiter_.inserts();
-    snapshot.samples = limiter_.samples();
-    snapshot.credited = limiter_.credited();
-    locked();
-  }
-  std::sort(snapshot.items.begin(), snapshot.items.end(),
-            [](const ItemStore::Item& a, const ItemStore::Item& b) { return a.serial < b.serial; });
-  return snapshot;
-}
-
-std::shared_ptr<const Signature> Table::signature() const {
-  absl::MutexLock lock(&mutex_);
-  return signature_;
 }
 
 void Table::Stop() {
@@ -508,8 +568,13 @@ void Table::Stop() {
       sample->result = status;
       finished.samples.push_back(std::move(sample));
     }
+    for (auto& admit : admits_) {
+      admit->result = status;
+      finished.admits.push_back(std::move(admit));
+    }
     inserts_.clear();
     samples_.clear();
+    admits_.clear();
   }
   finished.Run();
 }

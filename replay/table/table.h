@@ -4,6 +4,8 @@
 
 // A replay table: items that refer to shared chunks, a sampler, a remover, budgets and a limiter.
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -24,6 +26,9 @@
 #include "base/clock.h"
 #include "replay/chunks/trajectory.h"
 #include "replay/limiter/rate_limiter.h"
+#include "replay/staleness/pace.h"
+#include "replay/staleness/ticket.h"
+#include "replay/staleness/version_clock.h"
 #include "replay/table/item_store.h"
 #include "replay/table/table_options.h"
 
@@ -31,9 +36,10 @@ namespace tandem::replay {
 
 // An item to insert.
 struct NewItem {
-  std::optional<double>
-      priority;  // none: the largest priority so far given to an item of the table, at first 1
+  // None: the largest priority so far given to an item of the table, at first 1.
+  std::optional<double> priority;
   std::shared_ptr<const Trajectory> trajectory;
+  uint64_t ticket = 0;  // with StalenessKind::kPace: Ticket::id, which is used up; else ignored
 };
 
 // A sample: the items that were drawn, in the order of the draws. With replacement: an item may occur twice.
@@ -41,6 +47,9 @@ struct Sample {
   std::vector<SampledItem> items;
   uint64_t table_items = 0;  // in the table after the draws
   double mass = 0;           // Selector::mass after the draws
+  // The committed version of the policy; nullopt: none has been committed. An item's lag is the difference
+  // to its min_version.
+  std::optional<int64_t> committed_version;
   // The limiter's counts after the draws.
   uint64_t inserts = 0, samples = 0;
 };
@@ -49,6 +58,24 @@ struct Sample {
 struct SampleSize {
   uint32_t batch = 1;      // the number of items, at least 1
   uint32_t min_batch = 0;  // the least number that is given instead of waiting for more; 0: `batch`
+};
+
+// The lag and the rollouts of a table, for reports.
+struct StalenessInfo {
+  // Sampled items by their lag in versions: lags[i] had lag i, the last element counts larger ones.
+  static constexpr size_t kLags = 17;
+  std::array<uint64_t, kLags> lags = {};
+  int64_t largest_lag = 0;
+  std::optional<CommittedVersion> head;
+  uint64_t commits = 0;
+  // With StalenessKind::kPace.
+  uint64_t running = 0;  // rollouts with a ticket
+  Pace::Counts tickets;
+  uint64_t waiting_admits = 0;
+  double admit_wait_seconds = 0;  // of calls that are over
+  std::string oldest_actor;       // of the oldest running rollout
+  absl::Duration oldest_age = absl::ZeroDuration();
+  std::string why_not_admitted;  // why a rollout would not be admitted now; empty if it would
 };
 
 // The state of a table, for reports.
@@ -71,6 +98,7 @@ struct TableInfo {
   absl::Duration since_insert = absl::InfiniteDuration(), since_sample = absl::InfiniteDuration();
   // Why an insert, or a sample of one item, would wait now; empty if it would not.
   std::string why_no_insert, why_no_sample;
+  StalenessInfo staleness;
 };
 
 // The content of a table, for a checkpoint.
@@ -81,6 +109,11 @@ struct TableSnapshot {
   uint64_t serial = 0, draws = 0;
   double max_priority = 1;
   uint64_t inserts = 0, samples = 0, credited = 0;
+  VersionClock::State versions;
+  // With StalenessKind::kPace: the position of the next sample, the last ticket, and the number of commits
+  // when the tickets of `items` were granted, by item.
+  uint64_t position = 0, last_ticket = 0;
+  std::vector<uint64_t> item_commits;
 };
 
 // A table. Thread-safe; one mutex protects it, and nothing is copied under it. Calls that wait hold no thread
@@ -91,6 +124,7 @@ class Table {
   // are.
   using InsertDone = absl::AnyInvocable<void(absl::Status, size_t inserted) &&>;
   using SampleDone = absl::AnyInvocable<void(absl::StatusOr<Sample>) &&>;
+  using AdmitDone = absl::AnyInvocable<void(absl::StatusOr<std::vector<Ticket>>) &&>;
   // Connects an insert with what must change together with the table, under the table's lock. Must not block,
   // nor call the table.
   struct InsertHooks {
@@ -119,6 +153,10 @@ class Table {
   // - ResourceExhausted: an item alone exceeds max_bytes. Nothing has been inserted.
   // - DeadlineExceeded: the message says why the table takes no inserts.
   // - Cancelled: Stop was called.
+  //
+  // With StalenessKind::kPace, inserts never wait, and an item whose ticket is missing (InvalidArgument), too
+  // new for its steps (InvalidArgument) or not in use any more (NotFound) is left out; the others
+  // are inserted. `inserted` then counts all of them.
   absl::Status Insert(std::vector<NewItem> items, absl::string_view client = "",
                       absl::Time deadline = absl::InfiniteFuture(), size_t* inserted = nullptr);
   // Draws items. Blocks until the limiter permits size.min_batch of them, or `deadline` has passed. Errors:
@@ -129,15 +167,40 @@ class Table {
   absl::StatusOr<Sample> SampleItems(const SampleSize& size, absl::string_view client = "",
                                      absl::Time deadline = absl::InfiniteFuture());
 
+  // Grants tickets for rollouts. Blocks until the learners have consumed enough, or `deadline`. Errors:
+  //
+  // - FailedPrecondition: the table does not have StalenessKind::kPace, or another process has taken over
+  //   the actor's name
+  // - InvalidArgument: a count of 0, or more than the table can ever admit
+  // - DeadlineExceeded: the message says why no rollout is admitted
+  // - Cancelled: Stop was called
+  absl::StatusOr<std::vector<Ticket>> Admit(const AdmitRequest& request,
+                                            absl::Time deadline = absl::InfiniteFuture());
+  // Renews the leases of tickets. Returns how many of them are in use; the others have ended.
+  uint64_t Renew(absl::Span<const uint64_t> tickets);
+  // Gives back tickets that will not be used. Returns how many of them were in use.
+  uint64_t ReturnTickets(absl::Span<const uint64_t> tickets);
+  // Says that learners have published a version; see VersionClock::Commit for errors. Lets rollouts be
+  // admitted, and removes items that are now too old.
+  absl::Status Commit(const CommittedVersion& version);
+
   // Do the same without blocking. `done` runs exactly once, without locks: in this call, or later in the call
-  // that lets it proceed or ends it. Return 0 if `done` has run, else a ticket for Expire and Cancel.
+  // that lets it proceed or ends it. Return 0 if `done` has run, else the call's number, for Expire and
+  // Cancel.
   uint64_t StartInsert(std::vector<NewItem> items, absl::string_view client, InsertHooks hooks,
                        InsertDone done);
   uint64_t StartSample(const SampleSize& size, absl::string_view client, SampleDone done);
+  uint64_t StartAdmit(const AdmitRequest& request, AdmitDone done);
   // End a call that waits: with DeadlineExceeded and the reason why it had to wait, or with `status`. No
   // effect if it has ended.
-  void Expire(uint64_t ticket);
-  void Cancel(uint64_t ticket, const absl::Status& status);
+  void Expire(uint64_t call);
+  void Cancel(uint64_t call, const absl::Status& status);
+
+  // Ends tickets and removes items whose time is over, and runs the calls that may then proceed. Blocking
+  // calls do so themselves while they wait. To be called every tick_period().
+  void Tick();
+  // Returns a quarter of the lease or ttl, at most a second; InfiniteDuration if there is neither.
+  absl::Duration tick_period() const { return tick_period_; }
 
   // Changes the priorities of items; those that have left the table are skipped. Returns the number changed.
   // InvalidArgument: numbers of keys and priorities differ, or a priority is negative, not finite or too
@@ -148,7 +211,8 @@ class Table {
   // Changes limit and budgets while the table is in use: runs the calls that may now proceed, and removes
   // items that exceed a budget. InvalidArgument as of Create; nothing has changed.
   absl::Status SetLimits(const RateLimit& limit, uint64_t max_items, uint64_t max_bytes);
-  // Removes all items and sets the limiter's counts to 0. Keys are not used again.
+  // Removes all items and sets the limiter's counts to 0. Ends all tickets and forgets the committed version.
+  // Keys are not used again.
   void Reset();
 
   TableInfo Info() const;
@@ -167,23 +231,30 @@ class Table {
 
  private:
   struct WaitingInsert {
-    uint64_t ticket;
+    uint64_t call = 0;
     std::vector<NewItem> items;
-    size_t next;  // the number of items that are in the table
+    size_t next = 0;  // the number of items that are in the table, or left out
     std::string client;
     InsertHooks hooks;
     absl::Time since;
     InsertDone done;
     absl::Status status;
-    bool begun;  // hooks.begin has run
+    bool begun = false;  // hooks.begin has run
   };
   struct WaitingSample {
-    uint64_t ticket;
+    uint64_t call = 0;
     SampleSize size;
     std::string client;
     absl::Time since;
     SampleDone done;
     absl::StatusOr<Sample> result;
+  };
+  struct WaitingAdmit {
+    uint64_t call = 0;
+    AdmitRequest request;
+    absl::Time since;
+    AdmitDone done;
+    absl::StatusOr<std::vector<Ticket>> result;
   };
   // The work that is left until the lock is released: calls to finish, memory to free.
   struct Finished;
@@ -192,19 +263,32 @@ class Table {
 
   absl::Status CheckItems(absl::Span<const NewItem> items) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckSize(const SampleSize& size) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckAdmit(const AdmitRequest& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Inserts what the limiter permits. Returns true if the call is over.
   bool Run(WaitingInsert& insert) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Draws the sample if the limiter permits it. Returns true if the call is over.
   bool Run(WaitingSample& sample) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Grants the tickets if they may be. Returns true if the call is over.
+  bool Run(WaitingAdmit& admit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Inserts one item that the limiter permits. An error says why it was left out.
+  absl::Status InsertOne(NewItem item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  SampledItem DrawOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Does what is left to do after items have been removed: credits, tickets.
+  void AfterRemovals() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Ends tickets and removes items that are too old.
+  void RemoveOld() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Runs waiting calls until none of them can proceed.
   void Pump(Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void End(uint64_t ticket, const std::optional<absl::Status>& status);
+  void End(uint64_t call, const std::optional<absl::Status>& status);
   std::string WhyNoInsert() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string WhyNoSample(uint64_t batch) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string WhyNotAdmitted(uint32_t count) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  StalenessInfo InfoOfStaleness() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t Available() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string name_;
   Clock* const clock_;
+  const absl::Duration tick_period_;
   mutable absl::Mutex mutex_;
   TableOptions options_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const Signature> signature_ ABSL_GUARDED_BY(mutex_);  // nullptr: not known yet
@@ -212,14 +296,19 @@ class Table {
   std::shared_ptr<const ItemLayout> checked_layout_ ABSL_GUARDED_BY(mutex_);
   ItemStore store_ ABSL_GUARDED_BY(mutex_);
   RateLimiter limiter_ ABSL_GUARDED_BY(mutex_);
+  VersionClock versions_ ABSL_GUARDED_BY(mutex_);
+  const std::unique_ptr<Pace> pace_ ABSL_PT_GUARDED_BY(mutex_);  // nullptr without StalenessKind::kPace
   std::deque<std::unique_ptr<WaitingInsert>> inserts_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::unique_ptr<WaitingSample>> samples_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::unique_ptr<WaitingAdmit>> admits_ ABSL_GUARDED_BY(mutex_);
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
-  uint64_t next_ticket_ ABSL_GUARDED_BY(mutex_) = 1;
+  uint64_t next_call_ ABSL_GUARDED_BY(mutex_) = 1;
   // Counts over all resets.
   uint64_t total_inserts_ ABSL_GUARDED_BY(mutex_) = 0, total_samples_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t updates_ ABSL_GUARDED_BY(mutex_) = 0, missed_updates_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Duration insert_wait_ ABSL_GUARDED_BY(mutex_), sample_wait_ ABSL_GUARDED_BY(mutex_);
+  absl::Duration admit_wait_ ABSL_GUARDED_BY(mutex_);
+  StalenessInfo lags_ ABSL_GUARDED_BY(mutex_);  // only its lags
   std::string last_inserter_ ABSL_GUARDED_BY(mutex_), last_sampler_ ABSL_GUARDED_BY(mutex_);
   absl::Time last_insert_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::Time last_sample_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();

@@ -22,6 +22,29 @@ absl::Status CheckName(absl::string_view name) {
       absl::StrCat("it must have 1 to ", kMaxTableName, " letters, digits, '_', '.', '-' or '/'"));
 }
 
+// Items of a paced queue are inserted without waiting for the limiter, so all that may be admitted must fit.
+absl::Status CheckPaced(const TableOptions& options) {
+  if (options.sampler.kind != SelectorKind::kFifo || options.remover.kind != SelectorKind::kFifo ||
+      options.max_times_sampled != 1 || options.limit.samples_per_insert != 1 ||
+      options.limit.min_size != 1) {
+    return absl::InvalidArgumentError(
+        "staleness 'pace' needs a queue: sampler and remover fifo, max_times_sampled 1, samples_per_insert "
+        "1, "
+        "min_size 1");
+  }
+  const StalenessOptions& staleness = options.staleness;
+  const auto window = static_cast<double>(staleness.window());
+  if (options.max_items >= staleness.window() && options.limit.max_diff >= window &&
+      options.limit.min_diff <= 0) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("staleness 'pace' admits up to (max_lag ", staleness.max_lag, " + 1) x batch ",
+                   staleness.batch, " x every ", staleness.every, " = ", staleness.window(),
+                   " items, and max_items is ", options.max_items, ", the window [min_diff, max_diff] [",
+                   options.limit.min_diff, ", ", options.limit.max_diff, "]: both must hold so many"));
+}
+
 absl::Status CheckRest(const TableOptions& options) {
   TANDEM_RETURN_IF_ERROR(CheckName(options.name));
   TANDEM_RETURN_IF_ERROR(Annotate(CheckSelector(options.sampler), "sampler"));
@@ -35,6 +58,12 @@ absl::Status CheckRest(const TableOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat("min_size is ", options.limit.min_size, " and max_items ",
                                                    options.max_items, ": the table could never be sampled"));
   }
+  if (!(options.ttl >= absl::ZeroDuration() && options.ttl < absl::InfiniteDuration())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ttl is ", absl::FormatDuration(options.ttl), "; it must be finite, 0 for none"));
+  }
+  TANDEM_RETURN_IF_ERROR(Annotate(CheckStaleness(options.staleness), "staleness"));
+  if (options.staleness.kind == StalenessKind::kPace) TANDEM_RETURN_IF_ERROR(CheckPaced(options));
   if (!options.columns.empty()) TANDEM_RETURN_IF_ERROR(Signature::Make(options.columns).status());
   return absl::OkStatus();
 }
@@ -52,6 +81,15 @@ TableOptions TableOptions::Queue(absl::string_view name, uint64_t size, uint32_t
 TableOptions TableOptions::Stack(absl::string_view name, uint64_t size) {
   TableOptions options = Queue(name, size);
   options.sampler.kind = SelectorKind::kLifo;
+  return options;
+}
+
+TableOptions TableOptions::PacedQueue(absl::string_view name, uint32_t batch, uint32_t max_lag,
+                                      uint32_t every, SlowRollouts slow) {
+  const StalenessOptions staleness = {
+      .kind = StalenessKind::kPace, .max_lag = max_lag, .batch = batch, .every = every, .slow = slow};
+  TableOptions options = Queue(name, staleness.window());
+  options.staleness = staleness;
   return options;
 }
 

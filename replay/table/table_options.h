@@ -8,9 +8,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "replay/chunks/signature.h"
 #include "replay/limiter/rate_limiter.h"
 #include "replay/selectors/selector.h"
+#include "replay/staleness/staleness_options.h"
 
 namespace tandem::replay {
 
@@ -31,12 +33,20 @@ struct TableOptions {
   std::vector<Column> columns;
   // Draw number i of the table is a function of (seed, i).
   uint64_t seed = 0;
+  // Bounds the lag of items. kPace requires a queue that holds staleness.window() items, each sampled once.
+  StalenessOptions staleness;
+  // An item is removed at this age; ZeroDuration: never for this reason.
+  absl::Duration ttl = absl::ZeroDuration();
 
   // A queue: items are sampled in the order of their insertion, `times` times each, and inserts wait while it
   // holds `size` items.
   static TableOptions Queue(absl::string_view name, uint64_t size, uint32_t times = 1);
   // A queue whose newest item is sampled first.
   static TableOptions Stack(absl::string_view name, uint64_t size);
+  // A queue whose rollouts are admitted so that items lag at most `max_lag` commits behind the learner, which
+  // consumes `batch` items in an update and commits a version after every `every` updates.
+  static TableOptions PacedQueue(absl::string_view name, uint32_t batch, uint32_t max_lag, uint32_t every = 1,
+                                 SlowRollouts slow = SlowRollouts::kWait);
   // Experience replay: uniform samples of the newest `size` items, once there are `min_size`.
   static TableOptions Uniform(absl::string_view name, uint64_t size, uint64_t min_size);
   // Prioritized experience replay, likewise.
@@ -47,7 +57,8 @@ struct TableOptions {
 };
 
 // InvalidArgument, which begins with the table's name and names the option, if an option is out of range, or
-// if the table could come to a standstill: a limit that CheckLimit refuses, or min_size above max_items.
+// if the table could come to a standstill: a limit that CheckLimit refuses, min_size above max_items, or a
+// paced queue that does not hold all items that may be admitted.
 // Names have 1 to 128 letters, digits, '_', '.', '-' or '/'.
 absl::Status CheckTableOptions(const TableOptions& options);
 

@@ -23,6 +23,74 @@ SelectorOptions SelectorFromProto(const v1::ReplaySelector& message) {
           .exponent = message.exponent()};
 }
 
+v1::ReplayStaleness StalenessToProto(const StalenessOptions& options) {
+  v1::ReplayStaleness message;
+  message.set_kind(static_cast<v1::ReplayStaleness::Kind>(options.kind));
+  message.set_max_lag(options.max_lag);
+  message.set_batch(options.batch);
+  message.set_every(options.every);
+  message.set_slow(static_cast<v1::ReplayStaleness::Slow>(options.slow));
+  message.set_lease_seconds(absl::ToDoubleSeconds(options.lease));
+  message.set_max_rollout_seconds(absl::ToDoubleSeconds(options.max_rollout));
+  return message;
+}
+
+StalenessOptions StalenessFromProto(const v1::ReplayStaleness& message) {
+  StalenessOptions options = {.kind = static_cast<StalenessKind>(std::clamp<int>(message.kind(), 0, 255)),
+                              .max_lag = message.max_lag(),
+                              .batch = message.batch(),
+                              .every = message.every(),
+                              .slow = static_cast<SlowRollouts>(std::clamp<int>(message.slow(), 0, 255))};
+  // NaN becomes a negative duration, which CheckStaleness refuses.
+  const auto seconds = [](double s) { return std::isnan(s) ? -absl::Seconds(1) : absl::Seconds(s); };
+  if (message.lease_seconds() != 0) options.lease = seconds(message.lease_seconds());
+  if (message.max_rollout_seconds() != 0) options.max_rollout = seconds(message.max_rollout_seconds());
+  return options;
+}
+
+void FillStaleness(const StalenessInfo& info, v1::ReplayStalenessInfo* message) {
+  message->set_commits(info.commits);
+  if (info.head) {
+    message->set_epoch(info.head->epoch);
+    message->set_version(info.head->version);
+    message->set_items_consumed(info.head->items_consumed);
+  }
+  message->mutable_lags()->Add(info.lags.begin(), info.lags.end());
+  message->set_largest_lag(static_cast<uint64_t>(info.largest_lag));
+  message->set_running_rollouts(info.running);
+  message->set_admitted(info.tickets.admitted);
+  message->set_expired(info.tickets.expired);
+  message->set_returned(info.tickets.returned);
+  message->set_refused_items(info.tickets.refused);
+  message->set_waiting_admits(info.waiting_admits);
+  message->set_admit_wait_seconds(info.admit_wait_seconds);
+  message->set_oldest_actor(info.oldest_actor);
+  message->set_oldest_seconds(absl::ToDoubleSeconds(info.oldest_age));
+  message->set_why_not_admitted(info.why_not_admitted);
+}
+
+StalenessInfo StalenessInfoOf(const v1::ReplayStalenessInfo& message) {
+  StalenessInfo info = {.largest_lag = static_cast<int64_t>(message.largest_lag()),
+                        .commits = message.commits(),
+                        .running = message.running_rollouts(),
+                        .tickets = {.admitted = message.admitted(),
+                                    .expired = message.expired(),
+                                    .returned = message.returned(),
+                                    .refused = message.refused_items()},
+                        .waiting_admits = message.waiting_admits(),
+                        .admit_wait_seconds = message.admit_wait_seconds(),
+                        .oldest_actor = message.oldest_actor(),
+                        .oldest_age = absl::Seconds(message.oldest_seconds()),
+                        .why_not_admitted = message.why_not_admitted()};
+  if (info.commits > 0) {
+    info.head = CommittedVersion{
+        .epoch = message.epoch(), .version = message.version(), .items_consumed = message.items_consumed()};
+  }
+  const auto lags = std::min(info.lags.size(), static_cast<size_t>(message.lags_size()));
+  std::copy_n(message.lags().begin(), lags, info.lags.begin());
+  return info;
+}
+
 absl::optional<double> Seconds(absl::Duration duration) {
   if (duration == absl::InfiniteDuration()) return absl::nullopt;
   return absl::ToDoubleSeconds(duration);
@@ -81,17 +149,24 @@ v1::ReplayTableOptions ToProto(const TableOptions& options) {
   limit.set_min_size(options.limit.min_size);
   ToProto(options.columns, message.mutable_columns());
   message.set_seed(options.seed);
+  if (options.staleness != StalenessOptions()) {
+    *message.mutable_staleness() = StalenessToProto(options.staleness);
+  }
+  message.set_ttl_seconds(absl::ToDoubleSeconds(options.ttl));
   return message;
 }
 
 absl::StatusOr<TableOptions> FromProto(const v1::ReplayTableOptions& message) {
-  TableOptions options = {.name = message.name(),
-                          .sampler = SelectorFromProto(message.sampler()),
-                          .remover = SelectorFromProto(message.remover()),
-                          .max_items = message.max_items(),
-                          .max_bytes = message.max_bytes(),
-                          .max_times_sampled = message.max_times_sampled(),
-                          .seed = message.seed()};
+  TableOptions options = {
+      .name = message.name(),
+      .sampler = SelectorFromProto(message.sampler()),
+      .remover = SelectorFromProto(message.remover()),
+      .max_items = message.max_items(),
+      .max_bytes = message.max_bytes(),
+      .max_times_sampled = message.max_times_sampled(),
+      .seed = message.seed(),
+      .ttl = std::isnan(message.ttl_seconds()) ? -absl::Seconds(1) : absl::Seconds(message.ttl_seconds())};
+  if (message.has_staleness()) options.staleness = StalenessFromProto(message.staleness());
   options.limit.samples_per_insert = message.limit().samples_per_insert();
   options.limit.min_size = message.limit().min_size();
   if (message.limit().has_min_diff()) options.limit.min_diff = message.limit().min_diff();
@@ -115,6 +190,9 @@ v1::ReplayTableInfo ToProto(const TableInfo& info) {
   message.set_removed_by_max_bytes(info.removals.by_max_bytes);
   message.set_consumed(info.removals.consumed);
   message.set_removed_by_reset(info.removals.by_reset);
+  message.set_removed_stale(info.removals.stale);
+  message.set_removed_by_ttl(info.removals.by_ttl);
+  FillStaleness(info.staleness, message.mutable_staleness());
   message.set_total_inserts(info.total_inserts);
   message.set_total_samples(info.total_samples);
   message.set_priority_updates(info.priority_updates);
@@ -143,7 +221,9 @@ absl::StatusOr<TableInfo> FromProto(const v1::ReplayTableInfo& message) {
                     .removals = {.by_max_items = message.removed_by_max_items(),
                                  .by_max_bytes = message.removed_by_max_bytes(),
                                  .consumed = message.consumed(),
-                                 .by_reset = message.removed_by_reset()},
+                                 .by_reset = message.removed_by_reset(),
+                                 .stale = message.removed_stale(),
+                                 .by_ttl = message.removed_by_ttl()},
                     .total_inserts = message.total_inserts(),
                     .total_samples = message.total_samples(),
                     .priority_updates = message.priority_updates(),
@@ -155,7 +235,8 @@ absl::StatusOr<TableInfo> FromProto(const v1::ReplayTableInfo& message) {
                     .last_inserter = message.last_inserter(),
                     .last_sampler = message.last_sampler(),
                     .why_no_insert = message.why_no_insert(),
-                    .why_no_sample = message.why_no_sample()};
+                    .why_no_sample = message.why_no_sample(),
+                    .staleness = StalenessInfoOf(message.staleness())};
   if (message.has_seconds_since_insert()) info.since_insert = absl::Seconds(message.seconds_since_insert());
   if (message.has_seconds_since_sample()) info.since_sample = absl::Seconds(message.seconds_since_sample());
   TANDEM_ASSIGN_OR_RETURN(info.options, FromProto(message.options()));

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tickets, committed versions and their effect over the wire.
+
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/random.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "replay/client/sampler.h"
+#include "tests/replay/server/replay_peer.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_dir.h"
+
+namespace tandem::replay {
+namespace {
+
+using ::tandem::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::IdsOf;
+using testing::IdWriter;
+using testing::ReplaceableServer;
+
+absl::Time Soon() { return MonotonicNow() + absl::Seconds(60); }
+
+// Rolls out an item of one step by a ticket of its own.
+absl::Status RollOut(Replay& replay, Writer& writer, const std::string& actor, int64_t id) {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<Ticket> tickets, replay.Admit("queue", {.actor = actor}, Soon()));
+  writer.Hold("queue", tickets[0]);
+  const std::vector<int64_t> value = {id};
+  TANDEM_RETURN_IF_ERROR(writer.Append({value}, {.policy_version = tickets[0].min_version}, Soon()));
+  TANDEM_RETURN_IF_ERROR(writer.CreateItem("queue", std::nullopt, writer.Last(1), Soon()));
+  return writer.Flush(Soon());
+}
+
+std::vector<std::string> Why(RemoteReplay& replay) {
+  v1::ReplayExplainRequest request;
+  request.set_table("queue");
+  v1::ReplayExplainResponse response;
+  TANDEM_CHECK(replay.Call("Explain", request, &response).ok());
+  return {response.reasons().begin(), response.reasons().end()};
+}
+
+TEST(PacedServer, AnAdmissionWaitsWithoutAThreadUntilTheLearnerCommits) {
+  ReplaceableServer server;  // the loopback has one thread, so a handler that blocks would block all calls
+  RemoteReplay replay(server.channel());
+  TANDEM_ASSERT_OK(replay.CreateTable(TableOptions::PacedQueue("queue", /*batch=*/1, /*max_lag=*/0)));
+  TANDEM_ASSERT_OK(replay.Commit("queue", {.epoch = 1, .version = 3}));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto first, replay.Admit("queue", {.actor = "actor/0"}));
+  EXPECT_EQ(first[0].min_version, 3);
+  EXPECT_EQ(first[0].lease, StalenessOptions().lease);
+  EXPECT_THAT(replay.Admit("queue", {.actor = "actor/1"}, absl::InfinitePast()),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("admits no rollout until")));
+  std::thread waiting([&] {
+    const auto next = replay.Admit("queue", {.actor = "actor/1"}, Soon());
+    TANDEM_EXPECT_OK(next);
+    if (next.ok()) EXPECT_EQ((*next)[0].min_version, 4);
+  });
+  const absl::Time deadline = Soon();
+  while (server.Info("queue").staleness().waiting_admits() == 0 && MonotonicNow() < deadline) {
+    std::this_thread::yield();
+  }
+  EXPECT_THAT(Why(replay), AllOf(Contains(HasSubstr("the oldest rollout runs in actor/0")),
+                                 Contains("0 inserts, 0 samples and 1 admission wait")));
+  const auto writer = IdWriter(&replay, "actor/0", 1);
+  writer->Hold("queue", first[0]);
+  const std::vector<int64_t> value = {1};
+  TANDEM_ASSERT_OK(writer->Append({value}, {.policy_version = 3}));
+  TANDEM_ASSERT_OK(writer->CreateItem("queue", std::nullopt, writer->Last(1)));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Batch batch, replay.Sample("queue", {.batch = 1}, Soon()));
+  EXPECT_THAT(IdsOf(batch), ElementsAre(1));
+  EXPECT_EQ(batch.committed_version, 3);
+  EXPECT_THAT(batch.Lags(), ElementsAre(0));
+  TANDEM_ASSERT_OK(replay.Commit("queue", {.epoch = 1, .version = 4, .items_consumed = 1}));
+  waiting.join();
+  EXPECT_EQ(server.Info("queue").staleness().admitted(), 2u);
+}
+
+TEST(PacedServer, TicketsThatAreReturnedAreGrantedToOthers) {
+  ReplaceableServer server;
+  RemoteReplay replay(server.channel());
+  TANDEM_ASSERT_OK(replay.CreateTable(TableOptions::PacedQueue("queue", 1, 0)));
+  TANDEM_ASSERT_OK(replay.Commit("queue", {.epoch = 1, .version = 1}));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto tickets, replay.Admit("queue", {.actor = "actor/0"}));
+  EXPECT_EQ(*replay.Renew("queue", {tickets[0].id}), 1u);
+  EXPECT_EQ(*replay.ReturnTickets("queue", {tickets[0].id}), 1u);
+  EXPECT_EQ(*replay.Renew("queue", {tickets[0].id}), 0u);
+  TANDEM_ASSERT_OK(replay.Admit("queue", {.actor = "actor/1"}, Soon()));
+  EXPECT_THAT(replay.Commit("queue", {.epoch = 1, .version = 0}),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("version 1 of epoch 1")));
+}
+
+// Requests and answers are lost and requests arrive twice: no ticket is lost, each item is used once, and
+// none is older than max_lag.
+TEST(PacedServer, EveryRolloutIsUsedOnceAndFreshUnderFaults) {
+  constexpr uint32_t kBatch = 3, kMaxLag = 1;
+  constexpr int64_t kActors = 3, kItems = 40;
+  for (const uint64_t seed : {1u, 2u}) {
+    ReplaceableServer server({}, [seed](absl::string_view, int64_t index) {
+      CounterRandom random(seed, static_cast<uint64_t>(index));
+      if (random.Below(4) != 0) return rpc::Fault();
+      constexpr rpc::Fault::Kind kKinds[] = {rpc::Fault::Kind::kFailBefore, rpc::Fault::Kind::kFailAfter,
+                                             rpc::Fault::Kind::kDuplicate};
+      return rpc::Fault{.kind = kKinds[random.Below(3)]};
+    });
+    RemoteReplay replay(server.channel());
+    TANDEM_ASSERT_OK(replay.CreateTable(TableOptions::PacedQueue("queue", kBatch, kMaxLag)));
+    TANDEM_ASSERT_OK(replay.Commit("queue", {.epoch = 1, .version = 1}));
+    std::vector<std::thread> actors;
+    for (int64_t a = 0; a < kActors; ++a) {
+      actors.emplace_back([&, a] {
+        const auto writer = IdWriter(&replay, absl::StrCat("actor/", a), 1);
+        for (int64_t i = 0; i < kItems; ++i) {
+          TANDEM_EXPECT_OK(RollOut(replay, *writer, absl::StrCat("actor/", a), a * kItems + i));
+        }
+      });
+    }
+    std::map<int64_t, int> seen;
+    int64_t version = 1;
+    for (uint64_t used = 0; used < kActors * kItems; used += kBatch) {
+      const auto batch = replay.Sample("queue", {.batch = kBatch}, Soon());
+      TANDEM_EXPECT_OK(batch);
+      if (!batch.ok()) break;
+      for (const int64_t id : IdsOf(*batch)) EXPECT_EQ(++seen[id], 1) << "item " << id;
+      for (const int64_t oldest : batch->min_versions) EXPECT_LE(version - oldest, int64_t{kMaxLag});
+      TANDEM_EXPECT_OK(
+          replay.Commit("queue", {.epoch = 1, .version = ++version, .items_consumed = used + kBatch}));
+    }
+    for (std::thread& actor : actors) actor.join();
+    EXPECT_EQ(seen.size(), static_cast<size_t>(kActors * kItems));
+    const v1::ReplayTableInfo info = server.Info("queue");
+    EXPECT_EQ(info.staleness().admitted(), static_cast<uint64_t>(kActors * kItems));
+    EXPECT_EQ(info.staleness().expired(), 0u);
+    EXPECT_EQ(info.removed_stale(), 0u);
+    EXPECT_LE(info.staleness().largest_lag(), uint64_t{kMaxLag});
+  }
+}
+
+TEST(PacedServer, ACheckpointKeepsTheCommittedVersionAndTheItemsOfTickets) {
+  tandem::testing::TempDir directory;
+  ReplaceableServer server({.checkpoint_directory = directory.path()});
+  RemoteReplay replay(server.channel());
+  TANDEM_ASSERT_OK(replay.CreateTable(TableOptions::PacedQueue("queue", 2, 0)));
+  TANDEM_ASSERT_OK(replay.Commit("queue", {.epoch = 1, .version = 9, .items_consumed = 100}));
+  const auto writer = IdWriter(&replay, "actor/0", 1);
+  TANDEM_ASSERT_OK(RollOut(replay, *writer, "actor/0", 1));
+  TANDEM_ASSERT_OK(replay.Admit("queue", {.actor = "actor/1"}));
+  TANDEM_ASSERT_OK(server.server().SaveCheckpoint());
+  server.Restart();
+  EXPECT_EQ(server.Info("queue").staleness().version(), 9);
+  EXPECT_EQ(server.Info("queue").staleness().running_rollouts(), 0u) << "tickets end with their server";
+  TANDEM_ASSERT_OK(RollOut(replay, *writer, "actor/0", 2));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Batch batch, replay.Sample("queue", {.batch = 2}, Soon()));
+  EXPECT_THAT(IdsOf(batch), ElementsAre(1, 2));
+  TANDEM_ASSERT_OK(replay.Commit("queue", {.epoch = 1, .version = 10, .items_consumed = 102}));
+  TANDEM_ASSERT_OK(replay.Admit("queue", {.actor = "actor/1", .count = 2}, Soon()));
+}
+
+}  // namespace
+}  // namespace tandem::replay

@@ -131,9 +131,9 @@ absl::Status ServeReplay(const ReplayServeFlags& flags) {
   while (::poll(&stop, 1, -1) < 0 && errno == EINTR) {
   }
   metrics.reset();
+  server->Stop();  // before the checkpoint, so that it has everything that was acknowledged
   absl::Status saved;
   if (!flags.checkpoint_dir.empty()) saved = server->SaveCheckpoint().status();
-  server->Stop();
   listening->Shutdown(absl::Seconds(1));
   return Annotate(saved, "the last checkpoint");
 }

@@ -136,6 +136,7 @@ v1::ReplayTableCheckpoint Encode(const SavedTable& table, ChunkList* all_chunks)
   const TableSnapshot& snapshot = table.snapshot;
   v1::ReplayTableCheckpoint message;
   *message.mutable_options() = ToProto(snapshot.options);
+  *message.mutable_created() = ToProto(snapshot.created);
   ToProto(snapshot.columns, message.mutable_columns());
   absl::flat_hash_map<const Signature*, uint32_t> signatures;
   absl::flat_hash_map<const ItemLayout*, uint32_t> layouts;
@@ -178,6 +179,11 @@ v1::ReplayTableCheckpoint Encode(const SavedTable& table, ChunkList* all_chunks)
     message.mutable_items(i)->set_ticket(snapshot.items[static_cast<size_t>(i)].ticket);
     message.mutable_items(i)->set_ticket_commits(snapshot.item_commits[static_cast<size_t>(i)]);
   }
+  message.set_limiter_offset(snapshot.limiter_offset);
+  message.set_removal_draws(snapshot.order.removal_draws);
+  message.mutable_free_slots()->Add(snapshot.order.free.begin(), snapshot.order.free.end());
+  message.mutable_sampler_order()->Add(snapshot.order.sampler.begin(), snapshot.order.sampler.end());
+  message.mutable_remover_order()->Add(snapshot.order.remover.begin(), snapshot.order.remover.end());
   message.set_commits(snapshot.versions.commits);
   message.set_epoch(snapshot.versions.head.epoch);
   message.set_version(snapshot.versions.head.version);
@@ -274,6 +280,8 @@ absl::StatusOr<SavedTable> Decode(const v1::ReplayTableCheckpoint& message, cons
   SavedTable table;
   TableSnapshot& snapshot = table.snapshot;
   TANDEM_ASSIGN_OR_RETURN(snapshot.options, FromProto(message.options()));
+  TANDEM_ASSIGN_OR_RETURN(snapshot.created,
+                          FromProto(message.has_created() ? message.created() : message.options()));
   TANDEM_ASSIGN_OR_RETURN(snapshot.columns, FromProto(message.columns()));
   std::vector<std::shared_ptr<const Signature>> signatures;
   for (const v1::ReplaySignature& stored : message.signatures()) {
@@ -339,6 +347,11 @@ absl::StatusOr<SavedTable> Decode(const v1::ReplayTableCheckpoint& message, cons
                               .ticket = stored.ticket()});
     if (paced) snapshot.item_commits.push_back(stored.ticket_commits());
   }
+  snapshot.limiter_offset = message.limiter_offset();
+  snapshot.order = {.removal_draws = message.removal_draws(),
+                    .free = {message.free_slots().begin(), message.free_slots().end()},
+                    .sampler = {message.sampler_order().begin(), message.sampler_order().end()},
+                    .remover = {message.remover_order().begin(), message.remover_order().end()}};
   snapshot.versions = {.commits = message.commits(),
                        .head = {.epoch = message.epoch(),
                                 .version = message.version(),

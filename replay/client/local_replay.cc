@@ -16,17 +16,9 @@ class LocalStream : public InsertStream {
                       size_t* inserted) override {
     *inserted = 0;
     if (table_ == nullptr || table_->name() != name) {
-      absl::StatusOr<std::shared_ptr<Table>> found = replay_->Find(name);
-      if (!found.ok()) {
-        *inserted = items.size();
-        return found.status();
-      }
-      table_ = *std::move(found);
+      TANDEM_ASSIGN_OR_RETURN(table_, replay_->Find(name));
     }
-    absl::Status status = table_->Insert({items.begin(), items.end()}, writer_, deadline, inserted);
-    if (!status.ok() && !absl::IsDeadlineExceeded(status) && !absl::IsCancelled(status))
-      *inserted = items.size();
-    return status;
+    return table_->Insert({items.begin(), items.end()}, writer_, deadline, inserted);
   }
 
  private:

@@ -53,7 +53,7 @@ class LocalReplay : public Replay {
   // Adds a table that was made elsewhere, such as one of a checkpoint. AlreadyExists if the name is in use.
   absl::Status Add(std::shared_ptr<Table> table);
   // Ends all waiting calls of all tables, and all later ones, with Cancelled.
-  void Stop() { tables_.Stop(); }
+  void Stop() { tables_.Stop(absl::CancelledError("it has been stopped")); }
 
  private:
   TableRegistry<> tables_;

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "base/status.h"
+#include "replay/client/may_repeat.h"
 #include "replay/client/remote_stream.h"
 #include "replay/wire/messages.h"
 #include "rpc/wire/bulk_codec.h"
@@ -22,6 +23,9 @@ namespace {
 constexpr char kService[] = "/tandem.v1.Replay/";
 constexpr size_t kPayloadAlignment = 64;
 constexpr absl::Duration kShortestCall = absl::Milliseconds(20);
+// A server keeps 16 answers of a sampler, so that many calls may be under way or without an answer.
+constexpr size_t kMaxOutstanding = 16;
+constexpr size_t kKeptUnresolved = 8;
 
 // Returns the payload as one run of memory that is aligned to 8 bytes. Shares the transport's memory while
 // the bytes in `in_place` permit it; otherwise copies.
@@ -82,7 +86,10 @@ absl::StatusOr<Batch> DecodeBatch(const Bytes& wire, size_t max_in_place,
       column.total_steps = uint64_t{column.steps} * n;
     } else {
       if (column.lengths.size() != n) return malformed("a column has other items");
-      for (const uint32_t length : column.lengths) column.total_steps += length;
+      for (const uint32_t length : column.lengths) {
+        if (length == 0) return malformed("an item without steps");
+        column.total_steps += length;
+      }
     }
     column.bytes = message.bytes();
     if (column.total_steps > payload.size() ||
@@ -164,6 +171,15 @@ absl::StatusOr<Batch> RemoteReplay::Sample(absl::string_view table, const Sample
   const std::string wanted = absl::StrCat(size.batch, " ", size.min_batch, " ", table);
   {
     absl::MutexLock lock(&mutex_);
+    const auto may_start = [this] {
+      mutex_.AssertReaderHeld();
+      return outstanding_.size() < kMaxOutstanding;
+    };
+    if (unresolved_.find(wanted) == unresolved_.end() &&
+        !Clock::Real()->AwaitUntil(&mutex_, absl::Condition(&may_start), deadline)) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("table '", table, "': ", kMaxOutstanding, " samples of this client are under way"));
+    }
     if (const auto earlier = unresolved_.find(wanted); earlier != unresolved_.end()) {
       id.sequence = earlier->second;
       unresolved_.erase(earlier);
@@ -183,12 +199,18 @@ absl::StatusOr<Batch> RemoteReplay::Sample(absl::string_view table, const Sample
     });
     done.WaitForNotification();
     // The server answers a moment before the call's deadline, so that the reason arrives; the rest of the
-    // time is for another call, unless it is too short.
-    over = !absl::IsDeadlineExceeded(batch.status()) || deadline - MonotonicNow() < kShortestCall;
+    // time is for another call, unless it is too short. Aborted: a repetition that the transport has made took
+    // the call's place, and its answer is lost.
+    over = !(absl::IsDeadlineExceeded(batch.status()) || absl::IsAborted(batch.status())) ||
+           deadline - MonotonicNow() < kShortestCall;
   }
   absl::MutexLock lock(&mutex_);
-  if (absl::IsDeadlineExceeded(batch.status()) || absl::IsUnavailable(batch.status())) {
+  if (!batch.ok() && MayRepeat(batch.status())) {
     unresolved_.emplace(wanted, id.sequence);
+    if (unresolved_.size() > kKeptUnresolved) {  // the items of one call are given up
+      outstanding_.erase(unresolved_.begin()->second);
+      unresolved_.erase(unresolved_.begin());
+    }
   } else {
     outstanding_.erase(id.sequence);
   }
@@ -234,8 +256,7 @@ absl::StatusOr<std::vector<Ticket>> RemoteReplay::Admit(absl::string_view table,
                   request.no_wait() ? options_.call_timeout : std::min(left, options_.call_timeout));
   } while (absl::IsDeadlineExceeded(status) && deadline - MonotonicNow() >= kShortestCall);
   if (!status.ok()) {
-    const bool unresolved = absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status);
-    if (unresolved && wanted.sequence == 0) {
+    if (MayRepeat(status) && wanted.sequence == 0) {
       absl::MutexLock lock(&mutex_);
       unresolved_admits_[key] = wanted;
       unresolved_admits_[key].sequence = request.sequence();

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "replay/client/may_repeat.h"
 #include "replay/client/remote_replay.h"
 #include "replay/wire/messages.h"
 #include "rpc/wire/bulk_codec.h"
@@ -20,11 +21,6 @@ constexpr char kInsert[] = "/tandem.v1.Replay/Insert";
 constexpr size_t kMaxItems = 1024;
 constexpr size_t kMaxPayload = size_t{16} << 20;
 constexpr absl::Duration kShortestCall = absl::Milliseconds(20);
-
-bool MayTryAgain(const absl::Status& status) {
-  return absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status) || absl::IsCancelled(status) ||
-         absl::IsAborted(status);
-}
 
 }  // namespace
 
@@ -48,9 +44,9 @@ absl::Status RemoteStream::Insert(const std::string& table, absl::Span<const New
     const size_t n = std::min(state.unresolved, rest.size());
     const absl::Status status = Send(table, state, rest.first(n), deadline);
     if (!status.ok()) {
-      if (MayTryAgain(status)) return status;
+      if (MayRepeat(status)) return status;
       state.unresolved = 0;
-      *inserted += n;  // the server has refused the request
+      if (rest[0].ticket != 0) *inserted += n;  // those that were not left out are in the table
       return status;
     }
     state.unresolved = 0;

@@ -27,8 +27,10 @@ class InsertStream {
  public:
   virtual ~InsertStream() = default;
   // Inserts `items` into a table, in order. Blocks until all are in the table, or `deadline`. Sets `inserted`
-  // to the number of items, from the first, that are known to be in the table, or that the table has refused.
-  // The caller may call again for the same table with the items after those; each is inserted exactly once.
+  // to the number of items, from the first, that are known to be in the table, or to have been left out
+  // because of their tickets. After an error that MayRepeat (may_repeat.h) the caller may call again for the
+  // same table, with the items after those; each is inserted exactly once. After another error one of the
+  // items after those has been refused, and nothing of it and of some of the others has been inserted.
   // Errors: those of Table::Insert; NotFound, which lists the tables, if there is none of this name.
   virtual absl::Status Insert(const std::string& table, absl::Span<const NewItem> items, absl::Time deadline,
                               size_t* inserted) = 0;
@@ -41,8 +43,8 @@ class Replay {
  public:
   virtual ~Replay() = default;
 
-  // Creates a table. Idempotent: OK if it exists with the same options. AlreadyExists if it exists with
-  // others, InvalidArgument as of Table::Create.
+  // Creates a table. Idempotent: OK if it was created with the same options, also if its limits have changed
+  // since. AlreadyExists if it was created with others, InvalidArgument as of Table::Create.
   virtual absl::Status CreateTable(const TableOptions& options) = 0;
   // Starts the stream of a writer. This object must outlive the stream. `writer` names it, in reports and,
   // with a server, among all writers: of two streams with one name, only the newer one can insert.

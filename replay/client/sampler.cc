@@ -6,17 +6,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "replay/client/may_repeat.h"
 
 namespace tandem::replay {
 namespace {
 
 constexpr uint32_t kMaxPrefetch = 16;  // a server keeps that many answers of a sampler
 constexpr absl::Duration kPause = absl::Milliseconds(50);
-
-// Returns true if the same request may be made again.
-bool MayRepeat(const absl::Status& status) {
-  return absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status) || absl::IsAborted(status);
-}
 
 size_t BytesOf(const Batch& batch) {
   size_t bytes = 0;

@@ -11,12 +11,14 @@
 #include "base/clock.h"
 #include "base/counted.h"
 #include "base/status.h"
+#include "replay/client/may_repeat.h"
 
 namespace tandem::replay {
 namespace {
 
 constexpr uint32_t kMaxChunkSteps = 1 << 20;
 constexpr size_t kMaxLayouts = 64;
+constexpr uint32_t kMaxRepeats = 4096;
 
 absl::Status CheckOptions(const WriterOptions& options, size_t step_bytes) {
   if (options.chunk_steps < 1 || options.chunk_steps > kMaxChunkSteps) {
@@ -239,6 +241,11 @@ absl::Status Writer::Add(absl::string_view table, PendingItem item, absl::Time d
           " from step ", window.first, "; in reach are the steps [", oldest_step(), ", ", next_step_,
           ") (history_steps ", options_.history_steps, ")"));
     }
+    if (window.repeat_first > kMaxRepeats) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("writer '", options_.name, "', table '", table, "': a window repeats its first step ",
+                       window.repeat_first, " times; at most ", kMaxRepeats, " are possible"));
+    }
     const bool first = &window == item.windows.data();
     if (!first && window.first == (&window)[-1].first && window.steps == (&window)[-1].steps) continue;
     for (uint64_t step = window.first; step < end; ++step) {
@@ -334,17 +341,34 @@ absl::Status Writer::Deliver(absl::Time deadline) {
 }
 
 absl::Status Writer::DeliverTo(TableQueue* queue, absl::Time deadline) {
-  if (queue->ready.empty()) return absl::OkStatus();
-  size_t inserted = 0;
-  const absl::Status status = stream_->Insert(queue->table, queue->ready, deadline, &inserted);
-  pending_ -= inserted;
-  const auto end = queue->ready.begin() + static_cast<ptrdiff_t>(inserted);
+  absl::Status first;
+  bool alone = false;  // items are inserted one by one, to find those that the table refuses
+  while (!queue->ready.empty()) {
+    const absl::Span<const NewItem> all = queue->ready;
+    size_t inserted = 0;
+    const absl::Status status =
+        stream_->Insert(queue->table, alone ? all.first(1) : all, deadline, &inserted);
+    const bool refused = !status.ok() && !MayRepeat(status);
+    if (refused && inserted == 0 && (alone || all.size() == 1)) {
+      ++dropped_;
+      inserted = 1;
+    }
+    RemoveReady(queue, inserted);
+    first.Update(status);
+    if (!status.ok() && !refused) return first;
+    alone = alone || refused;
+  }
+  return first;
+}
+
+void Writer::RemoveReady(TableQueue* queue, size_t items) {
+  const auto end = queue->ready.begin() + static_cast<ptrdiff_t>(items);
   for (auto item = queue->ready.begin(); item != end && !tickets_.empty(); ++item) {
     if (item->ticket == 0) continue;
     std::erase_if(tickets_, [&](const HeldTicket& ticket) { return ticket.id == item->ticket; });
   }
   queue->ready.erase(queue->ready.begin(), end);
-  return status;
+  pending_ -= items;
 }
 
 void Writer::Hold(absl::string_view table, const Ticket& ticket) {

@@ -112,6 +112,9 @@ class Writer {
 
   // Returns the number of items that have not been delivered.
   size_t pending_items() const { return pending_; }
+  // Returns the number of items that tables have refused. They are lost; the errors said why. Items of
+  // tickets are counted by their table.
+  uint64_t dropped_items() const { return dropped_; }
 
  private:
   // An item whose chunks may not be complete yet.
@@ -155,6 +158,8 @@ class Writer {
   std::shared_ptr<const Trajectory> Build(const PendingItem& item) const;
   absl::Status Deliver(absl::Time deadline);
   absl::Status DeliverTo(TableQueue* queue, absl::Time deadline);
+  // Forgets the first `items` of the queue, which are in the table or refused.
+  void RemoveReady(TableQueue* queue, size_t items);
   // Renews the tickets whose lease has run for a third.
   void RenewTickets();
 
@@ -177,6 +182,7 @@ class Writer {
   std::deque<uint64_t> episode_begins_;  // in reach, oldest first; the first may be older
   std::vector<TableQueue> queues_;
   size_t pending_ = 0;
+  uint64_t dropped_ = 0;
   std::vector<HeldTicket> tickets_;
 };
 

@@ -77,7 +77,19 @@ uint64_t LargestBatch(const RateLimit& limit) {
 
 double RateLimiter::diff() const {
   return static_cast<double>(inserts_) * limit_.samples_per_insert - static_cast<double>(samples_) -
-         static_cast<double>(credited_);
+         static_cast<double>(credited_) + offset_;
+}
+
+void RateLimiter::LimitTo(uint64_t samples) {
+  const double excess = std::floor(diff() - static_cast<double>(samples));
+  if (excess > 0) credited_ += static_cast<uint64_t>(excess);
+}
+
+void RateLimiter::SetLimit(const RateLimit& limit) {
+  const double before = diff();
+  const bool other = limit.samples_per_insert != limit_.samples_per_insert;
+  limit_ = limit;
+  if (other) offset_ += std::floor(before) - diff();
 }
 
 bool RateLimiter::MayInsert(uint64_t resident) const {
@@ -91,7 +103,8 @@ uint64_t RateLimiter::SamplesAllowed(uint64_t resident) const {
   return allowed <= 0 ? 0 : static_cast<uint64_t>(allowed);
 }
 
-void RateLimiter::Restore(uint64_t inserts, uint64_t samples, uint64_t credited) {
+void RateLimiter::Restore(uint64_t inserts, uint64_t samples, uint64_t credited, double offset) {
+  offset_ = offset;
   inserts_ = inserts;
   samples_ = samples;
   credited_ = credited;
@@ -100,7 +113,10 @@ void RateLimiter::Restore(uint64_t inserts, uint64_t samples, uint64_t credited)
 std::string RateLimiter::Formula() const {
   return absl::StrCat(Counted(static_cast<int64_t>(inserts_), "insert"), " x ", limit_.samples_per_insert,
                       " - ", Counted(static_cast<int64_t>(samples_), "sample"),
-                      credited_ == 0 ? "" : absl::StrCat(" - ", credited_, " removed unsampled"));
+                      credited_ == 0 ? "" : absl::StrCat(" - ", credited_, " removed unsampled"),
+                      offset_ == 0  ? ""
+                      : offset_ > 0 ? absl::StrCat(" + ", offset_, " by an earlier samples_per_insert")
+                                    : absl::StrCat(" - ", -offset_, " by an earlier samples_per_insert"));
 }
 
 std::string RateLimiter::WhyNoInsert(uint64_t resident) const {

@@ -16,7 +16,7 @@ namespace tandem::replay {
 //
 // the table takes an insert only if afterwards diff <= max_diff, or if it then holds at most min_size items.
 // It gives a sample only if it holds min_size items and afterwards diff >= min_diff. "credited" are samples
-// that will never be taken, because their item was removed before (only with
+// that no item can give any more, because items were removed before (only with
 // TableOptions::max_times_sampled). A plain value.
 struct RateLimit {
   double samples_per_insert = 1;
@@ -58,15 +58,20 @@ class RateLimiter {
   void Inserted(uint64_t n) { inserts_ += n; }
   void Sampled(uint64_t n) { samples_ += n; }
   void Credited(uint64_t n) { credited_ += n; }
+  // Credits samples until diff is less than 1 above `samples`, which are all that the items can still give.
+  void LimitTo(uint64_t samples);
   // Replaces the counts, for a restored table or, with zeros, for one that was emptied.
-  void Restore(uint64_t inserts, uint64_t samples, uint64_t credited);
-  // Replaces the limit. `limit` must pass CheckLimit.
-  void SetLimit(const RateLimit& limit) { limit_ = limit; }
+  void Restore(uint64_t inserts, uint64_t samples, uint64_t credited, double offset = 0);
+  // Replaces the limit. `limit` must pass CheckLimit. Another samples_per_insert holds for later inserts:
+  // diff stays as it is, rounded down to an integer.
+  void SetLimit(const RateLimit& limit);
 
   const RateLimit& limit() const { return limit_; }
   uint64_t inserts() const { return inserts_; }
   uint64_t samples() const { return samples_; }
   uint64_t credited() const { return credited_; }
+  // Returns what SetLimit has added to diff.
+  double offset() const { return offset_; }
   double diff() const;
   // Return why no insert, or no batch of `batch` samples, may proceed now, as they follow the table's name:
   // "takes no inserts: 512 inserts x 1 - 0 samples reaches max_diff 512". Empty if it may proceed.
@@ -78,6 +83,7 @@ class RateLimiter {
 
   RateLimit limit_;
   uint64_t inserts_ = 0, samples_ = 0, credited_ = 0;
+  double offset_ = 0;
 };
 
 }  // namespace tandem::replay

@@ -21,6 +21,7 @@ class PrioritizedSelector : public Selector {
   void Remove(uint32_t slot) override;
   void Clear() override;
   Selection Select(CounterRandom& random) const override;
+  std::vector<uint32_t> Order() const override { return all_.Order(); }
   double mass() const override { return tree_.total(); }
 
  private:

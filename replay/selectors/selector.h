@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -61,6 +62,9 @@ class Selector {
   virtual void Clear() = 0;
   // Selects an item. There must be one.
   virtual Selection Select(CounterRandom& random) const = 0;
+  // Returns the slots in an order that selections depend on besides the order of insertion: inserting them in
+  // this order into an empty selector gives one that selects the same. Empty: in the order of insertion.
+  virtual std::vector<uint32_t> Order() const { return {}; }
   // Returns the sum that probabilities are relative to: of priority^exponent with kPrioritized, else the
   // number of items.
   virtual double mass() const = 0;

@@ -17,6 +17,7 @@ class UniformSelector : public Selector {
   void Remove(uint32_t slot) override;
   void Clear() override;
   Selection Select(CounterRandom& random) const override;
+  std::vector<uint32_t> Order() const override { return slots_; }
   double mass() const override { return static_cast<double>(slots_.size()); }
 
  private:

@@ -15,20 +15,17 @@ absl::StatusOr<size_t> InsertFence::Begin(const InsertId& id, size_t items) {
   absl::MutexLock lock(&mutex_);
   auto found = writers_.find(id.writer);
   if (found == writers_.end()) {
-    if (writers_.size() >= kMaxWriters) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("writer '", id.writer, "': ", kMaxWriters,
-                       " writers have inserted; use the name of an earlier one"));
-    }
+    if (writers_.size() >= kMaxWriters) ForgetOldest();
     found = writers_.emplace(id.writer, Writer{.incarnation = id.incarnation}).first;
   }
   Writer& writer = found->second;
+  writer.used = ++requests_;
   if (id.incarnation < writer.incarnation) {
     return absl::FailedPreconditionError(absl::StrCat(
         "writer '", id.writer, "' of incarnation ", id.incarnation, " has been replaced by one of ",
         writer.incarnation, ", which uses the same name: stop one of the two"));
   }
-  if (id.incarnation > writer.incarnation) writer = {.incarnation = id.incarnation};
+  if (id.incarnation > writer.incarnation) writer = {.incarnation = id.incarnation, .used = requests_};
   if (id.acknowledged_items > writer.items) {
     lost_items_ += id.acknowledged_items - writer.items;
     writer.items = id.acknowledged_items;
@@ -38,6 +35,15 @@ absl::StatusOr<size_t> InsertFence::Begin(const InsertId& id, size_t items) {
     return items;
   }
   return id.sequence == writer.partial_sequence ? std::min<size_t>(writer.partial, items) : 0;
+}
+
+void InsertFence::ForgetOldest() {
+  // An eighth at a time, since it takes a while to find them.
+  std::vector<uint64_t> used;
+  for (const auto& [name, writer] : writers_) used.push_back(writer.used);
+  const auto limit = used.begin() + static_cast<ptrdiff_t>(used.size() / 8);
+  std::nth_element(used.begin(), limit, used.end());
+  std::erase_if(writers_, [last = *limit](const auto& entry) { return entry.second.used <= last; });
 }
 
 void InsertFence::Progress(const InsertId& id, size_t inserted, size_t items) {
@@ -77,7 +83,8 @@ void InsertFence::Restore(const google::protobuf::RepeatedPtrField<v1::ReplayWri
                                 .sequence = fence.sequence(),
                                 .partial_sequence = fence.partial_sequence(),
                                 .partial = fence.partial(),
-                                .items = fence.items()};
+                                .items = fence.items(),
+                                 .used = ++requests_};
   }
   lost_items_ = lost_items;
 }

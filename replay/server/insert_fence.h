@@ -36,7 +36,9 @@ class InsertFence {
   // Returns how many of the request's `items` are in the table already: none if it is new, all if it is a
   // repetition. Counts the items that the writer knows to be in the table and that the table does not know:
   // they were lost with an earlier server. FailedPrecondition: the incarnation is older than the newest one
-  // of this writer. InvalidArgument: sequence 0. ResourceExhausted: kMaxWriters writers.
+  // of this writer. InvalidArgument: sequence 0. Of more than kMaxWriters writers, those that have
+  // not inserted for the longest time are forgotten: a repetition of their last request would be inserted
+  // again.
   absl::StatusOr<size_t> Begin(const InsertId& id, size_t items);
   // Records that the first `inserted` of the request's `items` are in the table.
   void Progress(const InsertId& id, size_t inserted, size_t items);
@@ -56,10 +58,14 @@ class InsertFence {
     uint64_t partial_sequence = 0;  // a later one, of which the first `partial` items are taken; 0: none
     uint64_t partial = 0;
     uint64_t items = 0;  // of this incarnation that were taken or lost
+    uint64_t used = 0;   // the number of the last request of all writers that is of this one
   };
 
   mutable absl::Mutex mutex_;
   std::map<std::string, Writer> writers_ ABSL_GUARDED_BY(mutex_);
+  void ForgetOldest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  uint64_t requests_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t lost_items_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t repeated_ ABSL_GUARDED_BY(mutex_) = 0;
 };

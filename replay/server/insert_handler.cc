@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "replay/server/insert_handler.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "replay/wire/messages.h"
@@ -11,6 +14,9 @@ namespace {
 
 constexpr size_t kMaxWriterName = 256;
 constexpr size_t kMaxLayoutsOfWriter = 64;
+constexpr int kMaxParts = 65536;
+constexpr int64_t kMaxSlices = int64_t{1} << 20;
+constexpr size_t kKeptWaiting = 256;
 constexpr absl::Duration kSweepEvery = absl::Minutes(1);
 constexpr absl::Duration kKeepIdle = absl::Minutes(10);
 
@@ -26,13 +32,29 @@ bool HasColumns(const ItemLayout& layout,
   return true;
 }
 
+// InvalidArgument: the request has so many parts that handling it would take far more memory than its bytes.
+absl::Status CheckCounts(const v1::ReplayInsertRequest& request) {
+  int64_t slices = 0;
+  for (const v1::ReplayItem& item : request.items())
+    slices += item.slices_size() / 3 + item.slices_end_size();
+  if (request.items_size() <= kMaxParts && request.chunks_size() <= kMaxParts &&
+      request.chunk_keys_size() <= kMaxParts && slices <= kMaxSlices) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "a request has ", request.items_size(), " items, ", request.chunks_size(), " chunks, ",
+      request.chunk_keys_size(), " chunk keys and ", slices, " slices; of each of the first three ",
+      kMaxParts, " are possible, and ", kMaxSlices, " slices: send several requests"));
+}
+
 }  // namespace
 
 std::shared_ptr<InsertHandler::Writer> InsertHandler::FindWriter(const std::string& name) {
   if (name.empty()) return std::make_shared<Writer>();
   const absl::Time now = options_.clock->Now();
+  std::vector<Writer::Chunks> dropped;  // freed without the lock
   absl::MutexLock lock(&mutex_);
-  if (now - last_sweep_ > kSweepEvery) DropIdleChunks(now);
+  if (now - last_sweep_ > kSweepEvery) DropIdleChunks(now, &dropped);
   if (writers_.size() >= InsertFence::kMaxWriters) {
     std::erase_if(writers_, [](const auto& entry) { return entry.second.use_count() == 1; });
   }
@@ -41,12 +63,12 @@ std::shared_ptr<InsertHandler::Writer> InsertHandler::FindWriter(const std::stri
   return writer;
 }
 
-void InsertHandler::DropIdleChunks(absl::Time now) {
+void InsertHandler::DropIdleChunks(absl::Time now, std::vector<Writer::Chunks>* dropped) {
   last_sweep_ = now;
   for (const auto& [name, writer] : writers_) {
+    if (writer.use_count() > 1) continue;  // a call uses it, and may hold its mutex for long
     absl::MutexLock lock(&writer->mutex);
-    // Calls hold references of their own.
-    if (writer.use_count() == 1 && now - writer->last_request > kKeepIdle) writer->chunks.clear();
+    if (now - writer->last_request > kKeepIdle) dropped->push_back(std::exchange(writer->chunks, {}));
   }
 }
 
@@ -62,17 +84,24 @@ void InsertHandler::Handle(std::shared_ptr<rpc::ServerCall> call) {
   absl::StatusOr<std::shared_ptr<ServedTable>> served = tables_.Find(request.table());
   if (!served.ok()) return call->Finish(served.status());
   absl::StatusOr<std::vector<NewItem>> items;
+  const std::shared_ptr<Writer> writer = FindWriter(request.writer());
+  std::vector<Waiting> replaced;
   {
-    const std::shared_ptr<Writer> writer = FindWriter(request.writer());
     absl::MutexLock lock(&writer->mutex);
     writer->last_request = options_.clock->Now();
+    if (request.incarnation() > writer->incarnation) replaced = std::exchange(writer->waiting, {});
     items = Parse(request, payload, writer.get());
+  }
+  for (const Waiting& old : replaced) {
+    old.table->Cancel(old.call, absl::FailedPreconditionError(absl::StrCat(
+                                    options_.server, ", table '", old.table->name(), "': a newer writer '",
+                                    request.writer(), "' has replaced this one")));
   }
   if (!items.ok()) {
     return call->Finish(Annotate(items.status(), absl::StrCat(options_.server, ", table '", request.table(),
                                                               "', writer '", request.writer(), "'")));
   }
-  Start(call, request, *std::move(items), *served);
+  Start(call, request, *std::move(items), *served, writer.get());
 }
 
 absl::StatusOr<std::vector<NewItem>> InsertHandler::Parse(const v1::ReplayInsertRequest& request,
@@ -86,7 +115,12 @@ absl::StatusOr<std::vector<NewItem>> InsertHandler::Parse(const v1::ReplayInsert
     writer->incarnation = request.incarnation();
     writer->chunks.clear();
   }
+  TANDEM_RETURN_IF_ERROR(CheckCounts(request));
   TANDEM_RETURN_IF_ERROR(TakeSignature(request, writer));
+  // Chunks that neither this request nor a later one refers to, before new ones need their memory.
+  uint64_t needed = request.release_below();
+  for (const uint64_t key : request.chunk_keys()) needed = std::min(needed, key);
+  writer->chunks.erase(writer->chunks.begin(), writer->chunks.lower_bound(needed));
   TANDEM_RETURN_IF_ERROR(TakeChunks(request, payload, writer));
   TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const ItemLayout> layout, Layout(request, writer));
   std::vector<const std::shared_ptr<const Chunk>*> chunks;
@@ -147,7 +181,7 @@ absl::Status InsertHandler::TakeChunks(const v1::ReplayInsertRequest& request, c
       reader.Skip(bytes);
       continue;
     }
-    if (options_.max_memory_bytes > 0 && memory_.bytes() + bytes > options_.max_memory_bytes) {
+    if (options_.max_memory_bytes > 0 && memory_.bytes() + MemoryMeter::Cost(bytes) > options_.max_memory_bytes) {
       return absl::ResourceExhaustedError(absl::StrCat(
           "chunks hold ", memory_.bytes(), " bytes and may hold ", options_.max_memory_bytes,
           ": give the tables smaller max_items or max_bytes, or the server more memory (--max-memory)"));
@@ -181,7 +215,7 @@ absl::StatusOr<std::shared_ptr<const ItemLayout>> InsertHandler::Layout(
 
 void InsertHandler::Start(const std::shared_ptr<rpc::ServerCall>& call,
                           const v1::ReplayInsertRequest& request, std::vector<NewItem> items,
-                          const std::shared_ptr<ServedTable>& served) {
+                          const std::shared_ptr<ServedTable>& served, Writer* writer) {
   Table::InsertHooks hooks;
   if (!request.writer().empty()) {
     const auto id =
@@ -195,7 +229,7 @@ void InsertHandler::Start(const std::shared_ptr<rpc::ServerCall>& call,
   }
   const std::shared_ptr<ParkedCalls::Entry> entry = parked_.NewEntry();
   const std::string& client = call->caller().member.empty() ? request.writer() : call->caller().member;
-  const const uint64_t waiting = served->table->StartInsert(
+  const uint64_t waiting = served->table->StartInsert(
       std::move(items), client, std::move(hooks),
       [call, entry, incarnation = options_.incarnation](absl::Status status, size_t) {
         entry->Over();
@@ -207,6 +241,12 @@ void InsertHandler::Start(const std::shared_ptr<rpc::ServerCall>& call,
   if (waiting == 0) return;
   const std::shared_ptr<Table> table = served->table;
   if (request.no_wait()) return table->Expire(waiting);
+  if (!request.writer().empty()) {
+    absl::MutexLock lock(&writer->mutex);
+    // A call that is over may stay in the list; to cancel it has no effect.
+    if (writer->waiting.size() >= kKeptWaiting) writer->waiting.erase(writer->waiting.begin());
+    writer->waiting.push_back({.table = table, .call = waiting});
+  }
   if (!parked_.Park(entry, *call, call->request().size(), [table, waiting] { table->Expire(waiting); })) {
     return table->Cancel(
         waiting,

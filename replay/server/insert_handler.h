@@ -45,18 +45,26 @@ class InsertHandler {
   void Handle(std::shared_ptr<rpc::ServerCall> call);
 
  private:
+  // An insert that waits in a table.
+  struct Waiting {
+    std::shared_ptr<Table> table;
+    uint64_t call = 0;
+  };
   struct Writer {
+    using Chunks = std::map<uint64_t, std::shared_ptr<const Chunk>>;
     absl::Mutex mutex;
     uint64_t incarnation ABSL_GUARDED_BY(mutex) = 0;
     std::shared_ptr<const Signature> signature ABSL_GUARDED_BY(mutex);
     std::vector<std::shared_ptr<const ItemLayout>> layouts ABSL_GUARDED_BY(mutex);
-    std::map<uint64_t, std::shared_ptr<const Chunk>> chunks ABSL_GUARDED_BY(mutex);
+    Chunks chunks ABSL_GUARDED_BY(mutex);
+    std::vector<Waiting> waiting ABSL_GUARDED_BY(mutex);  // of this incarnation
     absl::Time last_request ABSL_GUARDED_BY(mutex);
   };
 
   std::shared_ptr<Writer> FindWriter(const std::string& name);
-  // Drops the chunks of writers that have sent nothing for a while; they send them again.
-  void DropIdleChunks(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Moves the chunks of writers that have sent nothing for a while to `dropped`; they send them again.
+  void DropIdleChunks(absl::Time now, std::vector<Writer::Chunks>* dropped)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<std::vector<NewItem>> Parse(const v1::ReplayInsertRequest& request, const Bytes& payload,
                                              Writer* writer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer->mutex);
   absl::Status TakeSignature(const v1::ReplayInsertRequest& request, Writer* writer)
@@ -67,7 +75,7 @@ class InsertHandler {
                                                            Writer* writer)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer->mutex);
   void Start(const std::shared_ptr<rpc::ServerCall>& call, const v1::ReplayInsertRequest& request,
-             std::vector<NewItem> items, const std::shared_ptr<ServedTable>& served);
+             std::vector<NewItem> items, const std::shared_ptr<ServedTable>& served, Writer* writer);
 
   const Options options_;
   ServedTables& tables_;

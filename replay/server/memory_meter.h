@@ -10,22 +10,26 @@
 
 namespace tandem::replay {
 
-// Counts the bytes of a server's chunks while anything refers to them: items, writers, waiting calls,
+// Counts the memory of a server's chunks while anything refers to them: items, writers, waiting calls,
 // answers. Thread-safe. Chunks may outlive the meter.
 class MemoryMeter {
  public:
   // Returns a chunk that is counted until its last reference is dropped.
   std::shared_ptr<const Chunk> Count(std::unique_ptr<const Chunk> chunk) {
-    const uint64_t bytes = chunk->bytes();
+    const uint64_t bytes = Cost(chunk->bytes());
     *bytes_ += bytes;
     return std::shared_ptr<const Chunk>(chunk.release(), [total = bytes_, bytes](const Chunk* dropped) {
       delete dropped;
       *total -= bytes;
     });
   }
+  // Returns what is counted for a chunk with values of `bytes` bytes.
+  static uint64_t Cost(uint64_t bytes) { return bytes + kOverhead; }
   uint64_t bytes() const { return *bytes_; }
 
  private:
+  // What a chunk takes besides its values: the object, its allocations, and its place in the writer's map.
+  static constexpr uint64_t kOverhead = sizeof(Chunk) + 112;
   std::shared_ptr<std::atomic<uint64_t>> bytes_ = std::make_shared<std::atomic<uint64_t>>(0);
 };
 

@@ -15,6 +15,7 @@ std::shared_ptr<ParkedCalls::Entry> ParkedCalls::NewEntry() {
 
 bool ParkedCalls::Park(const std::shared_ptr<Entry>& entry, const rpc::ServerCall& call, uint64_t bytes,
                        std::function<void()> expire) {
+  if (entry->parked.exchange(true)) return true;
   if (bytes_.fetch_add(bytes) + bytes > max_bytes_) {
     bytes_ -= bytes;
     return false;

@@ -29,6 +29,7 @@ class ParkedCalls {
     ParkedCalls* owner = nullptr;
     uint64_t timer = 0;
     uint64_t bytes = 0;
+    std::atomic<bool> parked{false};
     std::atomic<bool> over{false};
     std::atomic<bool> counted{false};
   };
@@ -40,7 +41,8 @@ class ParkedCalls {
   std::shared_ptr<Entry> NewEntry();
   // Counts a call, whose request holds `bytes`, until Entry::Over, and runs `expire` a moment before its
   // caller gives up, so that the caller still gets the error that says why. Returns false, and does nothing,
-  // if the waiting calls would hold more than max_bytes. `expire` must not block.
+  // if the waiting calls would hold more than max_bytes. `expire` must not block. No effect if the entry
+  // has been parked before.
   bool Park(const std::shared_ptr<Entry>& entry, const rpc::ServerCall& call, uint64_t bytes,
             std::function<void()> expire);
   void Stop() { timers_.Stop(); }

@@ -169,7 +169,8 @@ absl::StatusOr<v1::ReplaySaveCheckpointResponse> ReplayServerImpl::SaveCheckpoin
 void ReplayServerImpl::Stop() {
   background_.Stop();
   ticks_.Stop();
-  tables_.Stop();
+  // Unavailable: clients repeat their calls, at a server that starts in place of this one.
+  tables_.Stop(absl::UnavailableError(absl::StrCat(options_.name, " stops")));
   parked_.Stop();
 }
 

@@ -51,7 +51,9 @@ class ReplayServer {
   virtual v1::ListReplayTablesResponse State() const = 0;
   // Creates a table, as the method does.
   virtual absl::Status CreateTable(const v1::ReplayTableOptions& options) = 0;
-  // Ends all calls that wait with Cancelled, and the writing of checkpoints. Idempotent.
+  // Ends all calls that wait, and refuses later inserts and samples, with Unavailable, which clients repeat.
+  // Ends the regular checkpoints; SaveCheckpoint can still be called, and then saves all that was
+  // acknowledged. Idempotent.
   virtual void Stop() = 0;
 };
 

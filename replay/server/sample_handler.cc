@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "replay/server/sample_handler.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "replay/table/batch.h"
@@ -11,6 +14,8 @@ namespace tandem::replay {
 namespace {
 
 constexpr size_t kMaxSamplerName = 256;
+constexpr absl::Duration kSweepEvery = absl::Minutes(1);
+constexpr absl::Duration kKeepIdle = absl::Minutes(10);
 
 // Returns the bytes of the values of all items.
 uint64_t ValueBytes(const Sample& sample) {
@@ -27,7 +32,10 @@ uint64_t ValueBytes(const Sample& sample) {
 
 std::shared_ptr<SampleHandler::Sampler> SampleHandler::FindSampler(const std::string& name) {
   if (name.empty()) return std::make_shared<Sampler>();
+  const absl::Time now = options_.clock->Now();
+  std::vector<std::shared_ptr<Sampler>> dropped;  // freed without the lock
   absl::MutexLock lock(&mutex_);
+  if (now - last_sweep_ > kSweepEvery) DropIdle(now, &dropped);
   const auto found = samplers_.find(name);
   if (found != samplers_.end()) return found->second;
   if (samplers_.size() >= kMaxSamplers) {
@@ -45,8 +53,22 @@ std::shared_ptr<SampleHandler::Sampler> SampleHandler::FindSampler(const std::st
   return samplers_.emplace(name, std::make_shared<Sampler>()).first->second;
 }
 
+void SampleHandler::DropIdle(absl::Time now, std::vector<std::shared_ptr<Sampler>>* dropped) {
+  last_sweep_ = now;
+  for (auto it = samplers_.begin(); it != samplers_.end();) {
+    bool idle = it->second.use_count() == 1;  // calls hold references of their own
+    if (idle) {
+      absl::MutexLock lock(&it->second->mutex);
+      idle = now - it->second->last_request > kKeepIdle;
+    }
+    if (idle) dropped->push_back(std::move(it->second));
+    it = idle ? samplers_.erase(it) : std::next(it);
+  }
+}
+
 absl::StatusOr<std::shared_ptr<SampleHandler::Answer>> SampleHandler::FindAnswer(
-    const v1::ReplaySampleRequest& request, Sampler* sampler, bool* created) {
+    const v1::ReplaySampleRequest& request, const std::shared_ptr<Table>& table, Sampler* sampler,
+    bool* created, std::vector<std::shared_ptr<Answer>>* replaced) {
   if (request.incarnation() < sampler->incarnation) {
     return absl::FailedPreconditionError(absl::StrCat("sampler '", request.sampler(), "' of incarnation ",
                                                       request.incarnation(), " has been replaced by one of ",
@@ -55,6 +77,12 @@ absl::StatusOr<std::shared_ptr<SampleHandler::Answer>> SampleHandler::FindAnswer
   }
   if (request.incarnation() > sampler->incarnation) {
     sampler->incarnation = request.incarnation();
+    sampler->acknowledged = 0;
+    for (const auto& [sequence, answer] : sampler->answers) {
+      if (answer->sample != nullptr) continue;
+      answer->replaced = true;
+      if (answer->waiting != 0) replaced->push_back(answer);
+    }
     sampler->answers.clear();
   }
   std::map<uint64_t, std::shared_ptr<Answer>>& answers = sampler->answers;
@@ -64,13 +92,37 @@ absl::StatusOr<std::shared_ptr<SampleHandler::Answer>> SampleHandler::FindAnswer
           "sampler '", request.sampler(), "': sequence ", request.sequence(), " and acknowledged ",
           request.acknowledged(), "; sequences count from 1 and exceed what is acknowledged"));
     }
-    answers.erase(answers.begin(), answers.upper_bound(request.acknowledged()));
+    sampler->acknowledged = std::max(sampler->acknowledged, request.acknowledged());
+    answers.erase(answers.begin(), answers.upper_bound(sampler->acknowledged));
+    if (request.sequence() <= sampler->acknowledged) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("sampler '", request.sampler(), "': the answer of sequence ", request.sequence(),
+                       " has been acknowledged; all up to ", sampler->acknowledged, " have"));
+    }
   }
   std::shared_ptr<Answer>& answer = answers[request.sequence()];
   *created = answer == nullptr;
-  if (*created) answer = std::make_shared<Answer>();
+  if (*created) {
+    answer = std::make_shared<Answer>();
+    answer->table = table;
+    answer->size = {.batch = request.batch(), .min_batch = request.min_batch()};
+  } else if (answer->table != table || answer->size.batch != request.batch() ||
+             answer->size.min_batch != request.min_batch()) {
+    return absl::InvalidArgumentError(absl::StrCat("sampler '", request.sampler(), "', sequence ",
+                                                   request.sequence(), ": ", request.batch(), " items of '",
+                                                   request.table(), "'; before, this sequence asked for ",
+                                                   answer->size.batch, " of '", answer->table->name(), "'"));
+  }
   const std::shared_ptr<Answer> result = answer;
-  while (answers.size() > kKeptAnswers) answers.erase(answers.begin());
+  // The oldest answers leave, but none that is still to come.
+  for (auto it = answers.begin(); answers.size() > kKeptAnswers && it != answers.end();) {
+    it = it->second->sample == nullptr ? std::next(it) : answers.erase(it);
+  }
+  if (answers.size() > kKeptAnswers && *created) {
+    answers.erase(request.sequence());
+    return absl::ResourceExhaustedError(absl::StrCat("sampler '", request.sampler(), "': ", kKeptAnswers,
+                                                     " requests wait, and more are not possible"));
+  }
   return result;
 }
 
@@ -90,11 +142,13 @@ void SampleHandler::Handle(std::shared_ptr<rpc::ServerCall> call) {
   std::shared_ptr<Answer> answer;
   std::shared_ptr<rpc::ServerCall> replaced;
   std::shared_ptr<const Sample> ready;
+  std::vector<std::shared_ptr<Answer>> replaced_answers;
   bool created = false;
   {
     absl::MutexLock lock(&sampler->mutex);
     sampler->last_request = options_.clock->Now();
-    absl::StatusOr<std::shared_ptr<Answer>> found = FindAnswer(request, sampler.get(), &created);
+    absl::StatusOr<std::shared_ptr<Answer>> found =
+        FindAnswer(request, (*served)->table, sampler.get(), &created, &replaced_answers);
     if (!found.ok()) {
       status = found.status();
     } else if (answer = *std::move(found); answer->sample != nullptr) {
@@ -103,9 +157,9 @@ void SampleHandler::Handle(std::shared_ptr<rpc::ServerCall> call) {
       replaced = std::exchange(answer->call, call);
       if (answer->parked != nullptr) answer->parked->Over();
       answer->parked = parked_.NewEntry();
-      answer->table = (*served)->table;
     }
   }
+  for (const std::shared_ptr<Answer>& old : replaced_answers) CancelReplaced(*old);
   if (!status.ok()) return call->Finish(std::move(status));
   if (ready != nullptr) return Respond(*ready, request.table(), call.get());
   if (replaced != nullptr)
@@ -120,16 +174,25 @@ void SampleHandler::Handle(std::shared_ptr<rpc::ServerCall> call) {
 void SampleHandler::Start(const v1::ReplaySampleRequest& request, const std::shared_ptr<Sampler>& sampler,
                           const std::shared_ptr<Answer>& answer, const std::string& client) {
   const uint64_t waiting = answer->table->StartSample(
-      {.batch = request.batch(), .min_batch = request.min_batch()}, client,
+      answer->size, client,
       [this, sampler, sequence = request.sequence(), answer](absl::StatusOr<Sample> sample) {
         Done(sampler, sequence, answer, std::move(sample));
       });
   if (waiting == 0) return;
+  bool replaced = false;
   {
     absl::MutexLock lock(&sampler->mutex);
     answer->waiting = waiting;
+    replaced = answer->replaced;
   }
+  if (replaced) return CancelReplaced(*answer);
   Park(sampler, answer, request.no_wait());
+}
+
+void SampleHandler::CancelReplaced(const Answer& answer) {
+  answer.table->Cancel(answer.waiting, absl::FailedPreconditionError(absl::StrCat(
+                                           options_.server, ", table '", answer.table->name(),
+                                           "': a newer sampler of the same name has replaced this one")));
 }
 
 void SampleHandler::Park(const std::shared_ptr<Sampler>& sampler, const std::shared_ptr<Answer>& answer,
@@ -139,11 +202,14 @@ void SampleHandler::Park(const std::shared_ptr<Sampler>& sampler, const std::sha
   uint64_t waiting = 0;
   {
     absl::MutexLock lock(&sampler->mutex);
+    // Either the call that started the sample parks the newest call, or, once that has seen `waiting`, each
+    // call parks itself; an entry that two threads park is counted once.
     call = answer->call;
     parked = answer->parked;
     waiting = answer->waiting;
+    if (call == nullptr || waiting == 0 || parked == answer->parking) return;
+    answer->parking = parked;
   }
-  if (call == nullptr || waiting == 0) return;  // it has been answered; or the call that starts it parks it
   const std::shared_ptr<Table> table = answer->table;
   if (no_wait) return table->Expire(waiting);
   if (!parked_.Park(parked, *call, call->request().size(), [table, waiting] { table->Expire(waiting); })) {
@@ -155,12 +221,13 @@ void SampleHandler::Park(const std::shared_ptr<Sampler>& sampler, const std::sha
   std::weak_ptr<Answer> weak = answer;
   const rpc::ServerCall* const asking = call.get();
   call->OnCancel([table, waiting, weak, sampler, asking] {
-    if (const std::shared_ptr<Answer> waiting = weak.lock()) {
+    if (const std::shared_ptr<Answer> answer = weak.lock()) {
       {
         absl::MutexLock lock(&sampler->mutex);
-        if (waiting->call.get() != asking) return;  // a repetition waits in its place
+        if (answer->call.get() != asking) return;  // a repetition waits in its place
       }
-      table->Cancel(waiting, absl::CancelledError("the client is gone"));
+      // Unavailable: a repetition that comes just now ends with this status, and is made again.
+      table->Cancel(waiting, absl::UnavailableError("the connection of the call has ended"));
     }
   });
 }

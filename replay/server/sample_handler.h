@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -42,28 +43,40 @@ class SampleHandler {
  private:
   // The request of one sequence, and its sample once it has been drawn.
   struct Answer {
-    std::shared_ptr<rpc::ServerCall> call;  // the newest one that asks; nullptr: it has been answered
-    std::shared_ptr<ParkedCalls::Entry> parked;
+    std::shared_ptr<rpc::ServerCall> call;        // the newest one that asks; nullptr: it has been answered
+    std::shared_ptr<ParkedCalls::Entry> parked;   // of `call`
+    std::shared_ptr<ParkedCalls::Entry> parking;  // the last one that was parked
     std::shared_ptr<Table> table;
-    uint64_t waiting = 0;  // the number of the table's call
+    SampleSize size;
+    uint64_t waiting = 0;   // the number of the table's call; 0: not known yet
+    bool replaced = false;  // a newer incarnation of the sampler has come
     std::shared_ptr<const Sample> sample;
   };
   struct Sampler {
     absl::Mutex mutex;
     uint64_t incarnation ABSL_GUARDED_BY(mutex) = 0;
+    uint64_t acknowledged ABSL_GUARDED_BY(mutex) = 0;
     std::map<uint64_t, std::shared_ptr<Answer>> answers ABSL_GUARDED_BY(mutex);  // by sequence
     absl::Time last_request ABSL_GUARDED_BY(mutex);
   };
 
   std::shared_ptr<Sampler> FindSampler(const std::string& name);
-  // Returns the answer of this sequence, or makes one and sets `*created`.
-  absl::StatusOr<std::shared_ptr<Answer>> FindAnswer(const v1::ReplaySampleRequest& request, Sampler* sampler,
-                                                     bool* created)
+  // Moves the samplers that have asked for nothing for a while to `dropped`, with their answers.
+  void DropIdle(absl::Time now, std::vector<std::shared_ptr<Sampler>>* dropped)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns the answer of this sequence, or makes one and sets `*created`. Adds the answers of an earlier
+  // incarnation that wait in their tables to `replaced`.
+  absl::StatusOr<std::shared_ptr<Answer>> FindAnswer(const v1::ReplaySampleRequest& request,
+                                                     const std::shared_ptr<Table>& table, Sampler* sampler,
+                                                     bool* created,
+                                                     std::vector<std::shared_ptr<Answer>>* replaced)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(sampler->mutex);
   void Start(const v1::ReplaySampleRequest& request, const std::shared_ptr<Sampler>& sampler,
              const std::shared_ptr<Answer>& answer, const std::string& client);
   void Done(const std::shared_ptr<Sampler>& sampler, uint64_t sequence, const std::shared_ptr<Answer>& answer,
             absl::StatusOr<Sample> sample);
+  // Ends the wait of an answer whose sampler has been replaced.
+  void CancelReplaced(const Answer& answer);
   // Lets the answer's call wait until its deadline.
   void Park(const std::shared_ptr<Sampler>& sampler, const std::shared_ptr<Answer>& answer, bool no_wait);
   void Respond(const Sample& sample, const std::string& table, rpc::ServerCall* call);
@@ -74,6 +87,7 @@ class SampleHandler {
   BufferPool buffers_;
   absl::Mutex mutex_;
   std::map<std::string, std::shared_ptr<Sampler>> samplers_ ABSL_GUARDED_BY(mutex_);
+  absl::Time last_sweep_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
 };
 
 }  // namespace tandem::replay

@@ -64,8 +64,8 @@ class Pace {
   std::vector<Ticket> Granted(const AdmitRequest& request) const;
   // Grants tickets. Requires MayAdmit.
   std::vector<Ticket> Admit(const AdmitRequest& request, absl::Time now);
-  // Ends the tickets of earlier incarnations of the actor. FailedPrecondition: a later one has asked. Aborted:
-  // the actor has got tickets for a later request, so nobody waits for this one.
+  // Ends the tickets of earlier incarnations of the actor. FailedPrecondition: a later one has asked.
+  // Aborted: the actor has got tickets for a later request, so nobody waits for this one.
   absl::Status Replace(const AdmitRequest& request);
   // Renews leases. Returns how many of the tickets are still in use.
   size_t Renew(absl::Span<const uint64_t> tickets, absl::Time now);

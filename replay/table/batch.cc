@@ -88,7 +88,7 @@ Batch GatherBatch(const Sample& sample, absl::FunctionRef<std::shared_ptr<char>(
 }
 
 void PadColumn(BatchColumn* column) {
-  if (column->lengths.empty()) return;
+  if (column->lengths.empty() || column->steps != 0) return;  // padded already
   const uint32_t steps = *std::max_element(column->lengths.begin(), column->lengths.end());
   const size_t step_bytes = column->bytes / column->total_steps;
   const size_t bytes = column->lengths.size() * steps * step_bytes;

@@ -47,8 +47,8 @@ struct Batch {
   std::vector<uint32_t> times_sampled;
   std::vector<int64_t> min_versions, max_versions;  // policy versions of the item's steps
   std::vector<BatchColumn> columns;
-  uint64_t table_items = 0;  // of the table when the sample was drawn
-  double mass = 0;           // Selector::mass at that time
+  uint64_t table_items = 0;  // of the table before the first draw
+  double mass = 0;           // Selector::mass then
   // The committed version of the policy when the sample was drawn; nullopt: none had been committed.
   std::optional<int64_t> committed_version;
 
@@ -68,7 +68,8 @@ Batch GatherBatch(
     });
 
 // Pads a column whose items differ in their number of steps with zero bytes, to the largest number. No effect
-// on other columns. BatchColumn::lengths keeps the numbers of steps.
+// on columns whose items have the same number of steps, or that are padded already. BatchColumn::lengths
+// keeps the numbers of steps.
 void PadColumn(BatchColumn* column);
 
 // How importance weights are scaled.

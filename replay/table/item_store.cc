@@ -17,6 +17,13 @@ uint64_t MakeKey(uint32_t slot, uint64_t serial) { return serial << 32 | slot; }
 // Entries of items that have left are dropped when there are this many more than items.
 constexpr size_t kSpareEntries = 1024;
 
+// Returns whether both have the same numbers, in any order.
+bool IsPermutation(std::vector<uint32_t> a, std::vector<uint32_t> b) {
+  std::sort(a.begin(), a.end());
+  std::sort(b.begin(), b.end());
+  return a == b;
+}
+
 // The stream of random numbers of a random remover, apart from that of the samples.
 constexpr uint64_t kRemovals = uint64_t{1} << 63;
 
@@ -71,14 +78,16 @@ uint32_t ItemStore::Insert(std::optional<double> priority, std::shared_ptr<const
   }
   max_priority_ = std::max(max_priority_, priority.value_or(0));
   ++serial_;
-  const uint64_t key = MakeKey(slot, serial_);
+  const double given = priority.value_or(max_priority_);
   Place(slot,
-        {.key = key,
-         .priority = priority.value_or(max_priority_),
+        {.key = MakeKey(slot, serial_),
+         .priority = given,
          .serial = serial_,
          .trajectory = std::move(trajectory),
          .ticket = ticket},
         now);
+  sampler_->Insert(slot, given);
+  remover_->Insert(slot, given);
   return slot;
 }
 
@@ -87,8 +96,6 @@ void ItemStore::Place(uint32_t slot, Item placed, absl::Time now) {
   for (const auto& chunk : item.trajectory->chunks) {
     if (chunks_[chunk.get()]++ == 0) bytes_ += chunk->bytes();
   }
-  sampler_->Insert(slot, item.priority);
-  remover_->Insert(slot, item.priority);
   unspent_ += options_.max_times_sampled - std::min(options_.max_times_sampled, item.times_sampled);
   ++size_;
   if (options_.ttl > absl::ZeroDuration()) {
@@ -136,11 +143,8 @@ void ItemStore::Remove(uint32_t slot, uint64_t* cause) {
     bytes_ -= chunk->bytes();
     chunks_.erase(found);
   }
-  if (item.times_sampled < options_.max_times_sampled) {
-    const uint64_t left = options_.max_times_sampled - item.times_sampled;
-    unspent_ -= left;
-    credits_ += left;
-  }
+  unspent_ -= options_.max_times_sampled - std::min(options_.max_times_sampled, item.times_sampled);
+  removed_ = true;
   if (item.ticket != 0) left_tickets_.push_back(item.ticket);
   garbage_.push_back(std::move(item.trajectory));
   item = Item();
@@ -198,7 +202,8 @@ void ItemStore::Clear() {
   chunks_.clear();
   sampler_->Clear();
   remover_->Clear();
-  size_ = bytes_ = unspent_ = credits_ = 0;
+  size_ = bytes_ = unspent_ = 0;
+  removed_ = false;
 }
 
 void ItemStore::SetBudgets(uint64_t max_items, uint64_t max_bytes) {
@@ -208,10 +213,24 @@ void ItemStore::SetBudgets(uint64_t max_items, uint64_t max_bytes) {
   while (max_bytes > 0 && bytes_ > max_bytes) Remove(Victim(), &removals_.by_max_bytes);
 }
 
+ItemStore::Order ItemStore::order() const {
+  return {.removal_draws = removal_draws_,
+          .free = free_,
+          .sampler = sampler_->Order(),
+          .remover = remover_->Order()};
+}
+
 void ItemStore::Restore(std::vector<Item> items, uint64_t serial, uint64_t draws, double max_priority,
-                        absl::Time now) {
+                        const Order& order, absl::Time now) {
+  std::vector<uint32_t> by_serial;
   uint32_t slots = 0;
-  for (const Item& item : items) slots = std::max(slots, SlotOf(item.key) + 1);
+  for (const Item& item : items) {
+    by_serial.push_back(SlotOf(item.key));
+    slots = std::max(slots, SlotOf(item.key) + 1);
+  }
+  for (const uint32_t slot : order.free) slots = std::max(slots, slot + 1);
+  if (slots > items.size() + order.free.size()) slots = 0;  // `order` has other slots than the free ones
+  for (const uint32_t slot : by_serial) slots = std::max(slots, slot + 1);
   items_.resize(slots);
   for (Item& item : items) {
     const uint32_t slot = SlotOf(item.key);
@@ -220,8 +239,16 @@ void ItemStore::Restore(std::vector<Item> items, uint64_t serial, uint64_t draws
   for (uint32_t slot = slots; slot-- > 0;) {
     if (items_[slot].serial == 0) free_.push_back(slot);
   }
+  if (IsPermutation(order.free, free_)) free_ = order.free;
+  const auto fill = [&](Selector* selector, const std::vector<uint32_t>& saved) {
+    const bool fits = IsPermutation(saved, by_serial);
+    for (const uint32_t slot : fits ? saved : by_serial) selector->Insert(slot, items_[slot].priority);
+  };
+  fill(sampler_.get(), order.sampler);
+  fill(remover_.get(), order.remover);
   serial_ = serial;
   draws_ = draws;
+  removal_draws_ = order.removal_draws;
   max_priority_ = max_priority;
 }
 

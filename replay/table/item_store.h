@@ -54,6 +54,13 @@ class ItemStore {
     uint64_t ticket = 0;  // with StalenessKind::kPace: what permitted the insertion; else 0
   };
 
+  // What later draws depend on besides the items and the number of draws.
+  struct Order {
+    uint64_t removal_draws = 0;
+    std::vector<uint32_t> free;  // the free slots, in the order in which they will be used, last first
+    std::vector<uint32_t> sampler, remover;  // Selector::Order
+  };
+
   // `options` must pass CheckTableOptions.
   explicit ItemStore(const TableOptions& options);
 
@@ -94,8 +101,8 @@ class ItemStore {
   const Removals& removals() const { return removals_; }
   // Returns the samples that the present items may still give; only meaningful with max_times_sampled.
   uint64_t unspent() const { return unspent_; }
-  // Returns the samples that removed items could still have given, and forgets them.
-  uint64_t TakeCredits() { return std::exchange(credits_, 0); }
+  // Returns whether items have been removed since the last call.
+  bool TakeRemoved() { return std::exchange(removed_, false); }
   // Returns the tickets of removed items, and forgets them.
   std::vector<uint64_t> TakeLeftTickets() { return std::exchange(left_tickets_, {}); }
   bool has_left_tickets() const { return !left_tickets_.empty(); }
@@ -107,12 +114,14 @@ class ItemStore {
   uint32_t slots() const { return static_cast<uint32_t>(items_.size()); }
 
   // Puts saved items back into their slots; the store must be empty. `items` must be ordered by serial, with
-  // distinct slots. Later items get serials above `serial`. The ages of items begin anew at `now`.
+  // distinct slots. Later items get serials above `serial`. The ages of items begin anew at `now`. Parts of
+  // `order` that do not fit the items are ignored: older checkpoints lack them.
   void Restore(std::vector<Item> items, uint64_t serial, uint64_t draws, double max_priority,
-               absl::Time now = absl::InfinitePast());
+               const Order& order, absl::Time now = absl::InfinitePast());
+  Order order() const;
 
  private:
-  // Moves an item into its free slot, with which items_ has been extended.
+  // Moves an item into its free slot, with which items_ has been extended, and not into the selectors.
   void Place(uint32_t slot, Item item, absl::Time now);
   void Remove(uint32_t slot, uint64_t* cause);
   // Returns the slot of the item that leaves next.
@@ -129,7 +138,8 @@ class ItemStore {
   std::vector<Item> items_;                             // by slot; serial 0: free
   std::vector<uint32_t> free_;                          // the free slots, last in, first out
   absl::flat_hash_map<const Chunk*, uint32_t> chunks_;  // the number of items that refer to each chunk
-  uint64_t size_ = 0, bytes_ = 0, serial_ = 0, draws_ = 0, unspent_ = 0, credits_ = 0, removal_draws_ = 0;
+  uint64_t size_ = 0, bytes_ = 0, serial_ = 0, draws_ = 0, unspent_ = 0, removal_draws_ = 0;
+  bool removed_ = false;
   double max_priority_ = 1;
   Removals removals_;
   std::vector<std::shared_ptr<const Trajectory>> garbage_;

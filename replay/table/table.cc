@@ -30,9 +30,9 @@ struct Waiter {
 // Blocks until the call `call` of `table` is over, and ends it at `deadline`.
 template <typename Result>
 Result Await(Waiter<Result>* waiter, Table* table, uint64_t call, Clock* clock, absl::Time deadline) {
-  while (true) {
+  for (absl::Time now; now = clock->Now(), now < deadline;) {
     const absl::Time tick =
-        table->tick_period() == absl::InfiniteDuration() ? deadline : clock->Now() + table->tick_period();
+        table->tick_period() == absl::InfiniteDuration() ? deadline : now + table->tick_period();
     {
       absl::MutexLock lock(&waiter->mutex);
       if (clock->AwaitUntil(&waiter->mutex, absl::Condition(&waiter->done), std::min(tick, deadline))) {
@@ -92,7 +92,7 @@ struct Table::Finished {
 
 absl::StatusOr<std::shared_ptr<Table>> Table::Create(const TableOptions& options, Clock* clock) {
   TANDEM_RETURN_IF_ERROR(CheckTableOptions(options));
-  std::shared_ptr<Table> table(new Table(options, clock));
+  std::shared_ptr<Table> table(new Table(options, options, clock));
   if (!options.columns.empty()) {
     TANDEM_ASSIGN_OR_RETURN(auto signature, Signature::Make(options.columns));
     absl::MutexLock lock(&table->mutex_);
@@ -101,8 +101,8 @@ absl::StatusOr<std::shared_ptr<Table>> Table::Create(const TableOptions& options
   return table;
 }
 
-Table::Table(const TableOptions& options, Clock* clock)
-    : name_(options.name),
+Table::Table(const TableOptions& options, const TableOptions& created, Clock* clock)
+    : created_(created),
       clock_(clock),
       tick_period_(TickPeriodOf(options)),
       options_(options),
@@ -140,7 +140,9 @@ absl::Status Table::CheckSize(const SampleSize& size) const {
                                                    size.min_batch, ": the batch must be in [1, ", kMaxBatch,
                                                    "] and at least min_batch"));
   }
-  uint64_t largest = LargestBatch(options_.limit);
+  RateLimit limit = options_.limit;
+  if (options_.max_times_sampled > 0) limit.min_diff = std::max(limit.min_diff, 0.0);  // see AfterRemovals
+  uint64_t largest = LargestBatch(limit);
   if (options_.max_times_sampled > 0) {
     largest = std::min(largest, options_.max_items * options_.max_times_sampled);
   }
@@ -170,7 +172,8 @@ absl::Status Table::CheckAdmit(const AdmitRequest& request) const {
 }
 
 void Table::AfterRemovals() {
-  limiter_.Credited(store_.TakeCredits());
+  // Samples that no item can give any more count as taken, or the table would wait for them for ever.
+  if (options_.max_times_sampled > 0 && store_.TakeRemoved()) limiter_.LimitTo(store_.unspent());
   if (pace_ == nullptr || !store_.has_left_tickets()) return;
   for (const uint64_t ticket : store_.TakeLeftTickets()) pace_->Left(ticket);
 }
@@ -227,16 +230,25 @@ bool Table::Run(WaitingInsert& insert) {
     if (last_inserter_ != insert.client) last_inserter_ = insert.client;
     if (insert.hooks.progress) insert.hooks.progress(insert.next);
   }
-  if (!left_out.ok()) insert.status.Update(Annotate(left_out, absl::StrCat("table '", name_, "'")));
+  if (!left_out.ok()) insert.status.Update(Annotate(left_out, absl::StrCat("table '", name(), "'")));
   return insert.next == insert.items.size() || !insert.status.ok();
 }
 
 bool Table::Run(WaitingAdmit& admit) {
-  std::vector<Ticket> granted = pace_->Granted(admit.request);
-  if (granted.empty()) {
-    if (!pace_->MayAdmit(admit.request.count)) return false;
-    granted = pace_->Admit(admit.request, clock_->Now());
+  if (AnswerGranted(admit)) return true;
+  if (!pace_->MayAdmit(admit.request.count)) return false;
+  admit.result = pace_->Admit(admit.request, clock_->Now());
+  return true;
+}
+
+bool Table::AnswerGranted(WaitingAdmit& admit) {
+  // Checked again when its turn comes: the actor may have asked for other tickets meanwhile.
+  if (absl::Status status = CheckAdmit(admit.request); !status.ok()) {
+    admit.result = Annotate(status, absl::StrCat("table '", name(), "'"));
+    return true;
   }
+  std::vector<Ticket> granted = pace_->Granted(admit.request);
+  if (granted.empty()) return false;
   admit.result = std::move(granted);
   return true;
 }
@@ -244,6 +256,8 @@ bool Table::Run(WaitingAdmit& admit) {
 SampledItem Table::DrawOne() {
   RemoveOld();  // with StalenessKind::kPace each sample may make others too old
   SampledItem item = pace_ == nullptr ? store_.Draw() : store_.DrawFrom(pace_->TakeNext());
+  limiter_.Sampled(1);
+  AfterRemovals();
   if (versions_.commits() > 0) {
     const int64_t lag = std::max<int64_t>(versions_.head().version - item.trajectory->min_version, 0);
     ++lags_.lags[std::min<size_t>(static_cast<size_t>(lag), StalenessInfo::kLags - 1)];
@@ -264,13 +278,11 @@ bool Table::Run(WaitingSample& sample) {
   const auto n = static_cast<size_t>(std::min<uint64_t>(sample.size.batch, available));
   sample.result = Sample();
   Sample& result = *sample.result;
-  result.items.reserve(n);
-  for (size_t i = 0; i < n; ++i) result.items.push_back(DrawOne());
-  AfterRemovals();
-  if (versions_.commits() > 0) result.committed_version = versions_.head().version;
   result.table_items = store_.size();
   result.mass = store_.mass();
-  limiter_.Sampled(n);
+  result.items.reserve(n);
+  for (size_t i = 0; i < n; ++i) result.items.push_back(DrawOne());
+  if (versions_.commits() > 0) result.committed_version = versions_.head().version;
   result.inserts = limiter_.inserts();
   result.samples = limiter_.samples();
   total_samples_ += n;
@@ -320,8 +332,8 @@ uint64_t Table::StartInsert(std::vector<NewItem> items, absl::string_view client
   {
     absl::MutexLock lock(&mutex_);
     RemoveOld();
-    insert->status = stopped_ ? absl::CancelledError("it has been stopped") : CheckItems(insert->items);
-    if (!insert->status.ok()) insert->status = Annotate(insert->status, absl::StrCat("table '", name_, "'"));
+    insert->status = stopped_.ok() ? CheckItems(insert->items) : stopped_;
+    if (!insert->status.ok()) insert->status = Annotate(insert->status, absl::StrCat("table '", name(), "'"));
     if (!insert->status.ok() || (inserts_.empty() && Run(*insert))) {
       finished.inserts.push_back(std::move(insert));
     } else {
@@ -345,8 +357,8 @@ uint64_t Table::StartSample(const SampleSize& size, absl::string_view client, Sa
   {
     absl::MutexLock lock(&mutex_);
     RemoveOld();
-    const absl::Status status = stopped_ ? absl::CancelledError("it has been stopped") : CheckSize(size);
-    if (!status.ok()) sample->result = Annotate(status, absl::StrCat("table '", name_, "'"));
+    const absl::Status status = stopped_.ok() ? CheckSize(size) : stopped_;
+    if (!status.ok()) sample->result = Annotate(status, absl::StrCat("table '", name(), "'"));
     if (!status.ok() || (samples_.empty() && Run(*sample))) {
       finished.samples.push_back(std::move(sample));
     } else {
@@ -369,9 +381,9 @@ uint64_t Table::StartAdmit(const AdmitRequest& request, AdmitDone done) {
   {
     absl::MutexLock lock(&mutex_);
     RemoveOld();
-    const absl::Status status = stopped_ ? absl::CancelledError("it has been stopped") : CheckAdmit(request);
-    if (!status.ok()) admit->result = Annotate(status, absl::StrCat("table '", name_, "'"));
-    if (!status.ok() || (admits_.empty() && Run(*admit))) {
+    if (!stopped_.ok()) admit->result = Annotate(stopped_, absl::StrCat("table '", name(), "'"));
+    // A repeated request does not wait behind others for the tickets that it has been granted.
+    if (!stopped_.ok() || AnswerGranted(*admit) || (admits_.empty() && Run(*admit))) {
       finished.admits.push_back(std::move(admit));
     } else {
       call = admit->call = next_call_++;
@@ -441,7 +453,7 @@ absl::Status Table::Commit(const CommittedVersion& version) {
     absl::MutexLock lock(&mutex_);
     uint64_t sampled = pace_ == nullptr ? total_samples_ : pace_->sampled();
     if (absl::Status status = versions_.Commit(version, &sampled); !status.ok()) {
-      return Annotate(status, absl::StrCat("table '", name_, "'"));
+      return Annotate(status, absl::StrCat("table '", name(), "'"));
     }
     if (pace_ != nullptr) pace_->set_sampled(sampled);
     store_.RemoveOlderVersions(version.version - options_.staleness.max_lag);
@@ -470,7 +482,7 @@ void Table::End(uint64_t call, const std::optional<absl::Status>& status) {
     const absl::Time now = clock_->Now();
     const auto reason = [&](const std::string& why, absl::string_view busy) {
       return status.value_or(absl::DeadlineExceededError(
-          why.empty() ? absl::StrCat("table '", name_, "' was busy with earlier ", busy) : why));
+          why.empty() ? absl::StrCat("table '", name(), "' was busy with earlier ", busy) : why));
     };
     if (auto insert = Take(&inserts_, call)) {
       insert->status = reason(WhyNoInsert(), "inserts");
@@ -497,12 +509,12 @@ absl::StatusOr<uint64_t> Table::UpdatePriorities(absl::Span<const uint64_t> keys
                                                  absl::Span<const double> priorities) {
   if (keys.size() != priorities.size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("table '", name_, "': ", keys.size(), " keys and ", priorities.size(), " priorities"));
+        absl::StrCat("table '", name(), "': ", keys.size(), " keys and ", priorities.size(), " priorities"));
   }
   absl::MutexLock lock(&mutex_);
   for (size_t i = 0; i < keys.size(); ++i) {
     if (absl::Status status = store_.CheckPriority(priorities[i]); !status.ok()) {
-      return Annotate(status, absl::StrCat("table '", name_, "', key ", keys[i]));
+      return Annotate(status, absl::StrCat("table '", name(), "', key ", keys[i]));
     }
   }
   const uint64_t changed = store_.Update(keys, priorities);
@@ -530,7 +542,7 @@ absl::Status Table::SetLimits(const RateLimit& limit, uint64_t max_items, uint64
         ++it;
         continue;
       }
-      (*it)->result = Annotate(status, absl::StrCat("table '", name_, "'"));
+      (*it)->result = Annotate(status, absl::StrCat("table '", name(), "'"));
       finished.samples.push_back(std::move(*it));
       it = samples_.erase(it);
     }
@@ -554,12 +566,12 @@ void Table::Reset() {
   finished.Run();
 }
 
-void Table::Stop() {
+void Table::Stop(absl::Status why) {
   Finished finished;
   {
     absl::MutexLock lock(&mutex_);
-    stopped_ = true;
-    const absl::Status status = absl::CancelledError(absl::StrCat("table '", name_, "' has been stopped"));
+    stopped_ = std::move(why);
+    const absl::Status status = Annotate(stopped_, absl::StrCat("table '", name(), "'"));
     for (auto& insert : inserts_) {
       insert->status = status;
       finished.inserts.push_back(std::move(insert));

@@ -45,8 +45,8 @@ struct NewItem {
 // A sample: the items that were drawn, in the order of the draws. With replacement: an item may occur twice.
 struct Sample {
   std::vector<SampledItem> items;
-  uint64_t table_items = 0;  // in the table after the draws
-  double mass = 0;           // Selector::mass after the draws
+  uint64_t table_items = 0;  // in the table before the first draw
+  double mass = 0;           // Selector::mass then
   // The committed version of the policy; nullopt: none has been committed. An item's lag is the difference
   // to its min_version.
   std::optional<int64_t> committed_version;
@@ -104,11 +104,14 @@ struct TableInfo {
 // The content of a table, for a checkpoint.
 struct TableSnapshot {
   TableOptions options;
+  TableOptions created;  // see Table::created_options
   std::vector<Column> columns;
   std::vector<ItemStore::Item> items;  // by serial
   uint64_t serial = 0, draws = 0;
   double max_priority = 1;
   uint64_t inserts = 0, samples = 0, credited = 0;
+  double limiter_offset = 0;
+  ItemStore::Order order;
   VersionClock::State versions;
   // With StalenessKind::kPace: the position of the next sample, the last ticket, and the number of commits
   // when the tickets of `items` were granted, by item.
@@ -142,7 +145,9 @@ class Table {
   static absl::StatusOr<std::shared_ptr<Table>> Restore(TableSnapshot snapshot, Clock* clock = Clock::Real());
   ~Table();
 
-  const std::string& name() const { return name_; }
+  const std::string& name() const { return created_.name; }
+  // Returns the options that the table was created with. SetLimits changes those in use (Info).
+  const TableOptions& created_options() const { return created_; }
 
   // Inserts items, each as soon as the limiter permits it, in order. Blocks until all are in the table or
   // `deadline` has passed. Sets `inserted`, if given, to the number of items that are in the table. `client`
@@ -152,7 +157,7 @@ class Table {
   //   other than the table's. Nothing has been inserted.
   // - ResourceExhausted: an item alone exceeds max_bytes. Nothing has been inserted.
   // - DeadlineExceeded: the message says why the table takes no inserts.
-  // - Cancelled: Stop was called.
+  // - Cancelled, or the status of Stop: it was called.
   //
   // With StalenessKind::kPace, inserts never wait, and an item whose ticket is missing (InvalidArgument), too
   // new for its steps (InvalidArgument) or not in use any more (NotFound) is left out; the others
@@ -226,8 +231,9 @@ class Table {
   // Returns the columns of items; nullptr before they are known.
   std::shared_ptr<const Signature> signature() const;
 
-  // Ends all waiting calls, and all later ones, with Cancelled. Idempotent.
-  void Stop();
+  // Ends all waiting calls, and all later ones, with Cancelled, or with `status`. The content stays, and can
+  // be saved. Idempotent.
+  void Stop(absl::Status status = absl::CancelledError("it has been stopped"));
 
  private:
   struct WaitingInsert {
@@ -259,7 +265,8 @@ class Table {
   // The work that is left until the lock is released: calls to finish, memory to free.
   struct Finished;
 
-  Table(const TableOptions& options, Clock* clock);
+  // `created`: see created_options.
+  Table(const TableOptions& options, const TableOptions& created, Clock* clock);
 
   absl::Status CheckItems(absl::Span<const NewItem> items) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckSize(const SampleSize& size) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -270,6 +277,8 @@ class Table {
   bool Run(WaitingSample& sample) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Grants the tickets if they may be. Returns true if the call is over.
   bool Run(WaitingAdmit& admit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Answers a request that is refused, or a repeated one. Returns true if the call is over.
+  bool AnswerGranted(WaitingAdmit& admit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Inserts one item that the limiter permits. An error says why it was left out.
   absl::Status InsertOne(NewItem item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   SampledItem DrawOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -286,7 +295,7 @@ class Table {
   StalenessInfo InfoOfStaleness() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t Available() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const std::string name_;
+  const TableOptions created_;
   Clock* const clock_;
   const absl::Duration tick_period_;
   mutable absl::Mutex mutex_;
@@ -301,7 +310,7 @@ class Table {
   std::deque<std::unique_ptr<WaitingInsert>> inserts_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::unique_ptr<WaitingSample>> samples_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::unique_ptr<WaitingAdmit>> admits_ ABSL_GUARDED_BY(mutex_);
-  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status stopped_ ABSL_GUARDED_BY(mutex_);  // not OK: Stop was called
   uint64_t next_call_ ABSL_GUARDED_BY(mutex_) = 1;
   // Counts over all resets.
   uint64_t total_inserts_ ABSL_GUARDED_BY(mutex_) = 0, total_samples_ ABSL_GUARDED_BY(mutex_) = 0;

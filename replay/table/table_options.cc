@@ -2,6 +2,7 @@
 #include "replay/table/table_options.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -57,6 +58,13 @@ absl::Status CheckRest(const TableOptions& options) {
   if (options.limit.min_size > options.max_items) {
     return absl::InvalidArgumentError(absl::StrCat("min_size is ", options.limit.min_size, " and max_items ",
                                                    options.max_items, ": the table could never be sampled"));
+  }
+  if (options.max_times_sampled > 0 && options.limit.samples_per_insert > options.max_times_sampled &&
+      !std::isinf(options.limit.max_diff)) {
+    return absl::InvalidArgumentError(absl::StrCat("samples_per_insert is ", options.limit.samples_per_insert,
+                                                   " and max_times_sampled ", options.max_times_sampled,
+                                                   ": items would leave before they have been sampled so "
+                                                   "often; raise max_times_sampled, or set it to 0"));
   }
   if (!(options.ttl >= absl::ZeroDuration() && options.ttl < absl::InfiniteDuration())) {
     return absl::InvalidArgumentError(

@@ -36,16 +36,17 @@ class TableRegistry {
   // `clock` must outlive this object and its tables.
   explicit TableRegistry(Clock* clock) : clock_(clock) {}
 
-  // Creates a table. OK if it exists with the same options, AlreadyExists if with others, ResourceExhausted
-  // if there are kMaxTables, InvalidArgument as of Table::Create.
+  // Creates a table. OK if it was created with the same options, AlreadyExists if with others,
+  // ResourceExhausted if there are kMaxTables, InvalidArgument as of Table::Create.
   absl::Status Create(const TableOptions& options) {
     auto entry = std::make_shared<Entry>();
     TANDEM_ASSIGN_OR_RETURN(entry->table, Table::Create(options, clock_));
     absl::MutexLock lock(&mutex_);
     if (const auto found = tables_.find(options.name); found != tables_.end()) {
-      if (found->second->table->Info().options == options) return absl::OkStatus();
+      if (found->second->table->created_options() == options) return absl::OkStatus();
       return absl::AlreadyExistsError(
-          absl::StrCat("table '", options.name, "' exists with other options; use its own, or another name"));
+          absl::StrCat("table '", options.name,
+                       "' exists and was created with other options; use these, or another name"));
     }
     if (tables_.size() >= kMaxTables) {
       return absl::ResourceExhaustedError(
@@ -78,9 +79,9 @@ class TableRegistry {
     for (const auto& [name, entry] : tables_) all.push_back(entry);
     return all;
   }
-  // Ends all waiting calls of all tables, and all later ones, with Cancelled.
-  void Stop() {
-    for (const std::shared_ptr<Entry>& entry : All()) entry->table->Stop();
+  // Ends all waiting calls of all tables, and all later ones, with `status`.
+  void Stop(const absl::Status& status) {
+    for (const std::shared_ptr<Entry>& entry : All()) entry->table->Stop(status);
   }
 
  private:

@@ -29,7 +29,8 @@ uint32_t LeastBatchOf(const SampleSize& size) { return size.min_batch == 0 ? siz
 absl::StatusOr<std::shared_ptr<Table>> Table::Restore(TableSnapshot snapshot, Clock* clock) {
   TableOptions options = snapshot.options;
   if (options.columns.empty()) options.columns = snapshot.columns;
-  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Table> table, Create(options, clock));
+  TANDEM_RETURN_IF_ERROR(CheckTableOptions(options));
+  std::shared_ptr<Table> table(new Table(options, snapshot.created, clock));
   const auto wrong = [&](absl::string_view what) {
     return absl::InvalidArgumentError(absl::StrCat("table '", options.name, "' of a checkpoint: ", what));
   };
@@ -37,6 +38,9 @@ absl::StatusOr<std::shared_ptr<Table>> Table::Restore(TableSnapshot snapshot, Cl
   absl::flat_hash_set<uint64_t> tickets;
   uint64_t serial = 0;
   absl::MutexLock lock(&table->mutex_);
+  if (!options.columns.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(table->signature_, Signature::Make(options.columns));
+  }
   table->options_.columns = snapshot.options.columns;
   for (const ItemStore::Item& item : snapshot.items) {
     if (item.trajectory == nullptr) return wrong("an item without content");
@@ -76,9 +80,9 @@ absl::StatusOr<std::shared_ptr<Table>> Table::Restore(TableSnapshot snapshot, Cl
   }
   TANDEM_RETURN_IF_ERROR(Annotate(table->store_.CheckPriority(snapshot.max_priority), "a checkpoint"));
   table->store_.Restore(std::move(snapshot.items), snapshot.serial, snapshot.draws, snapshot.max_priority,
-                        clock->Now());
+                         snapshot.order, clock->Now());
   table->store_.SetBudgets(options.max_items, options.max_bytes);
-  table->limiter_.Restore(snapshot.inserts, snapshot.samples, snapshot.credited);
+  table->limiter_.Restore(snapshot.inserts, snapshot.samples, snapshot.credited, snapshot.limiter_offset);
   table->AfterRemovals();
   table->total_inserts_ = snapshot.inserts;
   table->total_samples_ = snapshot.samples;
@@ -89,7 +93,7 @@ std::string Table::WhyNoInsert() const {
   if (pace_ != nullptr) return "";  // admitted items do not wait
   const std::string why = limiter_.WhyNoInsert(store_.size());
   if (why.empty()) return why;
-  return absl::StrCat("table '", name_, "' ", why,
+  return absl::StrCat("table '", name(), "' ", why,
                       Last(last_sampler_, "sampled", last_sample_, clock_->Now()));
 }
 
@@ -103,7 +107,7 @@ std::string Table::WhyNoSample(uint64_t batch) const {
   if (why.empty()) return why;
   const uint64_t removed = store_.removals().by_max_bytes;
   return absl::StrCat(
-      "table '", name_, "' ", why,
+      "table '", name(), "' ", why,
       store_.size() < options_.limit.min_size && removed > 0
           ? absl::StrCat("; ", removed, " items have left because of max_bytes ", options_.max_bytes)
           : "",
@@ -114,7 +118,7 @@ std::string Table::WhyNotAdmitted(uint32_t count) const {
   if (pace_ == nullptr) return "";
   const std::string why = pace_->WhyNotAdmitted(count, clock_->Now());
   return why.empty() ? why
-                     : absl::StrCat("table '", name_, "' ", why,
+                     : absl::StrCat("table '", name(), "' ", why,
                                     Last(last_sampler_, "sampled", last_sample_, clock_->Now()));
 }
 
@@ -183,6 +187,7 @@ TableSnapshot Table::Snapshot(absl::FunctionRef<void()> locked) const {
   {
     absl::MutexLock lock(&mutex_);
     snapshot.options = options_;
+    snapshot.created = created_;
     if (signature_ != nullptr) snapshot.columns = signature_->columns();
     snapshot.items.reserve(store_.size());
     for (uint32_t slot = 0; slot < store_.slots(); ++slot) {
@@ -194,6 +199,8 @@ TableSnapshot Table::Snapshot(absl::FunctionRef<void()> locked) const {
     snapshot.inserts = limiter_.inserts();
     snapshot.samples = limiter_.samples();
     snapshot.credited = limiter_.credited();
+    snapshot.limiter_offset = limiter_.offset();
+    snapshot.order = store_.order();
     snapshot.versions = versions_.state();
     if (pace_ != nullptr) {
       snapshot.position = pace_->sampled();

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
@@ -20,7 +21,7 @@ v1::ReplaySelector SelectorToProto(const SelectorOptions& options) {
 
 SelectorOptions SelectorFromProto(const v1::ReplaySelector& message) {
   return {.kind = static_cast<SelectorKind>(std::min<int>(std::max<int>(message.kind(), 0), 255)),
-          .exponent = message.exponent()};
+          .exponent = message.has_exponent() ? message.exponent() : SelectorOptions().exponent};
 }
 
 v1::ReplayStaleness StalenessToProto(const StalenessOptions& options) {
@@ -261,6 +262,8 @@ absl::Status SlicesFromProto(const google::protobuf::RepeatedField<uint32_t>& sl
                              Trajectory* trajectory, absl::InlinedVector<uint32_t, 4>* used) {
   constexpr int kMaxSlices = 65536;
   constexpr size_t kMaxChunks = 4096;
+  constexpr size_t kFewChunks = 32;
+  absl::flat_hash_map<uint32_t, size_t> places;  // of chunks in `used`, once there are more than a few
   if (slices.size() % 3 != 0 || slices.size() / 3 > kMaxSlices) {
     return absl::InvalidArgumentError(absl::StrCat("an item has ", slices.size(),
                                                    " numbers for its slices; each slice has 3, and at most ",
@@ -274,18 +277,23 @@ absl::Status SlicesFromProto(const google::protobuf::RepeatedField<uint32_t>& sl
           absl::StrCat("an item refers to chunk ", chunk, " of ", chunks, " chunk keys"));
     }
     // Items refer to few chunks, and mostly to the one that the slice before refers to.
-    auto known = std::find(used->rbegin(), used->rend(), chunk);
-    if (known == used->rend()) {
+    size_t index = used->size();
+    if (used->size() <= kFewChunks) {
+      const auto known = std::find(used->rbegin(), used->rend(), chunk);
+      if (known != used->rend()) index = static_cast<size_t>(used->rend() - known) - 1;
+    } else {
+      for (size_t at = places.size(); at < used->size(); ++at) places.emplace((*used)[at], at);
+      if (const auto known = places.find(chunk); known != places.end()) index = known->second;
+    }
+    if (index == used->size()) {
       if (used->size() == kMaxChunks) {
         return absl::InvalidArgumentError(
             absl::StrCat("an item refers to more than ", kMaxChunks, " chunks"));
       }
       used->push_back(chunk);
-      known = used->rbegin();
     }
-    trajectory->slices.push_back({.chunk = static_cast<uint32_t>(used->rend() - known - 1),
-                                  .offset = slices[i + 1],
-                                  .length = slices[i + 2]});
+    trajectory->slices.push_back(
+        {.chunk = static_cast<uint32_t>(index), .offset = slices[i + 1], .length = slices[i + 2]});
   }
   trajectory->slices_end.assign(slices_end.begin(), slices_end.end());
   return absl::OkStatus();

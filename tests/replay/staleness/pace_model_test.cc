@@ -16,7 +16,7 @@
 namespace tandem::replay {
 namespace {
 
-const absl::Time kNow = absl::InfinitePast();
+const absl::Time kNoWait = absl::InfinitePast();
 
 struct Job {
   explicit Job(const StalenessOptions& staleness) : options(staleness) {
@@ -57,7 +57,7 @@ struct Job {
   bool resumed = false;
 };
 
-StalenessOptions RandomOptions(CounterRandom& random) {
+StalenessOptions RandomStaleness(CounterRandom& random) {
   return {.kind = StalenessKind::kPace,
           .max_lag = static_cast<uint32_t>(random.Below(4)),
           .batch = static_cast<uint32_t>(1 + random.Below(4)),
@@ -71,8 +71,8 @@ class PaceModel : public ::testing::TestWithParam<uint64_t> {};
 
 TEST_P(PaceModel, BoundsTheLagAndNeverStandsStill) {
   CounterRandom random(GetParam(), 5);
-  for (int round = 0; round < 60; ++round) {
-    Job job(RandomOptions(random));
+  for (int round = 0; round < 30; ++round) {
+    Job job(RandomStaleness(random));
     const StalenessOptions& o = job.options;
     const bool resumes = random.Below(3) == 0;
     uint64_t used = 0;
@@ -82,7 +82,7 @@ TEST_P(PaceModel, BoundsTheLagAndNeverStandsStill) {
       job.EndLeases();
       if (action < 25) {
         const auto count = static_cast<uint32_t>(1 + random.Below(std::min<uint64_t>(3, o.window())));
-        const auto tickets = job.table->Admit({.actor = "actor", .count = count}, kNow);
+        const auto tickets = job.table->Admit({.actor = "actor", .count = count}, kNoWait);
         // The formula, with the lists of the model. With kWait and kDrop, rollouts that are too late have
         // ended, which the model knows from the table.
         if (o.slow == SlowRollouts::kTake) {
@@ -108,13 +108,15 @@ TEST_P(PaceModel, BoundsTheLagAndNeverStandsStill) {
         item.ticket = chosen->second.ticket.id;
         std::vector<NewItem> items;
         items.push_back(std::move(item));
-        const absl::Status status = job.table->Insert(std::move(items), "actor", kNow);
+        const absl::Status status = job.table->Insert(std::move(items), "actor", kNoWait);
         // Only a rollout that would be too old may have ended before its lease.
-        if (o.slow == SlowRollouts::kTake) TANDEM_ASSERT_OK(status);
+        if (o.slow == SlowRollouts::kTake) {
+          TANDEM_ASSERT_OK(status);
+        }
         ASSERT_TRUE(status.ok() || absl::IsNotFound(status)) << status;
         job.running.erase(chosen);
       } else if (action < 75) {
-        const auto sample = job.table->SampleItems({.batch = o.batch}, "learner", kNow);
+        const auto sample = job.table->SampleItems({.batch = o.batch}, "learner", kNoWait);
         if (!sample.ok()) continue;
         job.position += o.batch;
         for (const int64_t id : testing::IdsOf(*sample)) job.sampled.push_back(id);
@@ -122,7 +124,9 @@ TEST_P(PaceModel, BoundsTheLagAndNeverStandsStill) {
         if (job.sampled.size() < o.batch) continue;
         for (uint32_t i = 0; i < o.batch; ++i) {
           const uint64_t lag = job.commits - job.admitted[job.sampled.front()];
-          if (o.slow != SlowRollouts::kTake) ASSERT_LE(lag, o.max_lag) << "item " << job.sampled.front();
+          if (o.slow != SlowRollouts::kTake) {
+            ASSERT_LE(lag, o.max_lag) << "item " << job.sampled.front();
+          }
           job.sampled.pop_front();
           ++used;
         }
@@ -136,7 +140,9 @@ TEST_P(PaceModel, BoundsTheLagAndNeverStandsStill) {
         for (auto& [id, running] : job.running) {
           if (running.end <= job.clock.Now() || random.Below(2) == 0) continue;
           const bool in_use = job.table->Renew({running.ticket.id}) == 1;
-          if (o.slow == SlowRollouts::kTake) ASSERT_TRUE(in_use);
+          if (o.slow == SlowRollouts::kTake) {
+            ASSERT_TRUE(in_use);
+          }
           running.end = std::min(job.clock.Now() + o.lease, running.granted + o.max_rollout);
         }
       } else if (action < 98 && resumes) {  // the learner dies, and resumes from an earlier state
@@ -158,7 +164,9 @@ TEST_P(PaceModel, BoundsTheLagAndNeverStandsStill) {
         ASSERT_EQ(tickets.admitted,
                   info.staleness.running + tickets.expired + tickets.returned + info.total_inserts);
         ASSERT_EQ(info.total_inserts, info.items + info.total_samples + info.removals.stale);
-        if (o.slow == SlowRollouts::kWait) ASSERT_EQ(info.removals.stale, 0u);
+        if (o.slow == SlowRollouts::kWait) {
+          ASSERT_EQ(info.removals.stale, 0u);
+        }
       }
       ASSERT_LE(info.items + info.staleness.running, o.window());
     }
@@ -166,9 +174,9 @@ TEST_P(PaceModel, BoundsTheLagAndNeverStandsStill) {
     job.clock.Advance(o.max_rollout);
     job.EndLeases();
     const bool can_update = job.sampled.size() >= o.batch;
-    const bool can_sample = job.table->SampleItems({.batch = o.batch}, "learner", kNow).ok();
-    EXPECT_TRUE(can_update || can_sample || job.table->Admit({}, kNow).ok())
-        << job.table->Admit({}, kNow).status() << "; " << job.table->Info().why_no_sample;
+    const bool can_sample = job.table->SampleItems({.batch = o.batch}, "learner", kNoWait).ok();
+    EXPECT_TRUE(can_update || can_sample || job.table->Admit({}, kNoWait).ok())
+        << job.table->Admit({}, kNoWait).status() << "; " << job.table->Info().why_no_sample;
     EXPECT_GT(used, 0u);
   }
 }

@@ -22,10 +22,10 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::IdsOf;
 
-constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
-constexpr auto kLate = absl::StatusCode::kDeadlineExceeded;
+constexpr auto kBadRequest = absl::StatusCode::kInvalidArgument;
+constexpr auto kTooLate = absl::StatusCode::kDeadlineExceeded;
 constexpr auto kNotFound = absl::StatusCode::kNotFound;
-const absl::Time kNow = absl::InfinitePast();  // a call with this deadline does not wait
+const absl::Time kAtOnce = absl::InfinitePast();  // a call with this deadline does not wait
 
 std::vector<NewItem> Ticketed(int64_t id, const Ticket& ticket) {
   std::vector<NewItem> items;
@@ -48,7 +48,7 @@ class PacedTable : public ::testing::Test {
     table_ = *table;
   }
   std::vector<Ticket> Admit(uint32_t count, const std::string& actor = "actor/0") {
-    auto tickets = table_->Admit({.actor = actor, .count = count}, kNow);
+    auto tickets = table_->Admit({.actor = actor, .count = count}, kAtOnce);
     TANDEM_CHECK_MSG(tickets.ok(), tickets.status().ToString());
     return *tickets;
   }
@@ -56,7 +56,7 @@ class PacedTable : public ::testing::Test {
     return table_->Commit({.epoch = 1, .version = version, .items_consumed = consumed});
   }
   std::vector<int64_t> Sample(uint32_t batch) {
-    const auto sample = table_->SampleItems({.batch = batch}, "learner", kNow);
+    const auto sample = table_->SampleItems({.batch = batch}, "learner", kAtOnce);
     return sample.ok() ? IdsOf(*sample) : std::vector<int64_t>();
   }
 
@@ -66,25 +66,25 @@ class PacedTable : public ::testing::Test {
 
 TEST_F(PacedTable, AdmitsRolloutsAsFarAsTheLearnerHasConsumed) {
   Make(/*batch=*/2, /*max_lag=*/1, SlowRollouts::kWait);
-  EXPECT_THAT(table_->Admit({.actor = "actor/0"}, kNow),
-              StatusIs(kLate, HasSubstr("no version of the policy has been committed yet")));
+  EXPECT_THAT(table_->Admit({.actor = "actor/0"}, kAtOnce),
+              StatusIs(kTooLate, HasSubstr("no version of the policy has been committed yet")));
   TANDEM_ASSERT_OK(Commit(5, 0));
   const std::vector<Ticket> tickets = Admit(4);  // (1 + 1) x 2
   EXPECT_EQ(tickets[0].min_version, 5);
   clock_.Advance(absl::Seconds(3));
   EXPECT_THAT(
-      table_->Admit({.actor = "actor/1"}, kNow),
-      StatusIs(kLate,
+      table_->Admit({.actor = "actor/1"}, kAtOnce),
+      StatusIs(kTooLate,
                "table 'queue' admits no rollout until a later version than 5 is committed or items are "
                "dropped: 0 items sampled since, 0 waiting, and 4 rollouts running reach (max_lag 1 + 1) "
                "x batch 2 x every 1; the oldest rollout runs in actor/0, since 3 s, by version 5; nobody "
                "has sampled yet"));
   for (int64_t i = 0; i < 4; ++i) TANDEM_ASSERT_OK(table_->Insert(Ticketed(i, tickets[i])));
   EXPECT_THAT(Sample(2), ElementsAre(0, 1));
-  EXPECT_FALSE(table_->Admit({}, kNow).ok()) << "sampled, but not used in a version that was committed";
+  EXPECT_FALSE(table_->Admit({}, kAtOnce).ok()) << "sampled, but not used in a version that was committed";
   TANDEM_ASSERT_OK(Commit(6, 2));
   EXPECT_EQ(Admit(2)[0].min_version, 6);
-  EXPECT_FALSE(table_->Admit({}, kNow).ok());
+  EXPECT_FALSE(table_->Admit({}, kAtOnce).ok());
 }
 
 TEST_F(PacedTable, ItemsAreSampledInTheOrderOfTheirTickets) {
@@ -107,8 +107,8 @@ TEST_F(PacedTable, SamplesWaitForASlowRolloutBeforeItIsTooOld) {
   for (const Ticket& ticket : Admit(2)) TANDEM_ASSERT_OK(table_->Insert(Ticketed(id++, ticket)));
   clock_.Advance(absl::Seconds(4));
   EXPECT_THAT(
-      table_->SampleItems({.batch = 2}, "learner", kNow),
-      StatusIs(kLate, HasSubstr("samples wait for the rollout of actor/slow, since 4 s, by version 1, "
+      table_->SampleItems({.batch = 2}, "learner", kAtOnce),
+      StatusIs(kTooLate, HasSubstr("samples wait for the rollout of actor/slow, since 4 s, by version 1, "
                                 "whose item would otherwise exceed max_lag 1 (slow: wait)")));
   EXPECT_THAT(table_->Info().why_no_sample, "") << "one item may be sampled";
   TANDEM_ASSERT_OK(table_->Insert(Ticketed(100, slow)));
@@ -123,12 +123,12 @@ TEST_F(PacedTable, AnAbandonedRolloutEndsWithItsLease) {
   clock_.Advance(absl::Seconds(6));
   EXPECT_EQ(table_->Renew({lost.id}), 1u);
   clock_.Advance(absl::Seconds(6));
-  EXPECT_FALSE(table_->Admit({}, kNow).ok());
+  EXPECT_FALSE(table_->Admit({}, kAtOnce).ok());
   clock_.Advance(absl::Seconds(5));
   const Ticket next = Admit(1)[0];
   EXPECT_EQ(table_->Renew({lost.id}), 0u);
   size_t inserted = 0;
-  EXPECT_THAT(table_->Insert(Ticketed(1, lost), "", kNow, &inserted),
+  EXPECT_THAT(table_->Insert(Ticketed(1, lost), "", kAtOnce, &inserted),
               StatusIs(kNotFound, HasSubstr("roll out again with another ticket")));
   EXPECT_EQ(inserted, 1u) << "left out";
   TANDEM_ASSERT_OK(table_->Insert(Ticketed(2, next)));
@@ -160,7 +160,7 @@ TEST_F(PacedTable, ItemsThatAreTooOldAreDroppedOrTakenAsAskedFor) {
     EXPECT_EQ(Sample(1).size(), taken ? 1u : 0u);
     EXPECT_EQ(table_->Info().removals.stale, taken ? 0u : 1u);
     EXPECT_EQ(table_->Info().staleness.largest_lag, taken ? 1 : 0);
-    EXPECT_EQ(table_->Admit({}, kNow).ok(), !taken) << "a dropped item gives its place back";
+    EXPECT_EQ(table_->Admit({}, kAtOnce).ok(), !taken) << "a dropped item gives its place back";
   }
 }
 
@@ -180,34 +180,34 @@ TEST_F(PacedTable, ItemsNeedATicketAndStepsOfItsVersion) {
   Make(2, 1, SlowRollouts::kWait);
   TANDEM_ASSERT_OK(Commit(3, 0));
   const std::vector<Ticket> tickets = Admit(2);
-  EXPECT_THAT(table_->Insert(testing::IdItems(1, 1)), StatusIs(kInvalid, HasSubstr("has no ticket")));
+  EXPECT_THAT(table_->Insert(testing::IdItems(1, 1)), StatusIs(kBadRequest, HasSubstr("has no ticket")));
   Ticket older = tickets[0];
   older.min_version = 2;
   EXPECT_THAT(
       table_->Insert(Ticketed(1, older)),
-      StatusIs(kInvalid, HasSubstr("steps of version 2, and its ticket requires version 3 or later")));
+      StatusIs(kBadRequest, HasSubstr("steps of version 2, and its ticket requires version 3 or later")));
   // Items that are left out do not keep the others out.
   std::vector<NewItem> items = testing::IdItems(7, 1);
   items.push_back(Ticketed(8, tickets[1])[0]);
   size_t inserted = 0;
-  EXPECT_THAT(table_->Insert(std::move(items), "", kNow, &inserted),
-              StatusIs(kInvalid, HasSubstr("no ticket")));
+  EXPECT_THAT(table_->Insert(std::move(items), "", kAtOnce, &inserted),
+              StatusIs(kBadRequest, HasSubstr("no ticket")));
   EXPECT_EQ(inserted, 2u);
   EXPECT_THAT(Sample(1), ElementsAre(8));
-  EXPECT_THAT(table_->Admit({.count = 5}, kNow), StatusIs(kInvalid, HasSubstr("[1, 4]")));
-  EXPECT_THAT(table_->SampleItems({.batch = 5}, "", kNow), StatusIs(kInvalid, HasSubstr("at most")));
+  EXPECT_THAT(table_->Admit({.count = 5}, kAtOnce), StatusIs(kBadRequest, HasSubstr("[1, 4]")));
+  EXPECT_THAT(table_->SampleItems({.batch = 5}, "", kAtOnce), StatusIs(kBadRequest, HasSubstr("at most")));
 }
 
 TEST_F(PacedTable, AnActorThatStartsAgainGivesItsTicketsBack) {
   Make(2, 0, SlowRollouts::kWait);
   TANDEM_ASSERT_OK(Commit(1, 0));
   const AdmitRequest first = {.actor = "actor/0", .count = 2, .incarnation = 1, .sequence = 1};
-  TANDEM_ASSERT_OK_AND_ASSIGN(const auto tickets, table_->Admit(first, kNow));
-  TANDEM_ASSERT_OK_AND_ASSIGN(const auto repeated, table_->Admit(first, kNow));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto tickets, table_->Admit(first, kAtOnce));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto repeated, table_->Admit(first, kAtOnce));
   EXPECT_EQ(repeated[1].id, tickets[1].id) << "a repeated request gets the same tickets";
-  TANDEM_ASSERT_OK(table_->Admit({.actor = "actor/0", .count = 2, .incarnation = 2, .sequence = 1}, kNow));
-  EXPECT_THAT(table_->Insert(Ticketed(1, tickets[0]), "", kNow), StatusIs(kNotFound));
-  EXPECT_THAT(table_->Admit(first, kNow),
+  TANDEM_ASSERT_OK(table_->Admit({.actor = "actor/0", .count = 2, .incarnation = 2, .sequence = 1}, kAtOnce));
+  EXPECT_THAT(table_->Insert(Ticketed(1, tickets[0]), "", kAtOnce), StatusIs(kNotFound));
+  EXPECT_THAT(table_->Admit(first, kAtOnce),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("has been replaced")));
 }
 
@@ -227,9 +227,9 @@ TEST_F(PacedTable, ACheckpointKeepsVersionsAndItemsAndEndsTickets) {
   EXPECT_THAT(Sample(1), ElementsAre(0));
   TANDEM_ASSERT_OK_AND_ASSIGN(table_, Table::Restore(table_->Snapshot(), &clock_));
   EXPECT_EQ(table_->Info().staleness.head->version, 1);
-  EXPECT_THAT(table_->Insert(Ticketed(3, tickets[3]), "", kNow), StatusIs(kNotFound));
+  EXPECT_THAT(table_->Insert(Ticketed(3, tickets[3]), "", kAtOnce), StatusIs(kNotFound));
   EXPECT_EQ(Admit(1).size(), 1u) << "the place of the lost rollout";
-  EXPECT_FALSE(table_->Admit({}, kNow).ok());
+  EXPECT_FALSE(table_->Admit({}, kAtOnce).ok());
   EXPECT_THAT(Sample(2), ElementsAre(1, 2));
   TANDEM_ASSERT_OK(Commit(2, 2));
   EXPECT_EQ(Admit(2).size(), 2u);
@@ -243,12 +243,12 @@ TEST(PacedTables, OptionsThatWouldMakeAdmittedItemsWaitAreRefused) {
   };
   TANDEM_EXPECT_OK(create([](auto&) {}));
   EXPECT_THAT(create([](auto& o) { o.max_items = 31; }),
-              StatusIs(kInvalid, HasSubstr("admits up to (max_lag 3 + 1) x batch 8 x every 1 = 32 items, and "
+              StatusIs(kBadRequest, HasSubstr("admits up to (max_lag 3 + 1) x batch 8 x every 1 = 32 items, and "
                                            "max_items is 31")));
   EXPECT_THAT(create([](auto& o) { o.max_times_sampled = 2; }),
-              StatusIs(kInvalid, HasSubstr("needs a queue")));
+              StatusIs(kBadRequest, HasSubstr("needs a queue")));
   EXPECT_THAT(create([](auto& o) { o.sampler.kind = SelectorKind::kUniform; }),
-              StatusIs(kInvalid, HasSubstr("needs a queue")));
+              StatusIs(kBadRequest, HasSubstr("needs a queue")));
   const auto queue = *Table::Create(TableOptions::Queue("queue", 8));
   EXPECT_THAT(queue->Admit({}), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("not 'pace'")));
 }
@@ -281,8 +281,9 @@ TEST(PacedTables, AWriterUsesTheTicketsThatItHoldsAndRenewsThem) {
   TANDEM_ASSERT_OK((*writer)->CreateItem("queue", std::nullopt, (*writer)->Last(1)));
   const absl::Status flushed = (*writer)->Flush();
   EXPECT_TRUE(flushed.ok() || absl::IsNotFound(flushed)) << flushed;
-  TANDEM_ASSERT_OK((*writer)->CreateItem("queue", std::nullopt, (*writer)->Last(1)));
-  EXPECT_THAT((*writer)->Flush(), StatusIs(kInvalid, HasSubstr("has no ticket"))) << "it was used";
+  EXPECT_THAT((*writer)->CreateItem("queue", std::nullopt, (*writer)->Last(1)),
+              StatusIs(kBadRequest, HasSubstr("has no ticket")))
+      << "it was used";
   EXPECT_EQ((*writer)->pending_items(), 0u);
 }
 
@@ -311,14 +312,14 @@ TEST(TimeToLive, ItemsLeaveAtTheirAge) {
   TANDEM_ASSERT_OK(table->Insert(testing::IdItems(1, 1)));
   clock.Advance(absl::Seconds(6));
   TANDEM_ASSERT_OK(table->Insert(testing::IdItems(2, 1)));
-  EXPECT_FALSE(table->Insert(testing::IdItems(3, 1), "", kNow).ok()) << "the queue is full";
+  EXPECT_FALSE(table->Insert(testing::IdItems(3, 1), "", kAtOnce).ok()) << "the queue is full";
   clock.Advance(absl::Seconds(5));
-  TANDEM_ASSERT_OK(table->Insert(testing::IdItems(4, 1), "", kNow));
-  TANDEM_ASSERT_OK_AND_ASSIGN(const Sample sample, table->SampleItems({.batch = 2}, "", kNow));
+  TANDEM_ASSERT_OK(table->Insert(testing::IdItems(4, 1), "", kAtOnce));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Sample sample, table->SampleItems({.batch = 2}, "", kAtOnce));
   EXPECT_THAT(IdsOf(sample), ElementsAre(2, 4));
   EXPECT_EQ(table->Info().removals.by_ttl, 1u);
   options.ttl = -absl::Seconds(1);
-  EXPECT_THAT(Table::Create(options), StatusIs(kInvalid, HasSubstr("ttl")));
+  EXPECT_THAT(Table::Create(options), StatusIs(kBadRequest, HasSubstr("ttl")));
 }
 
 }  // namespace

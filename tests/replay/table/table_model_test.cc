@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -74,7 +75,10 @@ class Model {
     if (found == items_.end()) return 0;
     const double probability = Probability(*found);
     ++samples;
-    if (++found->times_sampled == options_.max_times_sampled) items_.erase(found);
+    if (++found->times_sampled == options_.max_times_sampled) {
+      items_.erase(found);
+      removed_ = true;
+    }
     return probability;
   }
   void Update(int64_t id, double priority) {
@@ -85,8 +89,16 @@ class Model {
       }
     }
   }
+  // After a call that may have removed items: samples that no item can give any more do not count.
+  void Credit() {
+    if (!std::exchange(removed_, false) || options_.max_times_sampled == 0) return;
+    double left = 0;
+    for (const ModelItem& item : items_) left += options_.max_times_sampled - item.times_sampled;
+    while (diff() >= left + 1) ++credited;
+  }
   void Reset() {
     items_.clear();
+    removed_ = false;
     inserts = samples = credited = 0;
   }
   const std::vector<ModelItem>& items() const { return items_; }
@@ -123,14 +135,15 @@ class Model {
   }
   void Evict() {
     const auto victim = items_.begin() + static_cast<ptrdiff_t>(Deterministic(options_.remover.kind));
-    if (options_.max_times_sampled > 0) credited += options_.max_times_sampled - victim->times_sampled;
     items_.erase(victim);
+    removed_ = true;
     ++evicted;
   }
 
   TableOptions options_;
   std::vector<ModelItem> items_;
   double largest_ = 1;
+  bool removed_ = false;
 };
 
 TableOptions RandomOptions(CounterRandom& random) {
@@ -158,6 +171,10 @@ TableOptions RandomOptions(CounterRandom& random) {
     case 3:
       options.limit = {.samples_per_insert = 0.25, .min_diff = -3, .max_diff = 2.5, .min_size = min_size};
       break;
+  }
+  // An item cannot be sampled as often as the limit wants; such options are refused.
+  if (options.max_times_sampled > 0 && options.limit.samples_per_insert > options.max_times_sampled) {
+    options.max_times_sampled = static_cast<uint32_t>(std::ceil(options.limit.samples_per_insert));
   }
   return options;
 }
@@ -191,6 +208,7 @@ TEST_P(TableModel, ATableDoesWhatThePlainListDoes) {
         ASSERT_EQ(inserted, may ? 1u : 0u);
         if (may) {
           model.Insert({.id = next_id, .priority = priority.value_or(model.largest()), .chunk = chunk});
+          model.Credit();
         }
         ++next_id;
       } else if (action < 16) {
@@ -206,6 +224,7 @@ TEST_P(TableModel, ATableDoesWhatThePlainListDoes) {
             const double expected = model.Draw(id);
             ASSERT_NEAR(item.probability, expected, 1e-12);
             ASSERT_GT(expected, 0);
+            model.Credit();
           }
         }
       } else if (action < 18 && !keys.empty()) {
@@ -220,10 +239,13 @@ TEST_P(TableModel, ATableDoesWhatThePlainListDoes) {
         TANDEM_ASSERT_OK(
             table->SetLimits(options.limit, model.options().max_items, model.options().max_bytes));
         model.Shrink();
+        model.Credit();
       } else if (action == 19 && random.Below(40) == 0) {
         table->Reset();
         model.Reset();
       }
+      // The table can always go on.
+      ASSERT_TRUE(model.MayInsert() || model.Available() > 0) << "diff " << model.diff();
       const TableInfo info = table->Info();
       ASSERT_EQ(info.items, model.items().size());
       ASSERT_EQ(info.bytes, model.bytes());

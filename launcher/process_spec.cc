@@ -8,6 +8,7 @@
 #include "absl/strings/str_replace.h"
 #include "base/status.h"
 #include "launcher/host/pinning.h"
+#include "launcher/log_directories.h"
 #include "rpc/network.h"
 
 namespace tandem::launcher {
@@ -53,7 +54,10 @@ absl::StatusOr<ProcessSpec> ProcessSpecFactory::Make(const PlannedProcess& proce
   if (role.command.empty()) {
     spec.args = ServerCommand(place, server_port);
     place.spill_dir = absl::StrCat(options_.spill_dir, "/ps-", place.local_rank);
-    if (!options_.wal_dir.empty()) place.wal_dir = WalDirOf(place);
+    if (!options_.wal_dir.empty()) {
+      TANDEM_ASSIGN_OR_RETURN(place.wal_dir, WalDirOf(place));
+      spec.wal_dir = place.wal_dir;
+    }
   } else {
     spec.args = role.command;
   }
@@ -72,17 +76,13 @@ absl::StatusOr<ProcessSpec> ProcessSpecFactory::Make(const PlannedProcess& proce
   return spec;
 }
 
-std::string ProcessSpecFactory::WalDirOf(const ProcessSlot& place) {
+absl::StatusOr<std::string> ProcessSpecFactory::WalDirOf(const ProcessSlot& place) {
   // Tables belong to one round: in the next one the workers begin with a checkpoint.
   const std::string directory = absl::StrCat(options_.wal_dir, "/", options_.run_id, "-", place.round->epoch,
                                              "/ps-", place.role_rank());
-  if (wal_dirs_.insert(directory).second) {
-    std::error_code ignored;
-    const std::string old = absl::StrCat(directory, ".old");
-    if (std::filesystem::exists(directory, ignored)) {
-      std::filesystem::remove_all(old, ignored);
-      std::filesystem::rename(directory, old, ignored);
-    }
+  if (!wal_dirs_.contains(directory)) {
+    TANDEM_RETURN_IF_ERROR(SetLogAside(directory));
+    wal_dirs_.insert(directory);
   }
   return directory;
 }

@@ -69,14 +69,14 @@ class ProcessSpecFactory {
   // Returns the specification of `process` in `round`, after `restarts_alone` restarts alone. Creates the
   // attempt's directory and removes an old error file from it. The first specification with a certain log
   // file empties that file, later ones append to it. A parameter server listens at `server_port`; 0: the
-  // kernel picks. Returns Unavailable if the directory cannot be created.
+  // kernel picks. Returns Unavailable if the directory cannot be created, and the errors of SetLogAside.
   absl::StatusOr<ProcessSpec> Make(const PlannedProcess& process, const NodeRound& round, int restarts_alone,
                                    int server_port = 0);
 
  private:
   // Returns the directory for the log of the server at `place`. If there is one from before this launcher, it
-  // is set aside: its tables are not this round's.
-  std::string WalDirOf(const ProcessSlot& place);
+  // is set aside: its tables are not this round's. Errors are those of SetLogAside.
+  absl::StatusOr<std::string> WalDirOf(const ProcessSlot& place);
   // Returns the command line of the parameter server at `place`.
   std::vector<std::string> ServerCommand(const ProcessSlot& place, int port) const;
   // Creates the directory of the files of the process at `place` in this attempt, and returns its path.

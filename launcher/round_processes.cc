@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "launcher/log_directories.h"
 
 namespace tandem::launcher {
 namespace {
@@ -18,8 +19,7 @@ namespace {
 // A process that ran at least this long resets the count of consecutive deaths.
 constexpr absl::Duration kHealthy = absl::Minutes(10);
 constexpr absl::Duration kFirstPause = absl::Milliseconds(500);
-// A durable server that ran this long had replayed its log and served. It is started again at once: all
-// workers wait for it.
+// A durable server that has served, and ran this long, is started again at once: all workers wait for it.
 constexpr absl::Duration kServed = absl::Seconds(2);
 constexpr absl::Duration kPauseOfServer = absl::Milliseconds(20);
 constexpr absl::Duration kLongestPause = absl::Seconds(30);
@@ -121,7 +121,9 @@ bool RoundProcesses::PlanRestart(Slot& slot, const Process& process) {
   Console& console = processes_->console();
   if (role.restart != Restart::kAlone) return false;
   const bool durable = IsDurable(role);
-  const bool healthy = MonotonicNow() - process.started() >= (durable ? kServed : kHealthy);
+  // Replaying a long log takes time, and is no sign of health.
+  const bool healthy = MonotonicNow() - process.started() >= (durable ? kServed : kHealthy) &&
+                       (!durable || HasServed(process.spec().wal_dir, process.pid()));
   slot.deaths_in_a_row = healthy ? 1 : slot.deaths_in_a_row + 1;
   const int limit = role.restart_limit;
   if (slot.deaths_in_a_row > limit) {

@@ -16,12 +16,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/command_context.h"
 #include "base/status.h"
+#include "launcher/log_directories.h"
 #include "launcher/node_agent.h"
 #include "launcher/plan/external_launcher.h"
 #include "launcher/plan/launch_plan.h"
@@ -61,18 +61,6 @@ void RemoveSpillDirs(const std::string& directory, int servers) {
   for (int i = 0; i < servers; ++i) {
     std::filesystem::remove_all(absl::StrCat(directory, "/ps-", i), ignored);
   }
-  std::filesystem::remove(directory, ignored);  // if it is empty
-}
-
-// Removes the logs of the run's servers, of all its rounds.
-void RemoveLogs(const std::string& directory, const std::string& run_id) {
-  std::error_code ignored;
-  std::vector<std::filesystem::path> found;
-  for (const auto& entry : std::filesystem::directory_iterator(directory, ignored)) {
-    const std::string name = entry.path().filename();
-    if (absl::StartsWith(name, absl::StrCat(run_id, "-"))) found.push_back(entry.path());
-  }
-  for (const std::filesystem::path& path : found) std::filesystem::remove_all(path, ignored);
   std::filesystem::remove(directory, ignored);  // if it is empty
 }
 

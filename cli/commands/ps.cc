@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/checksummed_file.h"
 #include "base/ipc/descriptor.h"
 #include "base/logging.h"
 #include "base/status.h"
@@ -27,6 +28,7 @@
 #include "cli/monitor/metrics_server.h"
 #include "collectives/environment.h"
 #include "collectives/membership/job_monitor.h"
+#include "launcher/log_directories.h"
 #include "launcher/plan/variable_options.h"
 #include "launcher/process/descendants.h"
 #include "launcher/process/processes.h"
@@ -270,6 +272,12 @@ absl::Status Serve(const ServeFlags& flags) {
                                               .reflection = flags.reflection},
                                              {server.service(), server.durability_service()}));
   TANDEM_ASSIGN_OR_RETURN(const std::string address, AdvertisedAddress(flags, listening->port()));
+  if (!flags.wal_dir.empty()) {
+    // The launcher looks at it when the server has died (RoundProcesses). The disk may be full.
+    const absl::Status told =
+        WriteFileAtomically(launcher::ServingFile(flags.wal_dir), absl::StrCat(::getpid(), "\n"));
+    if (!told.ok()) LogWarning(told.message());
+  }
   own->status()->SetState("serving");
   own->SetServing(true);
   TANDEM_RETURN_IF_ERROR(store->store()->Set(env.member(), address));
@@ -365,7 +373,7 @@ void AddPs(CLI::App& app, CommandContext* context) {
   variables->Add(ps->add_option("--wal-snapshot", flags->wal_snapshot,
                                 "Bytes of log after which a snapshot of the tables takes its place")
                      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
-                     ->check(CLI::Range(uint64_t{1} << 20, uint64_t{1} << 40))
+                     ->check(CLI::Range(uint64_t{1} << 16, uint64_t{1} << 40))
                      ->default_str("1GiB"),
                  "TANDEM_WAL_SNAPSHOT");
   ps->add_flag("--accept-loss", flags->accept_loss,

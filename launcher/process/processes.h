@@ -33,6 +33,7 @@ struct ProcessSpec {
   std::string error_file;  // the file in which the program may leave its error message
   bool serves = false;     // whether it serves the others and is stopped after them
   bool terminal = false;   // whether the launcher's terminal becomes its stdin
+  std::string wal_dir;     // of a durable parameter server: the directory of its log
 };
 
 // One started process. Owned by Processes, and for the same thread.

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <limits>
 #include <system_error>
 #include <utility>
 
@@ -20,6 +21,7 @@
 #include "base/checksummed_file.h"
 #include "base/clock.h"
 #include "base/ipc/descriptor.h"
+#include "base/status.h"
 
 namespace tandem::ps {
 namespace {
@@ -109,10 +111,35 @@ class Posix : public FileSystem {
     if (!file.valid()) return Failed(errno, "open", path);
     return ::fsync(file.get()) == 0 ? absl::OkStatus() : Failed(errno, "sync", path);
   }
+  absl::Status RewriteFile(const std::string& path) override {
+    TANDEM_ASSIGN_OR_RETURN(std::string content, Read(path, 0, std::numeric_limits<uint64_t>::max()));
+    ipc::Descriptor descriptor(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+    if (!descriptor.valid()) return Failed(errno, "open", path);
+    PosixLogFile file(path, std::move(descriptor));
+    // The zeros at the end were allocated, and not written.
+    content.resize(content.find_last_not_of('\0') + 1);
+    TANDEM_RETURN_IF_ERROR(file.WriteAt(0, content));
+    return file.Sync();
+  }
   absl::Status SyncDirectory(const std::string& directory) override {
     return tandem::SyncDirectory(directory);
   }
 };
+
+// Makes `directory` and its parents where they are missing, and makes their names durable.
+absl::Status MakeDirectories(const std::string& directory) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  std::vector<fs::path> parents;  // of the directories that are made
+  for (fs::path path = fs::absolute(directory, error).lexically_normal(); !error && !fs::exists(path, error);
+       path = path.parent_path()) {
+    parents.push_back(path.parent_path());
+  }
+  if (!error) fs::create_directories(directory, error);
+  if (error) return Failed(error.value(), "make the directory", directory);
+  for (const fs::path& parent : parents) TANDEM_RETURN_IF_ERROR(tandem::SyncDirectory(parent.string()));
+  return absl::OkStatus();
+}
 
 // Returns the lock file's content, a process id, for messages.
 std::string HolderOf(int descriptor) {
@@ -130,9 +157,7 @@ FileSystem* PosixFileSystem() {
 
 absl::StatusOr<std::unique_ptr<DirectoryLock>> DirectoryLock::Take(const std::string& directory,
                                                                    int wait_ms) {
-  std::error_code error;
-  std::filesystem::create_directories(directory, error);
-  if (error) return Failed(error.value(), "make the directory", directory);
+  TANDEM_RETURN_IF_ERROR(MakeDirectories(directory));
   const std::string path = absl::StrCat(directory, "/LOCK");
   const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (descriptor < 0) return Failed(errno, "open", path);

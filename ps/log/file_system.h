@@ -43,6 +43,9 @@ class FileSystem {
   virtual absl::Status Remove(const std::string& path) = 0;
   // Blocks until the contents of the file are on the disk, also those that another process has written.
   virtual absl::Status SyncFile(const std::string& path) = 0;
+  // Writes the contents of the file again, and blocks until they are on the disk. After a sync that failed,
+  // the kernel takes bytes for safe that are in its cache only; a second sync would not write them.
+  virtual absl::Status RewriteFile(const std::string& path) = 0;
   // Blocks until the names in `directory` are on the disk.
   virtual absl::Status SyncDirectory(const std::string& directory) = 0;
 };
@@ -54,8 +57,9 @@ FileSystem* PosixFileSystem();
 // reason, and not before: a process that is merely stopped keeps it.
 class DirectoryLock {
  public:
-  // Creates `directory` with its parents if it is missing, and locks the file LOCK in it. Waits for another
-  // holder for up to `wait_ms`. Unavailable: another process holds the lock; the message names its id.
+  // Creates `directory` with its parents if it is missing, durably, and locks the file LOCK in it. Waits for
+  // another holder for up to `wait_ms`. Unavailable: another process holds the lock; the message names its
+  // id.
   static absl::StatusOr<std::unique_ptr<DirectoryLock>> Take(const std::string& directory, int wait_ms);
   ~DirectoryLock();
   DirectoryLock(const DirectoryLock&) = delete;

@@ -7,8 +7,9 @@
 #include <tuple>
 #include <utility>
 
-#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/logging.h"
 #include "base/status.h"
 
@@ -28,6 +29,22 @@ bool LaterRecordVouchesFor(uint64_t position, absl::string_view data, size_t off
   return false;
 }
 
+// Returns whether `name` is that of a segment, and sets `term` to its term.
+bool TermOf(absl::string_view name, uint64_t* term) {
+  uint64_t position;
+  return absl::ConsumePrefix(&name, "log-") && name.size() == 33 && name[16] == '-' &&
+         absl::SimpleHexAtoi(name.substr(0, 16), &position) && absl::SimpleHexAtoi(name.substr(17), term);
+}
+
+// Returns whether an undamaged record lies anywhere in the file.
+absl::StatusOr<bool> HasRecords(FileSystem& files, const std::string& path) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string data, files.Read(path, 0, kWholeFile));
+  for (size_t offset = 0; offset + kRecordHeaderBytes <= data.size(); offset += 8) {
+    if (ParseRecord(data, offset).has_value()) return true;
+  }
+  return false;
+}
+
 absl::Status Missing(const LogSegment& segment, uint64_t position) {
   return absl::DataLossError(absl::StrCat(segment.path, " begins with record ",
                                           segment.header.first_position(), ", but record ", position,
@@ -36,24 +53,43 @@ absl::Status Missing(const LogSegment& segment, uint64_t position) {
 
 }  // namespace
 
-absl::StatusOr<LogSegments> ListSegments(FileSystem& files, const std::string& directory) {
+absl::StatusOr<LogSegments> ListSegments(FileSystem& files, const std::string& directory, bool accept_loss) {
   TANDEM_ASSIGN_OR_RETURN(std::vector<std::string> names, files.List(directory));
-  std::erase_if(names, [](const std::string& name) { return !absl::StartsWith(name, "log-"); });
+  uint64_t ignored;
+  std::erase_if(names, [&](const std::string& name) { return !TermOf(name, &ignored); });
   // The names order by first position, then by term.
   std::sort(names.begin(), names.end());
   LogSegments found;
   for (const std::string& name : names) {
+    uint64_t term = 0;
+    TermOf(name, &term);
+    found.term = std::max(found.term, term);
+    if (!found.lost.empty()) {
+      found.lost.push_back(absl::StrCat(directory, "/", name));
+      continue;
+    }
     LogSegment segment{.path = absl::StrCat(directory, "/", name)};
     TANDEM_ASSIGN_OR_RETURN(const std::string start, files.Read(segment.path, 0, kLongestStart));
     const std::optional<v1::LogSegmentHeader> header = ParseSegmentStart(start, &segment.records);
     if (!header.has_value()) {
-      if (name == names.back()) {
-        found.unfinished.push_back(segment.path);
-        break;
+      const bool last = name == names.back();
+      if (last) {
+        TANDEM_ASSIGN_OR_RETURN(const bool records, HasRecords(files, segment.path));
+        if (!records) {
+          found.unfinished.push_back(segment.path);
+          break;
+        }
       }
-      return absl::DataLossError(absl::StrCat(segment.path,
-                                              ": the beginning of this segment of the log is "
-                                              "damaged, and later segments exist"));
+      const std::string damage =
+          absl::StrCat(segment.path, ": the beginning of this segment of the log is damaged, and ",
+                       last ? "it has records" : "later segments exist");
+      if (!accept_loss) {
+        return absl::DataLossError(
+            absl::StrCat(damage, ": restore the file, or lose what follows with --accept-loss"));
+      }
+      LogWarning(absl::StrCat(damage, "; it and all later ones are lost (--accept-loss)"));
+      found.lost.push_back(segment.path);
+      continue;
     }
     if (header->format_version() > kFormatVersion) {
       return absl::FailedPreconditionError(
@@ -79,7 +115,11 @@ absl::StatusOr<LogEnd> ReadLog(FileSystem& files, const std::vector<LogSegment>&
   if (begin > 0) {
     --begin;
   } else if (!segments.empty()) {
-    return Missing(segments.front(), after + 1);
+    const absl::Status missing = Missing(segments.front(), after + 1);
+    if (!accept_loss) return missing;
+    LogWarning(absl::StrCat(missing.message(), "; everything behind it is lost (--accept-loss)"));
+    for (const LogSegment& segment : segments) end.behind.push_back(segment.path);
+    return end;
   }
   uint64_t next = segments.empty() ? 0 : segments[begin].header.first_position();
   for (size_t i = begin; i < segments.size(); ++i) {
@@ -87,7 +127,13 @@ absl::StatusOr<LogEnd> ReadLog(FileSystem& files, const std::vector<LogSegment>&
     const bool last = i + 1 == segments.size();
     const uint64_t limit =
         last ? std::numeric_limits<uint64_t>::max() : segments[i + 1].header.first_position();
-    if (segment.header.first_position() != next) return Missing(segment, next);
+    if (segment.header.first_position() != next) {
+      const absl::Status missing = Missing(segment, next);
+      if (!accept_loss) return missing;
+      LogWarning(absl::StrCat(missing.message(), "; everything behind it is lost (--accept-loss)"));
+      for (size_t j = i; j < segments.size(); ++j) end.behind.push_back(segments[j].path);
+      break;
+    }
     TANDEM_ASSIGN_OR_RETURN(const std::string data, files.Read(segment.path, 0, kWholeFile));
     size_t offset = segment.records;
     bool over = false;

@@ -24,14 +24,18 @@ struct LogSegment {
 // The segments of the log in a directory, in the order of their positions.
 struct LogSegments {
   std::vector<LogSegment> segments;
-  // The last segment if its beginning is damaged: the server died while it made it, and no record of it was
-  // acknowledged.
+  // The last segment if its beginning is damaged and it has no record: the server died while it made it.
   std::vector<std::string> unfinished;
+  // The segment whose beginning is damaged, and all later ones. Empty without `accept_loss`.
+  std::vector<std::string> lost;
+  uint64_t term = 0;  // the largest term, also of the segments above; 0: there is none
 };
 
-// Reads the beginnings of all segments in `directory`. DataLoss: a segment other than the last one is
-// damaged. FailedPrecondition: a newer version of Tandem wrote a segment.
-absl::StatusOr<LogSegments> ListSegments(FileSystem& files, const std::string& directory);
+// Reads the beginnings of all segments in `directory`; other files are ignored. DataLoss: the beginning of a
+// segment is damaged, and it has records or later segments exist; unless `accept_loss`. FailedPrecondition: a
+// newer version of Tandem wrote a segment.
+absl::StatusOr<LogSegments> ListSegments(FileSystem& files, const std::string& directory,
+                                         bool accept_loss = false);
 
 // The end of a log that was read.
 struct LogEnd {
@@ -46,8 +50,8 @@ struct LogEnd {
 // Calls `visit` for each record after position `after`, in order, and stops at its first error.
 //
 // A bad record ends the log if no later record, and no later segment, says that it was safe: the server or
-// its machine died while it was written. Elsewhere it is DataLoss, naming file, byte and position, unless
-// `accept_loss`, which makes any bad record the end. DataLoss also if the log begins after `after` + 1.
+// its machine died while it was written. Elsewhere it is DataLoss, naming file, byte and position. So is a
+// missing segment, also the one with record `after` + 1. `accept_loss` makes both the end of the log.
 //
 // Reads one segment at a time into memory.
 absl::StatusOr<LogEnd> ReadLog(FileSystem& files, const std::vector<LogSegment>& segments, uint64_t after,

@@ -27,7 +27,12 @@ absl::StatusOr<std::unique_ptr<PushLog>> PushLog::Open(const Options& options, u
     absl::MutexLock lock(&log->mutex_);
     log->last_position_ = log->durable_position_ = first_position - 1;
   }
-  TANDEM_RETURN_IF_ERROR(log->MakeSegment(first_position, 0));
+  const absl::Status made = log->MakeSegment(first_position, 0);
+  if (absl::IsResourceExhausted(made)) {
+    LogWarning(absl::StrCat("the first push will wait until the log has room: ", made.message()));
+  } else {
+    TANDEM_RETURN_IF_ERROR(made);
+  }
   log->thread_ = std::thread([log = log.get()] { log->Run(); });
   return log;
 }
@@ -48,7 +53,7 @@ void PushLog::Stop() {
 std::shared_ptr<PushLog::Space> PushLog::TakeSpace(uint64_t bytes) {
   absl::MutexLock lock(&mutex_);
   if (!waiting_.empty()) return nullptr;  // those were first
-  if (queued_bytes_ > 0 && queued_bytes_ + bytes > options_.max_queued_bytes) return nullptr;
+  if (!HasSpaceLocked(bytes)) return nullptr;
   queued_bytes_ += bytes;
   return std::make_shared<Space>(this, bytes);
 }
@@ -72,7 +77,7 @@ void PushLog::Release(uint64_t bytes) {
       queued_bytes_ -= std::exchange(bytes, 0);
       if (waiting_.empty() || stopping_) return;
       next.bytes = waiting_.front().bytes;
-      if (queued_bytes_ > 0 && queued_bytes_ + next.bytes > options_.max_queued_bytes) return;
+      if (!HasSpaceLocked(next.bytes)) return;
       next = std::move(waiting_.front());
       waiting_.pop_front();
       queued_bytes_ += next.bytes;
@@ -119,6 +124,17 @@ absl::Status PushLog::AwaitDurable() {
   });
   done.WaitForNotification();
   return status;
+}
+
+absl::Status PushLog::AwaitDurableUnlessFull() {
+  absl::MutexLock lock(&mutex_);
+  const uint64_t position = last_position_;
+  const auto over = [this, position]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return durable_position_ >= position || !status_.ok() || !waiting_for_.empty();
+  };
+  mutex_.Await(absl::Condition(&over));
+  if (durable_position_ >= position) return absl::OkStatus();
+  return status_.ok() ? absl::ResourceExhaustedError(waiting_for_) : status_;
 }
 
 uint64_t PushLog::last_position() const {
@@ -242,14 +258,18 @@ absl::Status PushLog::WriteBuffer() {
 
 absl::Status PushLog::NextSegment(uint64_t first_position, uint64_t bytes) {
   // The next segment tells readers that this one is whole.
-  if (options_.sync) TANDEM_RETURN_IF_ERROR(file_->Sync());
+  if (options_.sync && file_ != nullptr) TANDEM_RETURN_IF_ERROR(file_->Sync());
   while (true) {
     absl::Status made = MakeSegment(first_position, bytes);
-    absl::MutexLock lock(&mutex_);
     if (!absl::IsResourceExhausted(made)) {
-      waiting_for_.clear();
+      {
+        absl::MutexLock lock(&mutex_);
+        waiting_for_.clear();
+      }
+      Release(0);  // pushes that came meanwhile were refused space
       return made;
     }
+    absl::MutexLock lock(&mutex_);
     if (waiting_for_.empty()) {
       LogWarning(absl::StrCat("pushes wait until the log has room: ", made.message()));
     }
@@ -267,10 +287,10 @@ absl::Status PushLog::MakeSegment(uint64_t first_position, uint64_t bytes) {
                                         absl::StrFormat("log-%016x-%016x", first_position, header.term()));
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<LogFile> file, options_.files->Create(path, size));
   TANDEM_RETURN_IF_ERROR(file->WriteAt(0, start));
-  if (options_.sync) {
-    TANDEM_RETURN_IF_ERROR(file->Sync());
-    TANDEM_RETURN_IF_ERROR(options_.files->SyncDirectory(options_.directory));
-  }
+  // Also of a log without syncs: after the machine was started again, the beginning says that the end may be
+  // lost, and a segment that is not there could not.
+  TANDEM_RETURN_IF_ERROR(file->Sync());
+  TANDEM_RETURN_IF_ERROR(options_.files->SyncDirectory(options_.directory));
   file_ = std::move(file);
   file_bytes_ = size;
   offset_ = start.size();
@@ -288,17 +308,21 @@ void PushLog::AddOldSegment(uint64_t first_position, std::string path) {
 }
 
 absl::Status PushLog::RemoveUpTo(uint64_t position) {
-  std::vector<Segment> old;
-  {
-    absl::MutexLock lock(&mutex_);
-    while (segments_.size() > 1 && segments_[1].first_position <= position + 1) {
-      old.push_back(std::move(segments_.front()));
-      segments_.erase(segments_.begin());
+  bool removed = false;
+  while (true) {
+    std::string oldest;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (segments_.size() < 2 || segments_[1].first_position > position + 1) break;
+      oldest = segments_.front().path;
     }
+    // The oldest first: a log whose beginning is missing is still whole behind the snapshot.
+    TANDEM_RETURN_IF_ERROR(options_.files->Remove(oldest));
+    removed = true;
+    absl::MutexLock lock(&mutex_);
+    segments_.erase(segments_.begin());
   }
-  // The oldest first: a log whose beginning is missing is still whole behind the snapshot.
-  for (const Segment& segment : old) TANDEM_RETURN_IF_ERROR(options_.files->Remove(segment.path));
-  return old.empty() ? absl::OkStatus() : options_.files->SyncDirectory(options_.directory);
+  return removed ? options_.files->SyncDirectory(options_.directory) : absl::OkStatus();
 }
 
 }  // namespace tandem::ps

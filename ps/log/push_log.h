@@ -63,12 +63,13 @@ class PushLog {
   using Durable = std::function<void(const absl::Status&)>;
   using Granted = std::function<void(std::shared_ptr<Space>)>;
 
-  // Makes the first segment, whose records begin with `first_position`. Blocks on the disk.
+  // Makes the first segment, whose records begin with `first_position`. Blocks on the disk. If the disk is
+  // full the log begins without a segment, and its records wait for one.
   static absl::StatusOr<std::unique_ptr<PushLog>> Open(const Options& options, uint64_t first_position);
   ~PushLog();
 
-  // Returns space for a record of about `bytes` bytes, or nullptr if the queue is full. One record always
-  // fits into an empty queue.
+  // Returns space for a record of about `bytes` bytes, or nullptr if the queue or the disk is full. One
+  // record always fits into an empty queue.
   std::shared_ptr<Space> TakeSpace(uint64_t bytes);
   // Calls `granted` with the space once there is some: in this call, or on the thread that makes room, which
   // it must not block.
@@ -83,6 +84,8 @@ class PushLog {
   // Blocks until everything that was appended is durable, without a deadline: on a full disk until there is
   // room. Returns the error if it never will be. Must not be called on the log's thread.
   absl::Status AwaitDurable();
+  // As AwaitDurable, but gives up with ResourceExhausted as soon as the log waits for room on a full disk.
+  absl::Status AwaitDurableUnlessFull();
 
   // Returns the position of the last record that was appended.
   uint64_t last_position() const;
@@ -93,7 +96,8 @@ class PushLog {
   // Returns what the log waits for on a full disk, for messages; empty if it does not.
   std::string waiting_for() const;
 
-  // Removes the segments whose records are all at or before `position`. Blocks on the disk.
+  // Removes the segments whose records are all at or before `position`. Blocks on the disk. After an error
+  // the next call tries again. One thread at a time.
   absl::Status RemoveUpTo(uint64_t position);
   // Adds the segments that an earlier life of the server has left, for RemoveUpTo.
   void AddOldSegment(uint64_t first_position, std::string path);
@@ -130,6 +134,10 @@ class PushLog {
 
   explicit PushLog(const Options& options) : options_(options) {}
   void Run();
+  bool HasSpaceLocked(uint64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!waiting_for_.empty()) return false;
+    return queued_bytes_ == 0 || queued_bytes_ + bytes <= options_.max_queued_bytes;
+  }
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !queue_.empty(); }
   void Release(uint64_t bytes);
   // Writes the records of `group`, in as many segments as they need, and makes them durable.

@@ -162,8 +162,8 @@ void Durability::AbandonSnapshot(const absl::Status& why) {
 
 absl::Status Durability::Commit(Running* running) {
   // The records that the copied buckets contain must be durable before the log's beginning may go: a replay
-  // begins at `position`.
-  TANDEM_RETURN_IF_ERROR(log_->AwaitDurable());
+  // begins at `position`. On a full disk the log may wait for the room that the unfinished snapshot takes.
+  TANDEM_RETURN_IF_ERROR(log_->AwaitDurableUnlessFull());
   TANDEM_RETURN_IF_ERROR(running->writer->Commit());
   running->writer.reset();
   {
@@ -174,13 +174,23 @@ absl::Status Durability::Commit(Running* running) {
     bytes_at_snapshot_ = running->log_bytes_at_begin;
   }
   next_snapshot_bytes_ = running->log_bytes_at_begin + options_.snapshot_bytes;
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<SnapshotName> snapshots,
-                          ListSnapshots(*files_, options_.directory));
-  TANDEM_RETURN_IF_ERROR(log_->RemoveUpTo(running->position));
-  for (const SnapshotName& snapshot : snapshots) {
-    if (snapshot.position < running->position) TANDEM_RETURN_IF_ERROR(files_->Remove(snapshot.path));
+  // The snapshot stands, whatever becomes of the files that it replaces: the next one removes them.
+  const absl::Status removed = RemoveOld(running->position);
+  if (!removed.ok()) {
+    LogWarning(absl::StrCat("server ", server_.tables->server(), ": files that the snapshot at position ",
+                            running->position, " replaces stay: ", removed.message()));
   }
   LogInfo(absl::StrCat("server ", server_.tables->server(), ": snapshot at position ", running->position));
+  return absl::OkStatus();
+}
+
+absl::Status Durability::RemoveOld(uint64_t position) {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<SnapshotName> snapshots,
+                          ListSnapshots(*files_, options_.directory));
+  TANDEM_RETURN_IF_ERROR(log_->RemoveUpTo(position));
+  for (const SnapshotName& snapshot : snapshots) {
+    if (snapshot.position < position) TANDEM_RETURN_IF_ERROR(files_->Remove(snapshot.path));
+  }
   return absl::OkStatus();
 }
 

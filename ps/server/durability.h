@@ -104,6 +104,8 @@ class Durability {
   void CaptureState(Running* running, v1::SnapshotState* state);
   absl::StatusOr<std::vector<BucketCopy>> CopyBucket(const Running& running, uint32_t bucket);
   absl::Status Commit(Running* running);
+  // Removes the files that a snapshot at `position` replaces.
+  absl::Status RemoveOld(uint64_t position);
   // Calls `body` between pushes and measures how long pushes wait.
   absl::Status Pause(absl::FunctionRef<absl::Status()> body);
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -171,10 +172,17 @@ rpc::Handler ParameterServer::Impl::Background(std::function<absl::StatusOr<Resp
         }
         const bool posted = background_.Post([this, body, reply, request = std::move(request)] {
           if (stopping_) {
-            reply(absl::CancelledError("the parameter server is stopping"));
-          } else {
-            reply(body(request));
+            constexpr absl::string_view kText = "the parameter server is stopping";
+            // Clients repeat calls to a durable server, which will come back.
+            return reply(durability_ == nullptr ? absl::CancelledError(kText)
+                                                : absl::UnavailableError(kText));
           }
+          // The call is answered once its changes are safe. The thread does not wait for that: the disk may
+          // be full.
+          absl::StatusOr<Response> response = body(request);
+          constexpr bool kOnlyReads = std::is_same_v<Request, v1::ScanRowsRequest>;
+          if (kOnlyReads) return reply(std::move(response));
+          ReplyWhenDurable(reply, std::move(response));
         });
         if (!posted) reply(absl::UnavailableError("the parameter server has stopped"));
       });
@@ -352,7 +360,6 @@ absl::StatusOr<v1::CreateTableResponse> ParameterServer::Impl::CreateTable(
       return absl::OkStatus();
     }));
   }
-  TANDEM_RETURN_IF_ERROR(requests_.AwaitDurable());
   return v1::CreateTableResponse();
 }
 
@@ -395,7 +402,6 @@ absl::StatusOr<v1::FlushResponse> ParameterServer::Impl::Flush(const std::string
     requests_.LogChange(RecordKind::kFlush, record);
     return absl::OkStatus();
   }));
-  TANDEM_RETURN_IF_ERROR(requests_.AwaitDurable());
   return v1::FlushResponse();
 }
 
@@ -413,7 +419,6 @@ absl::StatusOr<v1::SetUpdateModeResponse> ParameterServer::Impl::SetUpdateMode(
     table->SetUpdateMode(request.update_mode(), released);
     return absl::OkStatus();
   }));
-  TANDEM_RETURN_IF_ERROR(requests_.AwaitDurable());
   return v1::SetUpdateModeResponse();
 }
 

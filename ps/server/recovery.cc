@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cctype>
 #include <fstream>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -14,6 +15,7 @@
 #include "base/logging.h"
 #include "base/status.h"
 #include "ps/server/durability.h"
+#include "ps/storage/row_evictor.h"
 
 namespace tandem::ps {
 namespace {
@@ -73,7 +75,8 @@ absl::Status Durability::Recover() {
   boot_id_ = options_.boot_id.empty() ? BootId() : options_.boot_id;
   TANDEM_ASSIGN_OR_RETURN(const std::vector<SnapshotName> snapshots,
                           ListSnapshots(*files_, options_.directory));
-  TANDEM_ASSIGN_OR_RETURN(const LogSegments log, ListSegments(*files_, options_.directory));
+  TANDEM_ASSIGN_OR_RETURN(const LogSegments log,
+                          ListSegments(*files_, options_.directory, options_.accept_loss));
   const uint64_t after = snapshots.empty() ? 0 : snapshots.front().position;
   TANDEM_RETURN_IF_ERROR(CheckSegments(log.segments, after));
   if (!snapshots.empty()) {
@@ -93,13 +96,23 @@ absl::Status Durability::Recover() {
     }
     end.position = contained;  // these positions must not be given again
   }
-  // The records may be in the kernel's cache only, because the last life of the server died before its sync.
-  // From now on they count as taken.
-  if (options_.sync) {
-    for (const LogSegment& segment : log.segments) TANDEM_RETURN_IF_ERROR(files_->SyncFile(segment.path));
+  // The records may be in the kernel's cache only, because the last life of the server died before its sync,
+  // or because that sync failed. From now on they count as taken. Earlier segments were synced before the
+  // last one was made.
+  std::set<std::string> obsolete(log.unfinished.begin(), log.unfinished.end());
+  obsolete.insert(log.lost.begin(), log.lost.end());
+  obsolete.insert(end.behind.begin(), end.behind.end());
+  // A segment without a record holds disk space that the next one needs.
+  for (const LogSegment& segment : log.segments) {
+    if (segment.header.first_position() > end.position) obsolete.insert(segment.path);
   }
-  std::vector<std::string> obsolete = log.unfinished;
-  obsolete.insert(obsolete.end(), end.behind.begin(), end.behind.end());
+  if (options_.sync) {
+    for (const LogSegment& segment : log.segments) {
+      if (obsolete.contains(segment.path)) continue;
+      const bool last = &segment == &log.segments.back() || obsolete.contains((&segment)[1].path);
+      TANDEM_RETURN_IF_ERROR(last ? files_->RewriteFile(segment.path) : files_->SyncFile(segment.path));
+    }
+  }
   for (const std::string& path : obsolete) TANDEM_RETURN_IF_ERROR(files_->Remove(path));
   if (!obsolete.empty()) TANDEM_RETURN_IF_ERROR(files_->SyncDirectory(options_.directory));
 
@@ -111,7 +124,8 @@ absl::Status Durability::Recover() {
                            .on_failure = options_.on_failure,
                            .on_group = [this] { SnapshotIfDue(); }};
   options.header.set_format_version(kFormatVersion);
-  options.header.set_term(end.term + 1);
+  const uint64_t term = log.term + 1;
+  options.header.set_term(term);
   options.header.set_server_index(server_.tables->server());
   options.header.set_num_servers(server_.tables->shard_map().num_servers());
   options.header.set_num_buckets(server_.tables->shard_map().num_buckets());
@@ -120,16 +134,19 @@ absl::Status Durability::Recover() {
   for (const auto& table : server_.tables->All()) {
     table->RaiseGeneration(table->generation() + options.header.term());
   }
-  next_snapshot_bytes_ = options_.snapshot_bytes - std::min(options_.snapshot_bytes, end.bytes);
+  // Segments that are not full take as much of the disk as full ones.
+  const uint64_t held = std::max(
+      end.bytes, (log.segments.size() - std::min<size_t>(log.segments.size(), 1)) * options_.segment_bytes);
+  next_snapshot_bytes_ = options_.snapshot_bytes - std::min(options_.snapshot_bytes, held);
   TANDEM_ASSIGN_OR_RETURN(log_, PushLog::Open(options, end.position + 1));
   for (const LogSegment& segment : log.segments) {
-    if (std::find(end.behind.begin(), end.behind.end(), segment.path) != end.behind.end()) continue;
+    if (obsolete.contains(segment.path)) continue;
     log_->AddOldSegment(segment.header.first_position(), segment.path);
   }
   restored_storage_.clear();
   {
     absl::MutexLock lock(&mutex_);
-    info_.set_term(end.term + 1);
+    info_.set_term(term);
     info_.set_snapshot_position(after);
     info_.set_replayed_records(end.records);
     info_.set_recovery_s(absl::ToDoubleSeconds(MonotonicNow() - begin));
@@ -140,7 +157,7 @@ absl::Status Durability::Recover() {
     TANDEM_RETURN_IF_ERROR(SnapshotNow());
   }
   LogInfo(absl::StrFormat("server %d: log of term %d in %s; replayed %d records after position %d in %.2f s",
-                          server_.tables->server(), end.term + 1, options_.directory, end.records, after,
+                          server_.tables->server(), term, options_.directory, end.records, after,
                           absl::ToDoubleSeconds(MonotonicNow() - begin)));
   return absl::OkStatus();
 }
@@ -171,11 +188,15 @@ absl::Status Durability::Restore(const std::string& path) {
       return absl::DataLossError(
           absl::StrCat(path, ": bucket ", bucket.bucket(), " has admission counters of wrong size"));
     }
-    // A bucket that was copied late has rows that are newer than the state from which the replay begins.
-    // Eviction would take their version, modulo 2^32, for a very old one.
-    const auto newest = static_cast<uint32_t>(storage->clock());
-    return RestoreRow([storage, newest](uint64_t id, const float* row, RowHistory history) {
-      if (static_cast<int32_t>(history.version - newest) > 0) history.version = newest;
+    // A bucket that was copied late has rows that are newer than the state from which the replay begins. They
+    // keep their version, so that they are as old after the replay as they were. Eviction takes a row that is
+    // further ahead than this for a very old one.
+    constexpr uint32_t kFurthest = RowEvictor::kMostAhead - 1;
+    const auto state_version = static_cast<uint32_t>(storage->clock());
+    return RestoreRow([storage, state_version](uint64_t id, const float* row, RowHistory history) {
+      if (static_cast<int32_t>(history.version - state_version) > static_cast<int32_t>(kFurthest)) {
+        history.version = state_version + kFurthest;
+      }
       return storage->Restore(id, row, history);
     });
   };
@@ -212,7 +233,7 @@ absl::Status Durability::Replay(const Record& record) {
       return absl::OkStatus();
     case RecordKind::kCreateTable: {
       TANDEM_ASSIGN_OR_RETURN(const auto create, Parse<v1::LogCreateTable>(record));
-      TANDEM_RETURN_IF_ERROR(server_.tables->Create(create.config()));
+      TANDEM_RETURN_IF_ERROR(server_.tables->Recreate(create.config()));
       TANDEM_ASSIGN_OR_RETURN(const auto table, server_.tables->Find(create.config().name()));
       table->RaiseGeneration(create.generation());
       return absl::OkStatus();

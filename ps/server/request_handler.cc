@@ -16,7 +16,6 @@
 namespace tandem::ps {
 namespace {
 absl::Status Stopped() { return absl::UnavailableError("the parameter server has stopped"); }
-absl::Status Stopping() { return absl::CancelledError("the parameter server is stopping"); }
 }  // namespace
 
 absl::Status CheckWorker(const rpc::Caller& caller, uint32_t worker, absl::string_view what) {
@@ -37,6 +36,11 @@ RequestHandler::RequestHandler(const ParameterServerOptions& options, TableRegis
       stopping_(*stopping),
       deferred_(options.clock),
       executor_(options.threads) {}
+
+absl::Status RequestHandler::Stopping() const {
+  constexpr absl::string_view kText = "the parameter server is stopping";
+  return log_ == nullptr ? absl::CancelledError(kText) : absl::UnavailableError(kText);
+}
 
 void RequestHandler::Stop() {
   deferred_.Stop();
@@ -214,27 +218,29 @@ void RequestHandler::AwaitLogSpace(PendingPush push) {
     return push.call->Finish(absl::UnavailableError(status.message()));
   }
   const uint64_t ticket = deferred_.NewTicket();
+  const absl::Time expiry = ExpiryTime(*push.call);
   deferred_bytes_ += bytes;
-  deferred_.Defer(
-      ticket, ExpiryTime(*push.call), [this, call = push.call, bytes](rpc::DeferredCalls::Reason reason) {
-        deferred_bytes_ -= bytes;
-        const std::string disk = log_->waiting_for();
-        call->Finish(reason == rpc::DeferredCalls::Reason::kStopped
-                         ? Stopping()
-                         : absl::DeadlineExceededError(absl::StrCat(
-                               "server ", options_.index, ": the push waited for space in the log: ",
-                               disk.empty() ? "the disk is too slow" : disk)));
-      });
-  log_->AwaitSpace(bytes,
-                   [this, push = std::move(push), ticket, bytes](std::shared_ptr<PushLog::Space> space) {
-                     if (!deferred_.Resume(ticket)) return;  // the space goes to the next push
-                     deferred_bytes_ -= bytes;
-                     PendingPush granted = push;
-                     granted.log_space = std::move(space);
-                     // The log's thread must not apply pushes.
-                     if (!executor_.Post([this, granted] { StartPush(granted); }))
-                       granted.call->Finish(Stopped());
-                   });
+  // The deferred entry alone owns the push, so that one which has expired is freed before there is space.
+  const auto owned = std::make_shared<PendingPush>(std::move(push));
+  const std::weak_ptr<PendingPush> waiting = owned;
+  deferred_.Defer(ticket, expiry, [this, owned, bytes](rpc::DeferredCalls::Reason reason) {
+    deferred_bytes_ -= bytes;
+    const std::string disk = log_->waiting_for();
+    owned->call->Finish(
+        reason == rpc::DeferredCalls::Reason::kStopped
+            ? Stopping()
+            : absl::DeadlineExceededError(
+                  absl::StrCat("server ", options_.index, ": the push waited for space in the log: ",
+                               disk.empty() ? "the disk is slow, or a checkpoint holds pushes up" : disk)));
+  });
+  log_->AwaitSpace(bytes, [this, waiting, ticket, bytes](std::shared_ptr<PushLog::Space> space) {
+    const std::shared_ptr<PendingPush> push = waiting.lock();
+    if (push == nullptr || !deferred_.Resume(ticket)) return;  // the space goes to the next push
+    deferred_bytes_ -= bytes;
+    push->log_space = std::move(space);
+    // The log's thread must not apply pushes.
+    if (!executor_.Post([this, push] { StartPush(*push); })) push->call->Finish(Stopped());
+  });
 }
 
 void RequestHandler::StartPush(PendingPush push) {
@@ -253,9 +259,9 @@ void RequestHandler::DeferPush(PendingPush push) {
     deferred_bytes_ -= bytes;
     call->Finish(reason == rpc::DeferredCalls::Reason::kStopped
                      ? Stopping()
-                     : absl::DeadlineExceededError(
-                           absl::StrCat("server ", options_.index,
-                                        ": the push waited for a checkpoint or a change of update mode")));
+                     : absl::DeadlineExceededError(absl::StrCat(
+                           "server ", options_.index, ": the push waited for a checkpoint, ",
+                           log_ == nullptr ? "" : "a snapshot, ", "or a change of update mode")));
   });
   auto go_on = [this, push, ticket, bytes] {
     if (!deferred_.Resume(ticket)) return;
@@ -402,10 +408,6 @@ void RequestHandler::RepeatStartEpoch(uint32_t worker, uint64_t epoch, uint64_t 
 
 void RequestHandler::LogChange(RecordKind kind, const google::protobuf::MessageLite& body) {
   if (log_ != nullptr) log_->Append(kind, Bytes(body.SerializeAsString()), nullptr, nullptr);
-}
-
-absl::Status RequestHandler::AwaitDurable() {
-  return log_ == nullptr ? absl::OkStatus() : log_->AwaitDurable();
 }
 
 void RequestHandler::WhenDurable(PushLog::Durable durable) {

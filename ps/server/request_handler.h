@@ -59,12 +59,11 @@ class RequestHandler {
   // Makes pushes durable: they are appended to `log`, which must outlive the handler, before they are
   // applied, and acknowledged when their records are durable. Must be called before the server serves.
   void SetLog(PushLog* log) { log_ = log; }
-  // Appends a change of the tables other than a push, if there is a log. Must be called where no push is
-  // under way, so that the change has its place among them.
+  bool logs() const { return log_ != nullptr; }
+  // Appends a change of the tables other than a push, if there is a log. A change whose order among the
+  // pushes matters must be made and logged within BetweenPushes.
   void LogChange(RecordKind kind, const google::protobuf::MessageLite& body);
-  // Blocks until everything that was logged is durable. OK if there is no log.
-  absl::Status AwaitDurable();
-  // Calls `durable` then, or at once if there is no log.
+  // Calls `durable` once everything that was logged is durable, or at once if there is no log.
   void WhenDurable(PushLog::Durable durable);
 
   // Recovery: apply a push of the log again, without an answer; restore fences; repeat a StartPushEpoch.
@@ -107,7 +106,8 @@ class RequestHandler {
   size_t deferred_calls() const { return deferred_.size(); }
   uint64_t deferred_bytes() const { return deferred_bytes_.load(std::memory_order_relaxed); }
 
-  // Finishes all deferred calls with Cancelled and joins the threads. Idempotent.
+  // Finishes all deferred calls with Cancelled, those to a durable server with Unavailable, and joins the
+  // threads. Idempotent.
   void Stop();
 
  private:
@@ -134,6 +134,9 @@ class RequestHandler {
     std::shared_ptr<PushLog::Space> log_space;
   };
 
+  // The error of calls that the end of the server interrupts. Clients repeat calls to a durable server, which
+  // will come back.
+  absl::Status Stopping() const;
   void StartPush(PendingPush push);
   // Defers a push until the log has space for it.
   void AwaitLogSpace(PendingPush push);

@@ -119,7 +119,6 @@ absl::StatusOr<v1::WriteRowStatesResponse> RowStatesService::Write(
   TANDEM_ASSIGN_OR_RETURN(const bool is_new,
                           requests_.IsNewSequence(request.worker(), request.epoch(), request.sequence()));
   if (!is_new) {
-    TANDEM_RETURN_IF_ERROR(requests_.AwaitDurable());
     response.set_duplicate(true);
     return response;
   }
@@ -130,12 +129,16 @@ absl::StatusOr<v1::WriteRowStatesResponse> RowStatesService::Write(
     TANDEM_RETURN_IF_ERROR(storage->ReadRows(request.ids(), rows.data(), exists.data()));
     if (std::find(exists.begin(), exists.end(), 0) != exists.end()) return memory;
   }
-  TANDEM_RETURN_IF_ERROR(storage->WriteRows(request.ids(), request.values().data()));
-  // Not before: after an error the client repeats the call, and no row may be left out then.
-  requests_.LogChange(RecordKind::kWriteRows, request);
-  requests_.TakeSequence(request.worker(), request.epoch(), request.sequence());
+  const auto write = [&](RequestHandler::Waiters*) -> absl::Status {
+    TANDEM_RETURN_IF_ERROR(storage->WriteRows(request.ids(), request.values().data()));
+    // Not before: after an error the client repeats the call, and no row may be left out then.
+    requests_.LogChange(RecordKind::kWriteRows, request);
+    requests_.TakeSequence(request.worker(), request.epoch(), request.sequence());
+    return absl::OkStatus();
+  };
+  // A push that a log had before the record, and the rows after it, would be undone by a replay.
+  TANDEM_RETURN_IF_ERROR(requests_.logs() ? requests_.BetweenPushes(write) : write(nullptr));
   table->row_staleness().Restart();
-  TANDEM_RETURN_IF_ERROR(requests_.AwaitDurable());
   return response;
 }
 

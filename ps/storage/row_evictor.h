@@ -27,6 +27,9 @@ namespace tandem::ps {
 // Thread-safe, if the caller holds the locks that the functions require. `buckets` must outlive the evictor.
 class RowEvictor {
  public:
+  // A row whose version is up to this many updates ahead of the clock is taken for a new one.
+  static constexpr uint32_t kMostAhead = uint32_t{1} << 20;
+
   // `policy` is nullptr in tables without eviction. Then SweepNext has no effect, and LowestPriority and
   // EvictToQuota must not be called.
   RowEvictor(Buckets* buckets, std::unique_ptr<Eviction> policy)

@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <filesystem>
+#include <map>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -28,19 +29,23 @@ Args Durable(const JobDir& job, int servers, int workers, Args more) {
 
 TEST(DurabilityTest, ASyncJobWithKilledServersEndsWithTheBitsOfAnUndisturbedOne) {
   const JobDir job;
-  const Args epochs = {"--set", "train.epochs=6"};
+  const Args epochs = {"--set", "train.epochs=12"};
   Args undisturbed = epochs;
   undisturbed.insert(undisturbed.end(), {"--no-baselines", "--set", "checkpoint.dir=undisturbed"});
   ASSERT_EQ(job.Train(2, 2, undisturbed).exit_code, 0);
 
-  TandemProcess launched(Durable(job, 2, 2, epochs), job.Mark(), job.File("."));
-  for (int epoch = 1; epoch <= 5; ++epoch) {
-    ASSERT_TRUE(launched.WaitForOutput(absl::StrCat("epoch ", epoch, "/6"))) << launched.err();
+  std::map<std::string, std::string> variables = job.Mark();
+  variables["TANDEM_WAL_SNAPSHOT"] = "65536";  // so that servers also come back with snapshots
+  TandemProcess launched(Durable(job, 2, 2, epochs), variables, job.File("."));
+  int kills = 0;
+  for (int epoch = 1; epoch <= 6; ++epoch) {
+    ASSERT_TRUE(launched.WaitForOutput(absl::StrCat("epoch ", epoch, "/12"))) << launched.err();
     const pid_t victim = job.ProcessWith(absl::StrCat("TANDEM_PS_INDEX=", epoch % 2));
-    if (victim == 0) continue;  // it is being started again
-    ASSERT_EQ(::kill(victim, SIGKILL), 0);
+    if (victim == 0 || ::kill(victim, SIGKILL) != 0) continue;  // it is being started again
+    ++kills;
     ASSERT_TRUE(launched.WaitForOutput(absl::StrCat("(pid ", victim, ") was killed"))) << launched.err();
   }
+  EXPECT_GT(kills, 0);
   EXPECT_EQ(launched.Wait(), 0) << launched.out() << launched.err();
   EXPECT_THAT(launched.err(), HasSubstr("comes back with its log, at the same address"));
   EXPECT_EQ(job.Digest("ckpt"), job.Digest("undisturbed"));

@@ -57,7 +57,7 @@ std::shared_ptr<ServerTable> TableRegistry::NewTable(v1::TableConfig config,
                                        options_.helpers, options_.server == 0);
 }
 
-absl::Status TableRegistry::Create(const v1::TableConfig& config) {
+absl::Status TableRegistry::CreateWithin(const v1::TableConfig& config, uint64_t max_memory_bytes) {
   TANDEM_RETURN_IF_ERROR(ValidateTableConfig(config));
   {
     absl::MutexLock lock(&mutex_);
@@ -74,14 +74,14 @@ absl::Status TableRegistry::Create(const v1::TableConfig& config) {
   // Only one thread creates tables, so the name is still free below.
   size_t new_tables = 0;
   uint64_t new_bytes = 0;
-  TANDEM_RETURN_IF_ERROR(CheckNewTable(config, &new_tables, &new_bytes));
+  TANDEM_RETURN_IF_ERROR(CheckNewTable(config, max_memory_bytes, &new_tables, &new_bytes));
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<TableStorage> storage, NewStorage(config));
   Add(NewTable(config, std::move(storage)));
   return absl::OkStatus();
 }
 
-absl::Status TableRegistry::CheckNewTable(const v1::TableConfig& config, size_t* new_tables,
-                                          uint64_t* new_bytes) const {
+absl::Status TableRegistry::CheckNewTable(const v1::TableConfig& config, uint64_t max_memory_bytes,
+                                          size_t* new_tables, uint64_t* new_bytes) const {
   if (config.num_workers() > kMaxWorkers) {
     return absl::InvalidArgumentError(absl::StrCat("table '", config.name(), "': num_workers is ",
                                                    config.num_workers(), ", at most ", kMaxWorkers,
@@ -92,13 +92,13 @@ absl::Status TableRegistry::CheckNewTable(const v1::TableConfig& config, size_t*
                                                      " has ", kMaxTables, " tables, which is the limit"));
   }
   ++*new_tables;
-  if (options_.max_memory_bytes == 0) return absl::OkStatus();
+  if (max_memory_bytes == 0) return absl::OkStatus();
   TANDEM_ASSIGN_OR_RETURN(const uint64_t planned, PlannedBytes(config, shard_map().num_servers()));
   const uint64_t held = MemoryBytes() + *new_bytes;
-  if (held + planned > options_.max_memory_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "table '", config.name(), "' needs ", planned, " bytes on server ", options_.server,
-        ", whose tables hold ", held, " and may hold ", options_.max_memory_bytes, " (--max-memory)"));
+  if (held + planned > max_memory_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("table '", config.name(), "' needs ", planned, " bytes on server ", options_.server,
+                     ", whose tables hold ", held, " and may hold ", max_memory_bytes, " (--max-memory)"));
   }
   *new_bytes += planned;
   return absl::OkStatus();

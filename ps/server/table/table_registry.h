@@ -51,7 +51,11 @@ class TableRegistry {
   //   - ResourceExhausted if there are 1024 tables, or the table's dense rows, counters and byte budget would
   //     exceed max_memory_bytes; checked before memory is allocated
   //   - the errors of NewStorage
-  absl::Status Create(const v1::TableConfig& config);
+  absl::Status Create(const v1::TableConfig& config) {
+    return CreateWithin(config, options_.max_memory_bytes);
+  }
+  // Creates a table that the server's log has, whatever max_memory_bytes says: it fitted when it was created.
+  absl::Status Recreate(const v1::TableConfig& config) { return CreateWithin(config, 0); }
   // Returns the table. NotFound: no table has this name; the message names those that exist.
   absl::StatusOr<std::shared_ptr<ServerTable>> Find(absl::string_view name) const;
   // Returns all tables in the order of their names.
@@ -70,7 +74,9 @@ class TableRegistry {
   // Checks the limits of Create for a new table beside those that exist and `new_tables` others, which need
   // `new_bytes`. Adds this one to both counts. ResourceExhausted: a limit would be exceeded. InvalidArgument:
   // num_workers is too large.
-  absl::Status CheckNewTable(const v1::TableConfig& config, size_t* new_tables, uint64_t* new_bytes) const;
+  absl::Status CheckNewTable(const v1::TableConfig& config, size_t* new_tables, uint64_t* new_bytes) const {
+    return CheckNewTable(config, options_.max_memory_bytes, new_tables, new_bytes);
+  }
   // Returns new storage for the buckets of this server. Requires a `config` that has passed
   // ValidateTableConfig. FailedPrecondition: the table has `spill` and the server no cold store; other errors
   // are those of ColdStore::NewTier.
@@ -81,6 +87,9 @@ class TableRegistry {
   void Add(std::shared_ptr<ServerTable> table);
 
  private:
+  absl::Status CreateWithin(const v1::TableConfig& config, uint64_t max_memory_bytes);
+  absl::Status CheckNewTable(const v1::TableConfig& config, uint64_t max_memory_bytes, size_t* new_tables,
+                             uint64_t* new_bytes) const;
   // Returns the memory of all tables, in bytes.
   uint64_t MemoryBytes() const;
 

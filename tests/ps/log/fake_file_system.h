@@ -3,13 +3,15 @@
 #define TANDEM_TESTS_PS_LOG_FAKE_FILE_SYSTEM_H_
 
 // A file system in memory that loses power. What was synced survives. Of the rest, each sector of 512 bytes
-// and each change of a directory survives or not, at random.
+// and each change of a directory survives or not, at random. As on Linux, a sync that fails leaves the
+// sectors clean: they are lost with the power, unless they are written again, whatever later syncs say.
 
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -52,6 +54,25 @@ class FakeFileSystem : public FileSystem {
     hold_syncs_ = hold;
   }
 
+  void FailRemoves(bool fail) {
+    absl::MutexLock lock(&mutex_);
+    removes_fail_ = fail;
+  }
+  // While held, no snapshot is begun.
+  void HoldSnapshots(bool hold) {
+    absl::MutexLock lock(&mutex_);
+    hold_snapshots_ = hold;
+  }
+  // Blocks until a snapshot waits to be begun.
+  void AwaitHeldSnapshot() {
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(&snapshot_is_held_));
+  }
+  uint64_t used() const {
+    absl::MutexLock lock(&mutex_);
+    return UsedLocked();
+  }
+
   // Loses power, and starts the machine again: no object that uses this file system may exist. The kernel's
   // cache is lost; `seed` decides what had reached the disk.
   void LosePower(uint64_t seed) {
@@ -63,10 +84,11 @@ class FakeFileSystem : public FileSystem {
     Restart();
     for (auto& [path, file] : names_) {
       for (size_t at = 0; at < file->content.size(); at += kSector) {
-        if (random.Below(2) == 0) continue;
+        if (random.Below(2) == 0 && file->dirty.contains(at / kSector)) continue;
         file->content.replace(at, kSector, file->synced.substr(at, kSector));
       }
       file->synced = file->content;
+      file->dirty.clear();
     }
   }
   // Ends the process only: the kernel's cache stays.
@@ -90,14 +112,21 @@ class FakeFileSystem : public FileSystem {
     absl::MutexLock lock(&mutex_);
     change(&names_.at(path)->content);
     names_.at(path)->synced = names_.at(path)->content;
+    names_.at(path)->dirty.clear();
   }
 
   absl::StatusOr<std::unique_ptr<LogFile>> Create(const std::string& path, uint64_t bytes) override {
     absl::MutexLock lock(&mutex_);
+    if (absl::StrContains(path, "/snapshot-")) {
+      snapshot_is_held_ = hold_snapshots_;
+      mutex_.Await(absl::Condition(
+          +[](FakeFileSystem* files)
+               ABSL_EXCLUSIVE_LOCKS_REQUIRED(files->mutex_) { return !files->hold_snapshots_; },
+          this));
+      snapshot_is_held_ = false;
+    }
     if (!Take()) return Gone();
-    uint64_t used = 0;
-    for (const auto& [name, other] : names_) used += other->content.size();
-    if (used + bytes > capacity_)
+    if (UsedLocked() + bytes > capacity_)
       return absl::ResourceExhaustedError(absl::StrCat(path, ": the disk is full"));
     auto file = std::make_shared<File>();
     file->content = file->synced = std::string(bytes, '\0');
@@ -131,6 +160,7 @@ class FakeFileSystem : public FileSystem {
   }
   absl::Status Remove(const std::string& path) override {
     absl::MutexLock lock(&mutex_);
+    if (removes_fail_) return absl::PermissionDeniedError(path);
     if (!Take()) return Gone();
     Apply([path](Names* names) { names->erase(path); });
     return absl::OkStatus();
@@ -138,7 +168,15 @@ class FakeFileSystem : public FileSystem {
   absl::Status SyncFile(const std::string& path) override {
     absl::MutexLock lock(&mutex_);
     if (!Take()) return Gone();
-    names_.at(path)->synced = names_.at(path)->content;
+    names_.at(path)->Sync();
+    return absl::OkStatus();
+  }
+  absl::Status RewriteFile(const std::string& path) override {
+    absl::MutexLock lock(&mutex_);
+    if (!Take()) return Gone();
+    File& file = *names_.at(path);
+    file.Written(0, file.content.size());
+    file.Sync();
     return absl::OkStatus();
   }
   absl::Status SyncDirectory(const std::string&) override {
@@ -153,7 +191,18 @@ class FakeFileSystem : public FileSystem {
   static constexpr size_t kSector = 512;
 
   struct File {
+    void Written(uint64_t offset, uint64_t bytes) {
+      for (uint64_t at = offset / kSector; at * kSector < offset + bytes; ++at) dirty.insert(at);
+    }
+    void Sync() {
+      for (const uint64_t sector : dirty) {
+        synced.replace(sector * kSector, kSector, content.substr(sector * kSector, kSector));
+      }
+      dirty.clear();
+    }
+
     std::string content, synced;  // of the same size
+    std::set<uint64_t> dirty;     // sectors that the next sync writes
   };
   using Names = std::map<std::string, std::shared_ptr<File>>;
 
@@ -169,7 +218,10 @@ class FakeFileSystem : public FileSystem {
         file_->content.resize(offset + bytes.size());
         file_->synced.resize(file_->content.size());
       }
-      if (whole || !files_->over_) file_->content.replace(offset, bytes.size(), bytes.data(), bytes.size());
+      if (whole || !files_->over_) {
+        file_->content.replace(offset, bytes.size(), bytes.data(), bytes.size());
+        file_->Written(offset, bytes.size());
+      }
       if (!whole) files_->over_ = true;
       return whole ? absl::OkStatus() : Gone();
     }
@@ -179,9 +231,12 @@ class FakeFileSystem : public FileSystem {
           +[](FakeFileSystem* files)
                ABSL_EXCLUSIVE_LOCKS_REQUIRED(files->mutex_) { return !files->hold_syncs_; },
           files_));
-      if (files_->syncs_fail_) return absl::InternalError("the disk has failed");
+      if (files_->syncs_fail_) {
+        file_->dirty.clear();
+        return absl::InternalError("the disk has failed");
+      }
       if (!files_->Take()) return Gone();
-      file_->synced = file_->content;
+      file_->Sync();
       return absl::OkStatus();
     }
 
@@ -190,6 +245,11 @@ class FakeFileSystem : public FileSystem {
     const std::shared_ptr<File> file_;
   };
 
+  uint64_t UsedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    uint64_t used = 0;
+    for (const auto& [name, file] : names_) used += file->content.size();
+    return used;
+  }
   static absl::Status Gone() { return absl::InternalError("the machine has lost power"); }
   bool Take() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!left_.has_value()) return true;
@@ -205,7 +265,7 @@ class FakeFileSystem : public FileSystem {
     names_ = durable_names_;
     changes_.clear();
     left_.reset();
-    over_ = syncs_fail_ = hold_syncs_ = false;
+    over_ = syncs_fail_ = hold_syncs_ = hold_snapshots_ = removes_fail_ = false;
   }
 
   mutable absl::Mutex mutex_;
@@ -215,6 +275,8 @@ class FakeFileSystem : public FileSystem {
   bool over_ ABSL_GUARDED_BY(mutex_) = false;  // a write was torn by the cut: it was the last one
   uint64_t capacity_ ABSL_GUARDED_BY(mutex_) = ~uint64_t{0};
   bool syncs_fail_ ABSL_GUARDED_BY(mutex_) = false, hold_syncs_ ABSL_GUARDED_BY(mutex_) = false;
+  bool removes_fail_ ABSL_GUARDED_BY(mutex_) = false;
+  bool hold_snapshots_ ABSL_GUARDED_BY(mutex_) = false, snapshot_is_held_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace tandem::ps::testing

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/backend.h"
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "base/status.h"
 
@@ -9,6 +10,10 @@ namespace tandem::collectives {
 absl::StatusOr<std::shared_ptr<DeviceWork>> Backend::Enqueue(absl::Span<const Operation> operations) {
   for (const Operation& operation : operations) TANDEM_RETURN_IF_ERROR(Run(operation));
   return nullptr;
+}
+
+absl::StatusOr<BackendFactory> Backend::Split(int color, int key, const BackendOptions& options) {
+  return absl::UnimplementedError(absl::StrCat("backend ", name(), " has no split"));
 }
 
 absl::StatusOr<int> Backend::RunPointToPoint(const Operation& operation) {

@@ -46,12 +46,19 @@ class DeviceWork {
   virtual ~DeviceWork() = default;
   // Returns true once the work is done, false before. An error means that it will never be done.
   virtual absl::StatusOr<bool> IsDone() = 0;
-  // Blocks this thread until the work is done; DeadlineExceeded at `deadline`.
-  virtual absl::Status Wait(absl::Time deadline) = 0;
+  // Blocks this thread until the work has begun to run, that is until the work before it in its streams is
+  // done. An error means that it will never be done. Has no time-out: earlier work of the caller's streams
+  // may take any time.
+  virtual absl::Status AwaitStart() = 0;
+  // Blocks this thread until the work is done. DeadlineExceeded once it has run for `timeout`; the time in
+  // which it waits for earlier work of its streams does not count.
+  virtual absl::Status Wait(absl::Duration timeout) = 0;
   // Makes work that is queued later on `stream` (a cudaStream_t) wait for this work, without blocking the
   // thread.
   virtual absl::Status OrderStream(void* stream) = 0;
 };
+
+struct BackendFactory;
 
 // Moves and reduces data between the ranks of one group. Errors of every operation:
 //
@@ -94,6 +101,16 @@ class Backend {
   // Runs a send or recv and blocks until it is done; returns the sender's rank. A backend overrides it if the
   // waiting thread can do better than sleep.
   virtual absl::StatusOr<int> RunPointToPoint(const Operation& operation);
+
+  // Returns true if Split can be called: the same on all ranks.
+  virtual bool CanSplit() const { return false; }
+  // Makes connections for subgroups out of this group's. All ranks of this group call it in the group's
+  // order. Ranks with the same non-negative `color` form a subgroup, ordered by `key`, then by rank. Blocks
+  // until all ranks have called it and their earlier operations are done, at most until options.deadline.
+  // Returns a factory whose `make` gives the subgroup's backend, once; its `make` is empty on ranks with a
+  // negative color. `options` are those of the subgroup, without a store. After an error this group is
+  // broken.
+  virtual absl::StatusOr<BackendFactory> Split(int color, int key, const BackendOptions& options);
 
   // Ends running and later operations with `reason`, from any thread. The operations of the other ranks end
   // soon as well. Idempotent; does not block on a peer.

@@ -94,11 +94,14 @@ struct Operation {
   // Anything else that all ranks must agree upon, such as the larger operation that this one is a step of.
   uint64_t context = 0;
   Device device;
+  // On a GPU: the stream (a cudaStream_t) that produces the buffers. The operation begins after the work that
+  // the stream holds when the operation is issued. nullptr: the legacy default stream.
+  void* stream = nullptr;
   ConstPart in;
   Part out;
   absl::Span<const ConstPart> ins;
   absl::Span<const Part> outs;
-  absl::Duration timeout = absl::InfiniteDuration();  // starts when a backend begins the operation
+  absl::Duration timeout = absl::InfiniteDuration();  // counts from when the operation begins to run
 };
 
 // Returns a description for messages: "all_reduce #17 (sum of f32 x 1024)", "send #3 (f32 x 10 to rank 1, tag

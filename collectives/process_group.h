@@ -50,6 +50,9 @@ struct ProcessGroupOptions {
   std::string init_method = "env://";
   // Bounds the rendezvous, and every operation that is not given a timeout of its own.
   absl::Duration timeout = absl::Seconds(60);
+  // Bounds, instead of `timeout`, operations on GPU tensors that are not given a timeout of their own. It
+  // counts from the moment at which an operation begins to run on the GPU. The default is torch's for NCCL.
+  absl::Duration cuda_timeout = absl::Minutes(10);
   // Name or address of the network interface to use. Empty: TANDEM_INTERFACE, or the interface that reaches
   // the store.
   std::string interface_address;
@@ -73,12 +76,15 @@ struct ProcessGroupOptions {
 
 // Options of the calls. With `async` the call returns at once and the operation runs in the group's order on
 // the group's thread; otherwise it has run, in this thread, when the call returns. A `timeout` of zero means
-// the group's timeout.
+// the group's timeout. `stream` is the cudaStream_t that produces GPU tensors: the operation runs after the
+// work that the stream holds at the call. nullptr means CUDA's legacy default stream, which waits for all
+// blocking streams; with per-thread default streams, pass cudaStreamPerThread. CPU tensors ignore it.
 struct AllReduceOptions {
   ReduceOp op = ReduceOp::kSum;
   double factor = 1.0;  // of kPremulSum
   bool async = false;
   absl::Duration timeout = absl::ZeroDuration();
+  void* stream = nullptr;
 };
 using ReduceScatterOptions = AllReduceOptions;
 struct ReduceOptions {
@@ -87,19 +93,23 @@ struct ReduceOptions {
   double factor = 1.0;
   bool async = false;
   absl::Duration timeout = absl::ZeroDuration();
+  void* stream = nullptr;
 };
 struct RootOptions {
   int root = 0;
   bool async = false;
   absl::Duration timeout = absl::ZeroDuration();
+  void* stream = nullptr;
 };
 struct CallOptions {
   bool async = false;
   absl::Duration timeout = absl::ZeroDuration();
+  void* stream = nullptr;
 };
 struct PointToPointOptions {
   uint32_t tag = 0;
   absl::Duration timeout = absl::ZeroDuration();
+  void* stream = nullptr;
 };
 struct PointToPoint {  // one entry of BatchIsendIrecv; torch's P2POp
   enum class Kind { kSend, kRecv };
@@ -107,6 +117,7 @@ struct PointToPoint {  // one entry of BatchIsendIrecv; torch's P2POp
   int peer = 0;
   TensorView tensor;  // a send only reads it
   uint32_t tag = 0;
+  void* stream = nullptr;  // as in PointToPointOptions
 };
 
 // A group of ranks; a process may have any number of them. All ranks of a group call the same collectives in
@@ -217,7 +228,9 @@ class ProcessGroup {
 
   // Makes a group of `ranks`, which are distinct ranks of this group; rank i of the new group is ranks[i].
   // All ranks of this group must call it, in the same order. Ranks outside the new group get nullptr. The new
-  // group has its own connections and queue. It outlives this group, but not the store.
+  // group has its own connections and queue. It outlives this group, but not the store. If `backend` is empty
+  // and this group has NCCL 2.18 or later, the new group's GPU connections are split from this group's
+  // (ncclCommSplit): the call then waits on all ranks until all have called it. So do NewSubgroups and Split.
   virtual absl::StatusOr<std::unique_ptr<ProcessGroup>> NewGroup(absl::Span<const int> ranks,
                                                                  absl::string_view backend = "") = 0;
   // Makes groups of the ranks [0, size), [size, 2 size), ... and returns the one that contains this rank.
@@ -228,6 +241,8 @@ class ProcessGroup {
   virtual absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) = 0;
 
   // Waits for queued operations, leaves together with the other ranks (at most 2 s) and frees everything.
+  // Operations that run on a GPU end by their own time-outs, and leaving takes at most `timeout` there: it
+  // never aborts other groups of the GPU.
   // Later calls return Aborted. Idempotent.
   virtual void Destroy() = 0;
   // Ends running and queued operations with Aborted("...reason"), at once on this rank. May be called from

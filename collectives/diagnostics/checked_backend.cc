@@ -45,6 +45,11 @@ absl::StatusOr<int> CheckedBackend::RunPointToPoint(const Operation& operation) 
   return backend_->RunPointToPoint(operation);
 }
 
+absl::StatusOr<BackendFactory> CheckedBackend::Split(int color, int key, const BackendOptions& options) {
+  TANDEM_RETURN_IF_ERROR(broken());
+  return backend_->Split(color, key, options);
+}
+
 void CheckedBackend::Abort(const absl::Status& reason) {
   {
     absl::MutexLock lock(&mutex_);

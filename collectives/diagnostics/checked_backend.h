@@ -41,6 +41,9 @@ class CheckedBackend final : public Backend {
   absl::StatusOr<std::shared_ptr<DeviceWork>> Enqueue(absl::Span<const Operation> operations) override;
   void StartPointToPoint(const Operation& operation, Done done) override;
   absl::StatusOr<int> RunPointToPoint(const Operation& operation) override;
+  // Passed on unchecked. The subgroup's backend is not a CheckedBackend.
+  bool CanSplit() const override { return backend_->CanSplit(); }
+  absl::StatusOr<BackendFactory> Split(int color, int key, const BackendOptions& options) override;
   // Aborts both backends.
   void Abort(const absl::Status& reason) override;
 

@@ -142,6 +142,13 @@ void FlightRecorder::Start(uint64_t id) {
   entry.stamp.store(Stamp(id, Phase::kStarted), std::memory_order_release);
 }
 
+void FlightRecorder::Requeue(uint64_t id) {
+  if (id == 0) return;
+  Entry& entry = At(id);
+  if (entry.stamp.load(std::memory_order_relaxed) != Stamp(id, Phase::kStarted)) return;
+  entry.stamp.store(Stamp(id, Phase::kQueued), std::memory_order_release);
+}
+
 void FlightRecorder::End(uint64_t id, const absl::Status& status) {
   if (id == 0) return;
   Entry& entry = At(id);
@@ -193,6 +200,7 @@ std::vector<FlightRecorder::InFlight> FlightRecorder::Running() const {
                        .group_name = GroupName(r.group),
                        .description = r.Description(),
                        .started = started,
+                       .on_device = r.device != Device::Kind::kCpu,
                        .running = started ? time.Since(r.started) : absl::ZeroDuration(),
                        .queued = started ? time.Between(r.issued, r.started) : time.Since(r.issued),
                        .timeout = r.timeout()});

@@ -55,6 +55,9 @@ class FlightRecorder {
   uint64_t Begin(uint32_t group, const Operation& operation);
   void Start(uint64_t id);
   void End(uint64_t id, const absl::Status& status);
+  // Records that a started operation was issued on a device, where it waits for earlier work: it is queued
+  // until the next Start.
+  void Requeue(uint64_t id);
   // Does Begin and Start at once, for operations that never wait in a queue; saves one reading of the clock.
   uint64_t BeginStarted(uint32_t group, const Operation& operation);
 
@@ -66,6 +69,7 @@ class FlightRecorder {
     std::string group_name;
     std::string description;  // Describe(operation)
     bool started;
+    bool on_device;          // the operation is on GPU tensors
     absl::Duration running;  // since Start; zero while queued
     absl::Duration queued;   // since Begin, until Start or now
     absl::Duration timeout;

@@ -107,7 +107,8 @@ void Watchdog::CheckOperations(absl::Duration elapsed) {
   }
   std::map<uint64_t, Seen> seen;
   for (const FlightRecorder::InFlight& operation : running) {
-    const bool counts = operation.started || busy.count(operation.group) == 0;
+    // An operation on a GPU may wait for the caller's own kernels, for any time.
+    const bool counts = operation.started || (!operation.on_device && busy.count(operation.group) == 0);
     Seen& now = seen[operation.id];
     if (const auto before = seen_.find(operation.id); before != seen_.end()) {
       now = before->second;

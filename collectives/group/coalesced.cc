@@ -79,7 +79,7 @@ Work Group::AllReduceCoalesced(absl::Span<const TensorView> tensors, const AllRe
     operation.in = {all.data, all.count};
     operation.out = {all.data, all.count};
   }
-  return SubmitTask(std::move(task), options.async, options.timeout);
+  return SubmitTask(std::move(task), options.async, options.timeout, options.stream);
 }
 
 Work Group::BroadcastCoalesced(absl::Span<const TensorView> tensors, const RootOptions& options) {
@@ -112,7 +112,7 @@ Work Group::BroadcastCoalesced(absl::Span<const TensorView> tensors, const RootO
     if (is_root) operation.in = {all.data, all.count};
     operation.out = {all.data, all.count};
   }
-  return SubmitTask(std::move(task), options.async, options.timeout);
+  return SubmitTask(std::move(task), options.async, options.timeout, options.stream);
 }
 
 Work Group::AllGatherCoalesced(absl::Span<const ConstTensorView> ins, absl::Span<const TensorView> outs,
@@ -156,7 +156,7 @@ Work Group::AllGatherCoalesced(absl::Span<const ConstTensorView> ins, absl::Span
     call.operation.in = {in.data, in.count};
     call.SliceOuts(out, world_size());
   }
-  return SubmitTask(std::move(task), options.async, options.timeout);
+  return SubmitTask(std::move(task), options.async, options.timeout, options.stream);
 }
 
 Work Group::ReduceScatterCoalesced(absl::Span<const ConstTensorView> ins, absl::Span<const TensorView> outs,
@@ -203,7 +203,7 @@ Work Group::ReduceScatterCoalesced(absl::Span<const ConstTensorView> ins, absl::
     call.operation.out = {out.data, out.count};
     call.SliceIns(in, world_size());
   }
-  return SubmitTask(std::move(task), options.async, options.timeout);
+  return SubmitTask(std::move(task), options.async, options.timeout, options.stream);
 }
 
 }  // namespace tandem::collectives

@@ -26,7 +26,7 @@ Work Group::AllReduce(ConstTensorView in, TensorView out, const AllReduceOptions
   call.operation.factor = options.factor;
   call.operation.in = {in.data, in.count};
   call.operation.out = {out.data, out.count};
-  return Submit(&call, options.async, options.timeout);
+  return Submit(&call, options.async, options.timeout, options.stream);
 }
 
 Work Group::Reduce(TensorView tensor, const ReduceOptions& options) {
@@ -38,7 +38,7 @@ Work Group::Reduce(TensorView tensor, const ReduceOptions& options) {
   call.operation.root = options.root;
   call.operation.in = {tensor.data, tensor.count};
   if (rank() == options.root) call.operation.out = {tensor.data, tensor.count};
-  return Submit(&call, options.async, options.timeout);
+  return Submit(&call, options.async, options.timeout, options.stream);
 }
 
 Work Group::Broadcast(TensorView tensor, const RootOptions& options) {
@@ -48,7 +48,7 @@ Work Group::Broadcast(TensorView tensor, const RootOptions& options) {
   call.operation.root = options.root;
   if (rank() == options.root) call.operation.in = {tensor.data, tensor.count};
   call.operation.out = {tensor.data, tensor.count};
-  return Submit(&call, options.async, options.timeout);
+  return Submit(&call, options.async, options.timeout, options.stream);
 }
 
 Work Group::AllGather(ConstTensorView in, TensorView out, const CallOptions& options) {
@@ -59,7 +59,7 @@ Work Group::AllGather(ConstTensorView in, TensorView out, const CallOptions& opt
   Call call(OpKind::kAllGather, in.dtype, in.device);
   call.operation.in = {in.data, in.count};
   call.SliceOuts(out, world_size());
-  return Submit(&call, options.async, options.timeout);
+  return Submit(&call, options.async, options.timeout, options.stream);
 }
 
 Work Group::AllGather(ConstTensorView in, absl::Span<const TensorView> outs, const CallOptions& options) {
@@ -70,7 +70,7 @@ Work Group::AllGather(ConstTensorView in, absl::Span<const TensorView> outs, con
   Call call(OpKind::kAllGather, in.dtype, in.device);
   call.operation.in = {in.data, in.count};
   call.SetOuts(outs);
-  return Submit(&call, options.async, options.timeout);
+  return Submit(&call, options.async, options.timeout, options.stream);
 }
 
 Work Group::Gather(ConstTensorView in, absl::Span<const TensorView> outs, const RootOptions& options) {
@@ -89,7 +89,7 @@ Work Group::Gather(ConstTensorView in, absl::Span<const TensorView> outs, const 
   call.operation.root = options.root;
   call.operation.in = {in.data, in.count};
   call.SetOuts(outs);
-  return Submit(&call, options.async, options.timeout);
+  return Submit(&call, options.async, options.timeout, options.stream);
 }
 
 Work Group::Scatter(absl::Span<const ConstTensorView> ins, TensorView out, const RootOptions& options) {
@@ -107,7 +107,7 @@ Work Group::Scatter(absl::Span<const ConstTensorView> ins, TensorView out, const
   call.operation.root = options.root;
   call.operation.out = {out.data, out.count};
   call.SetIns(ins);
-  return Submit(&call, options.async, options.timeout);
+  return Submit(&call, options.async, options.timeout, options.stream);
 }
 
 Work Group::ReduceScatter(ConstTensorView in, TensorView out, const ReduceScatterOptions& options) {
@@ -121,7 +121,7 @@ Work Group::ReduceScatter(ConstTensorView in, TensorView out, const ReduceScatte
   call.operation.factor = options.factor;
   call.operation.out = {out.data, out.count};
   call.SliceIns(in, world_size());
-  return Submit(&call, options.async, options.timeout);
+  return Submit(&call, options.async, options.timeout, options.stream);
 }
 
 Work Group::ReduceScatter(absl::Span<const ConstTensorView> ins, TensorView out,
@@ -136,7 +136,7 @@ Work Group::ReduceScatter(absl::Span<const ConstTensorView> ins, TensorView out,
   call.operation.factor = options.factor;
   call.operation.out = {out.data, out.count};
   call.SetIns(ins);
-  return Submit(&call, options.async, options.timeout);
+  return Submit(&call, options.async, options.timeout, options.stream);
 }
 
 Work Group::AllToAll(ConstTensorView in, TensorView out, const CallOptions& options) {
@@ -152,7 +152,7 @@ Work Group::AllToAll(ConstTensorView in, TensorView out, const CallOptions& opti
   Call call(OpKind::kAllToAll, in.dtype, in.device);
   call.SliceIns(in, world_size());
   call.SliceOuts(out, world_size());
-  return Submit(&call, options.async, options.timeout);
+  return Submit(&call, options.async, options.timeout, options.stream);
 }
 
 Work Group::AllToAll(absl::Span<const ConstTensorView> ins, absl::Span<const TensorView> outs,
@@ -168,7 +168,7 @@ Work Group::AllToAll(absl::Span<const ConstTensorView> ins, absl::Span<const Ten
   Call call(OpKind::kAllToAll, like.dtype, like.device);
   call.SetIns(ins);
   call.SetOuts(outs);
-  return Submit(&call, options.async, options.timeout);
+  return Submit(&call, options.async, options.timeout, options.stream);
 }
 
 #undef TANDEM_REFUSE_UNLESS
@@ -178,7 +178,7 @@ Work Group::Barrier(const CallOptions& options) {
   Device device;
   if (LaneOf(device) == nullptr) device.kind = Device::Kind::kCuda;
   Call call(OpKind::kBarrier, DType::kU8, device);
-  return Submit(&call, options.async, options.timeout);
+  return Submit(&call, options.async, options.timeout, options.stream);
 }
 
 }  // namespace tandem::collectives

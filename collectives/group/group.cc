@@ -37,7 +37,9 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> Group::Make(Parts parts) {
   connect.interface_address = o.interface_address;
   connect.host = o.host;
   connect.timeout = o.timeout;
-  connect.extra_backends = o.extra_backends;
+  std::vector<BackendFactory> extra_backends = parts.split;
+  extra_backends.insert(extra_backends.end(), o.extra_backends.begin(), o.extra_backends.end());
+  connect.extra_backends = extra_backends;
   absl::StatusOr<Connection> connected = Connect(parts.store.get(), connect);
   if (!connected.ok()) {
     // Ranks that expect other members name them by their ranks of the world.
@@ -111,7 +113,10 @@ Lane* Group::LaneOf(const Device& device) const {
 }
 
 Lane* Group::Prepare(Operation* operation, absl::Duration timeout, absl::Status* error) const {
-  operation->timeout = timeout == absl::ZeroDuration() ? parts_.options.timeout : timeout;
+  const bool on_cpu = operation->device.kind == Device::Kind::kCpu;
+  operation->timeout = timeout != absl::ZeroDuration() ? timeout
+                       : on_cpu                        ? parts_.options.timeout
+                                                       : parts_.options.cuda_timeout;
   Lane* lane = LaneOf(operation->device);
   if (ABSL_PREDICT_FALSE(timeout < absl::ZeroDuration())) {
     *error = Refuse(operation->kind, CheckTimeout(timeout));
@@ -120,8 +125,7 @@ Lane* Group::Prepare(Operation* operation, absl::Duration timeout, absl::Status*
   } else if (ABSL_PREDICT_FALSE(lane == nullptr)) {
     *error = absl::FailedPreconditionError(
         absl::StrCat(Name(operation->kind), " on group '", name(), "': no backend for ",
-                     operation->device.kind == Device::Kind::kCpu ? "CPU" : "CUDA",
-                     " tensors; ask for one, as in backend \"cpu:auto,cuda:nccl\""));
+                     on_cpu ? "CPU" : "CUDA", " tensors; ask for one, as in backend \"cpu:auto,cuda:nccl\""));
   } else {
     *error = lane->Supports(*operation);
     if (ABSL_PREDICT_TRUE(error->ok())) return lane;
@@ -130,7 +134,8 @@ Lane* Group::Prepare(Operation* operation, absl::Duration timeout, absl::Status*
   return nullptr;
 }
 
-Work Group::Submit(Call* call, bool async, absl::Duration timeout) {
+Work Group::Submit(Call* call, bool async, absl::Duration timeout, void* stream) {
+  call->operation.stream = stream;
   absl::Status error;
   Lane* const lane = Prepare(&call->operation, timeout, &error);
   if (ABSL_PREDICT_FALSE(lane == nullptr)) return Work(std::move(error));
@@ -140,9 +145,10 @@ Work Group::Submit(Call* call, bool async, absl::Duration timeout) {
   return lane->Enqueue(std::move(task));
 }
 
-Work Group::SubmitTask(std::unique_ptr<Task> task, bool async, absl::Duration timeout) {
+Work Group::SubmitTask(std::unique_ptr<Task> task, bool async, absl::Duration timeout, void* stream) {
   Lane* lane = nullptr;
   for (Call& call : task->calls) {
+    call.operation.stream = stream;
     absl::Status error;
     Lane* const prepared = Prepare(&call.operation, timeout, &error);
     if (prepared == nullptr) return Work(std::move(error));

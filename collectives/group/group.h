@@ -34,6 +34,8 @@ class Group final : public ProcessGroup {
     std::shared_ptr<Store> store;
     std::shared_ptr<FlightRecorder> recorder;
     std::shared_ptr<Watchdog> watchdog;  // watches `recorder`; nullptr: no watchdog
+    // Backends that were split from the parent group's; looked up before all others.
+    std::vector<BackendFactory> split;
   };
   // Finds the other ranks and connects to them: InitProcessGroup with all options decided.
   static absl::StatusOr<std::unique_ptr<ProcessGroup>> Make(Parts parts);
@@ -106,15 +108,17 @@ class Group final : public ProcessGroup {
   // Fills in the fields of `operation` that all calls share, and checks that its backend supports it. Returns
   // nullptr and sets *error if it does not.
   Lane* Prepare(Operation* operation, absl::Duration timeout, absl::Status* error) const;
-  Work Submit(Call* call, bool async, absl::Duration timeout);
+  Work Submit(Call* call, bool async, absl::Duration timeout, void* stream);
   // Runs a coalesced operation: prepares all its calls before the first of them begins.
-  Work SubmitTask(std::unique_ptr<Task> task, bool async, absl::Duration timeout);
+  Work SubmitTask(std::unique_ptr<Task> task, bool async, absl::Duration timeout, void* stream);
   Work PointToPointCall(OpKind kind, TensorView tensor, int peer, const PointToPointOptions& options,
                         bool blocking);
   absl::Status CheckPointToPoint(OpKind kind, const TensorView& tensor, int peer) const;
-  // Makes the group of `ranks` of this group; returns nullptr if this rank is not among them.
-  absl::StatusOr<std::unique_ptr<ProcessGroup>> MakeSubgroup(absl::Span<const int> ranks, std::string name,
-                                                             absl::string_view backend) const;
+  // Makes the group of `ranks` of this group; returns nullptr if `color` is negative.
+  // All ranks of this group call it: those that share a `color` with the same `ranks`, the others with a
+  // negative color and none.
+  absl::StatusOr<std::unique_ptr<ProcessGroup>> MakeSubgroup(absl::Span<const int> ranks, int color,
+                                                             std::string name, absl::string_view backend);
   std::string NextSubgroupName();
   // Handles an operation that has broken the group.
   void OnBroken();

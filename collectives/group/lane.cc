@@ -272,6 +272,8 @@ void Lane::WaitForQueued() {
 
 void Lane::Close(absl::Duration drain_timeout) {
   if (concurrent_.fetch_or(1) != 0) {
+    // Aborting operations on a device would also abort the other groups that use it.
+    if (options_.device != Device::Kind::kCpu) drain_timeout = absl::InfiniteDuration();
     bool ended;
     {
       absl::MutexLock lock(&mutex_);
@@ -348,6 +350,15 @@ Work Lane::StartPointToPoint(Operation* operation) {
   return Work(std::move(state));
 }
 
+absl::StatusOr<BackendFactory> Lane::Split(int color, int key, const BackendOptions& options) {
+  uint64_t sequence;
+  if (!TakeTurn(0, &sequence)) return options_.health->error();
+  absl::StatusOr<BackendFactory> split = backend_->Split(color, key, options);
+  if (!split.ok() && Break(split.status())) options_.on_broken();
+  Release();
+  return split;
+}
+
 std::vector<Work> Lane::EnqueueBatch(absl::Span<Operation> operations) {
   std::vector<Work> works;
   (void)RunOnDevice(operations, /*wait=*/false, &works);
@@ -378,11 +389,14 @@ Work Lane::RunOnDevice(absl::Span<Operation> operations, bool wait, std::vector<
   }
   absl::StatusOr<std::shared_ptr<DeviceWork>> device = backend_->Enqueue(operations);
   Release();
-  watched.deadline = MonotonicNow() + timeout;
+  watched.timeout = timeout;
   if (!device.ok()) {
     watched.failure = device.status();
   } else {
     watched.device = *device;
+    if (watched.device != nullptr && options_.recorder != nullptr) {
+      for (uint64_t record : watched.records) options_.recorder->Requeue(record);
+    }
   }
   if (wait || watched.device == nullptr) {
     const Work work = finished(FinishOnDevice(&watched));
@@ -403,7 +417,15 @@ Work Lane::RunOnDevice(absl::Span<Operation> operations, bool wait, std::vector<
 
 absl::Status Lane::FinishOnDevice(Watched* watched) {
   absl::Status status = watched->failure;
-  if (watched->device != nullptr) status = watched->device->Wait(watched->deadline);
+  if (watched->device != nullptr) {
+    status = watched->device->AwaitStart();
+    if (status.ok()) {
+      if (options_.recorder != nullptr) {
+        for (uint64_t record : watched->records) options_.recorder->Start(record);
+      }
+      status = watched->device->Wait(watched->timeout);
+    }
+  }
   for (uint64_t record : watched->records) EndRecord(record, status);
   const bool first = !status.ok() && Break(status);
   for (const auto& work : watched->works) work->Complete(status);

@@ -67,6 +67,10 @@ class Lane {
   // Starts the operations as one batch, for devices with streams; returns one Work each.
   std::vector<Work> EnqueueBatch(absl::Span<Operation> operations);
 
+  // Call Backend::CanSplit, and Backend::Split in the order of the group's operations.
+  bool CanSplit() const { return backend_->CanSplit(); }
+  absl::StatusOr<BackendFactory> Split(int color, int key, const BackendOptions& options);
+
   // Completes all queued operations that have not begun with the group's error.
   void FailQueued();
   // Calls Backend::Abort; no effect after Close.
@@ -74,7 +78,7 @@ class Lane {
   // Waits for the turn behind all queued operations and keeps it, so that no operation begins any more.
   void WaitForQueued();
   // Frees the backend. Requires WaitForQueued and a broken group. Waits first for running point-to-point
-  // operations; after `drain_timeout` it aborts them.
+  // operations; after `drain_timeout` it aborts them. Operations on a device end by their own time-outs.
   void Close(absl::Duration drain_timeout);
 
  private:
@@ -93,7 +97,7 @@ class Lane {
   struct Watched {
     absl::Status failure;                // of issuing it
     std::shared_ptr<DeviceWork> device;  // nullptr: done
-    absl::Time deadline;
+    absl::Duration timeout;              // counts from when it begins to run
     std::vector<uint64_t> records;
     std::vector<std::shared_ptr<internal::WorkState>> works;
   };

@@ -21,6 +21,7 @@ Work Group::PointToPointCall(OpKind kind, TensorView tensor, int peer, const Poi
   operation.device = tensor.device;
   operation.root = peer;
   operation.tag = options.tag;
+  operation.stream = options.stream;
   if (kind == OpKind::kSend) {
     operation.in = {tensor.data, tensor.count};
   } else {
@@ -80,6 +81,7 @@ std::vector<Work> Group::BatchIsendIrecv(absl::Span<const PointToPoint> operatio
       operation.device = one.tensor.device;
       operation.root = one.peer;
       operation.tag = one.tag;
+      operation.stream = one.stream;
       operation.in = {one.tensor.data, one.kind == PointToPoint::Kind::kSend ? one.tensor.count : 0};
       operation.out = {one.tensor.data, one.kind == PointToPoint::Kind::kRecv ? one.tensor.count : 0};
       absl::Status error;

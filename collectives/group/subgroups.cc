@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "collectives/group/group.h"
 
@@ -13,16 +14,31 @@ namespace tandem::collectives {
 // everywhere.
 std::string Group::NextSubgroupName() { return absl::StrCat(name(), ".", subgroups_.fetch_add(1)); }
 
-absl::StatusOr<std::unique_ptr<ProcessGroup>> Group::MakeSubgroup(absl::Span<const int> ranks,
+absl::StatusOr<std::unique_ptr<ProcessGroup>> Group::MakeSubgroup(absl::Span<const int> ranks, int color,
                                                                   std::string subgroup_name,
-                                                                  absl::string_view backend) const {
+                                                                  absl::string_view backend) {
   const auto me = std::find(ranks.begin(), ranks.end(), rank());
-  if (me == ranks.end()) return std::unique_ptr<ProcessGroup>();
+  const bool member = color >= 0 && me != ranks.end();
   Parts parts;
   parts.options = parts_.options;
   parts.options.name = std::move(subgroup_name);
-  parts.options.rank = static_cast<int>(me - ranks.begin());
-  parts.options.world_size = static_cast<int>(ranks.size());
+  parts.options.rank = member ? static_cast<int>(me - ranks.begin()) : 0;
+  parts.options.world_size = member ? static_cast<int>(ranks.size()) : 1;
+  for (const std::unique_ptr<Lane>& lane : lanes_) {
+    if (!backend.empty() || !lane->CanSplit()) continue;
+    BackendOptions options;
+    options.group = parts.options.name;
+    options.rank = parts.options.rank;
+    options.world_size = parts.options.world_size;
+    options.deadline = MonotonicNow() + parts.options.timeout;
+    options.timeout = parts.options.timeout;
+    absl::StatusOr<BackendFactory> split = lane->Split(member ? color : -1, parts.options.rank, options);
+    if (!split.ok()) {
+      return Annotate(split.status(), absl::StrCat("process group '", parts.options.name, "'"));
+    }
+    if (member) parts.split.push_back(*std::move(split));
+  }
+  if (!member) return std::unique_ptr<ProcessGroup>();
   if (!backend.empty()) parts.options.backend = std::string(backend);
   for (int member : ranks) parts.global_ranks.push_back(parts_.global_ranks[member]);
   parts.store = parts_.store;
@@ -50,7 +66,8 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> Group::NewGroup(absl::Span<const i
   const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
   if (twice != sorted.end()) return refuse(absl::StrCat("rank ", *twice, " is given twice"));
   if (health_.broken()) return health_.error();
-  return MakeSubgroup(ranks, NextSubgroupName(), backend);
+  const bool member = std::find(ranks.begin(), ranks.end(), rank()) != ranks.end();
+  return MakeSubgroup(ranks, member ? 0 : -1, NextSubgroupName(), backend);
 }
 
 absl::StatusOr<std::unique_ptr<ProcessGroup>> Group::NewSubgroups(int size) {
@@ -62,7 +79,7 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> Group::NewSubgroups(int size) {
   const int first = rank() / size * size;
   std::vector<int> ranks;
   for (int i = 0; i < size; ++i) ranks.push_back(first + i);
-  return MakeSubgroup(ranks, absl::StrCat(NextSubgroupName(), "/", first / size), "");
+  return MakeSubgroup(ranks, first / size, absl::StrCat(NextSubgroupName(), "/", first / size), "");
 }
 
 absl::StatusOr<std::unique_ptr<ProcessGroup>> Group::Split(int color, int key) {
@@ -76,7 +93,7 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> Group::Split(int color, int key) {
   }
   const std::string subgroup = NextSubgroupName();
   TANDEM_RETURN_IF_ERROR(AllGather(absl::MakeConstSpan(mine), absl::MakeSpan(all), CallOptions()).status());
-  if (color < 0) return std::unique_ptr<ProcessGroup>();
+  if (color < 0) return MakeSubgroup({}, -1, absl::StrCat(subgroup, "/none"), "");
   std::vector<std::pair<int, int>> members;  // by key, then by rank
   for (int r = 0; r < world_size(); ++r) {
     if (all[2 * r] == color) members.emplace_back(all[2 * r + 1], r);
@@ -84,7 +101,7 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> Group::Split(int color, int key) {
   std::sort(members.begin(), members.end());
   std::vector<int> ranks;
   for (const auto& [unused, r] : members) ranks.push_back(r);
-  return MakeSubgroup(ranks, absl::StrCat(subgroup, "/", color), "");
+  return MakeSubgroup(ranks, color, absl::StrCat(subgroup, "/", color), "");
 }
 
 }  // namespace tandem::collectives

@@ -82,6 +82,12 @@ class WorldRanksBackend final : public Backend {
     if (!source.ok()) return Add(source.status());
     return source;
   }
+  bool CanSplit() const override { return backend_->CanSplit(); }
+  absl::StatusOr<BackendFactory> Split(int color, int key, const BackendOptions& options) override {
+    absl::StatusOr<BackendFactory> split = backend_->Split(color, key, options);
+    if (!split.ok()) return Add(split.status());
+    return split;
+  }
   void Abort(const absl::Status& reason) override { backend_->Abort(reason); }
 
  private:

@@ -59,6 +59,16 @@ static_assert(sizeof(Config) <= sizeof(ncclConfig_t));
 
 SAME(kCudaSuccess, cudaSuccess);
 SAME(kCudaNotReady, cudaErrorNotReady);
+SAME(kCudaStreamCaptureImplicit, cudaErrorStreamCaptureImplicit);
+SAME(kCaptureModeRelaxed, cudaStreamCaptureModeRelaxed);
+SAME(0, cudaStreamCaptureStatusNone);
+SAME(MemoryKind::kUnregistered, cudaMemoryTypeUnregistered);
+SAME(MemoryKind::kHost, cudaMemoryTypeHost);
+SAME(MemoryKind::kDevice, cudaMemoryTypeDevice);
+SAME(MemoryKind::kManaged, cudaMemoryTypeManaged);
+// DlopenCudaApi reads these two fields of a larger buffer.
+static_assert(offsetof(cudaPointerAttributes, type) == 0 && offsetof(cudaPointerAttributes, device) == 4);
+static_assert(sizeof(cudaPointerAttributes) <= 256);
 SAME(1, cudaStreamNonBlocking);
 SAME(2, cudaEventDisableTiming);
 SAME(4, cudaMemcpyDefault);

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "collectives/backends/nccl/cuda_api.h"
+#include "collectives/backends/nccl/library_search.h"
 #include "collectives/backends/nccl/nccl_api.h"
 
 namespace tandem::collectives::nccl {
@@ -22,8 +23,11 @@ struct Apis {
 
 // Load the first library of `names` ("libnccl.so.2") that can be loaded. FailedPrecondition: "libnccl.so.2
 // not found (...)", or naming a function that the library lacks.
-absl::StatusOr<std::shared_ptr<NcclApi>> LoadNccl(const std::vector<std::string>& names);
-absl::StatusOr<std::shared_ptr<CudaApi>> LoadCuda(const std::vector<std::string>& names);
+absl::StatusOr<Loaded<NcclApi>> LoadNccl(const std::vector<std::string>& names);
+absl::StatusOr<Loaded<CudaApi>> LoadCuda(const std::vector<std::string>& names);
+// Load the libraries of this machine, which library_search.h finds.
+absl::StatusOr<Loaded<NcclApi>> LoadNccl();
+absl::StatusOr<Loaded<CudaApi>> LoadCuda();
 absl::StatusOr<Apis> LoadApis();
 
 }  // namespace tandem::collectives::nccl

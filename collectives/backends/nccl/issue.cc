@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "absl/cleanup/cleanup.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "base/numeric/float16.h"
 #include "collectives/reduce/reduce.h"
@@ -94,15 +96,21 @@ absl::Status CheckSupported(const Operation& o) {
 }
 
 Result Issuer::Issue(absl::Span<const Operation> operations, int* cuda_error) {
-  std::vector<RedOp> ops(operations.size());
+  absl::InlinedVector<RedOp, 4> ops, made;
+  // NCCL copies the factor of a premul_sum when the operation is issued.
+  const absl::Cleanup destroy = [&] {
+    for (const RedOp op : made) nccl->RedOpDestroy(op, comm);
+  };
   Result result = Result::kSuccess;
-  for (size_t i = 0; i < operations.size(); ++i) {
-    const Operation& o = operations[i];
-    ops[i] = RedOpOf(o.reduce);
+  for (const Operation& o : operations) {
+    ops.push_back(RedOpOf(o.reduce));
     if (NeedsFactor(o)) {
       Factor factor(o.factor, o.dtype);
-      result = nccl->RedOpCreatePreMulSum(&ops[i], factor.bytes, TypeOf(o.dtype), comm);
+      result = nccl->RedOpCreatePreMulSum(&ops.back(), factor.bytes, TypeOf(o.dtype), comm);
+      // The communicator is ready, so that kInProgress is no state to wait in: no operator was made.
+      if (result == Result::kInProgress) return Result::kInternalError;
       if (result != Result::kSuccess) return result;
+      made.push_back(ops.back());
     }
     result = CopyOwnParts(o, cuda_error);
     if (result != Result::kSuccess) return result;
@@ -117,9 +125,6 @@ Result Issuer::Issue(absl::Span<const Operation> operations, int* cuda_error) {
     break;
   }
   result = nccl->GroupEnd();  // even after an error: the group belongs to this thread
-  for (size_t i = 0; i < operations.size(); ++i) {
-    if (NeedsFactor(operations[i])) nccl->RedOpDestroy(ops[i], comm);
-  }
   return failed == Result::kSuccess ? result : failed;
 }
 

@@ -2,6 +2,7 @@
 #include "collectives/backends/nccl/link.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -9,25 +10,44 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/logging.h"
 #include "base/status.h"
 #include "base/timed_wait.h"
 
 namespace tandem::collectives::nccl {
 namespace {
 
-constexpr absl::Duration kShortestPause = absl::Microseconds(20);
-constexpr absl::Duration kLongestPause = absl::Milliseconds(2);
 constexpr char kErrorKey[] = "gave_up";  // "<rank>/<code>/<message>" of the first rank to break
+// The time for which a store that did not respond is left alone.
+constexpr absl::Duration kSilentStore = absl::Seconds(10);
+// How long Close waits for an abort. Aborts can hang (NVIDIA/nccl#1777).
+constexpr absl::Duration kAbortTimeout = absl::Seconds(5);
+// The least time that Close gives ncclCommDestroy.
+constexpr absl::Duration kDestroyTimeout = absl::Seconds(1);
 
 }  // namespace
 
-DeviceScope::DeviceScope(CudaApi* cuda, int device) : cuda_(cuda), device_(device) {
+DeviceScope::DeviceScope(CudaApi* cuda, int device)
+    : cuda_(cuda), capture_mode_(kCaptureModeRelaxed), device_(device) {
+  if (cuda_->ExchangeCaptureMode(&capture_mode_) != kCudaSuccess) capture_mode_ = kCaptureModeRelaxed;
   if (cuda_->GetDevice(&before_) != kCudaSuccess) before_ = -1;
   if (before_ != device_) cuda_->SetDevice(device_);
 }
 
 DeviceScope::~DeviceScope() {
-  if (before_ >= 0 && before_ != device_) cuda_->SetDevice(before_);
+  if (before_ >= 0 && before_ != device_ && cuda_->HasPrimaryContext(before_)) cuda_->SetDevice(before_);
+  if (capture_mode_ != kCaptureModeRelaxed) cuda_->ExchangeCaptureMode(&capture_mode_);
+}
+
+void PollPause::Wait() {
+  constexpr absl::Duration kYield = absl::Microseconds(200);
+  const absl::Time now = MonotonicNow();
+  if (begin_ == absl::InfinitePast()) begin_ = now;
+  if (now - begin_ < kYield) {
+    std::this_thread::yield();
+  } else {
+    absl::SleepFor(std::min((now - begin_) / 16, absl::Milliseconds(1)));
+  }
 }
 
 Link::Link(std::shared_ptr<Runtime> runtime, int device, const BackendOptions& options)
@@ -38,11 +58,23 @@ Link::Link(std::shared_ptr<Runtime> runtime, int device, const BackendOptions& o
       device_(device),
       store_(options.store) {}
 
+Link::~Link() {
+  Event last;
+  {
+    absl::MutexLock lock(&mutex_);
+    last = std::move(last_);
+  }
+  last.reset();
+  absl::MutexLock lock(&mutex_);
+  for (void* event : free_events_) runtime_->cuda()->EventDestroy(event);
+}
+
 absl::StatusOr<std::shared_ptr<Link>> Link::Connect(std::shared_ptr<Runtime> runtime, int device,
                                                     const BackendOptions& options, absl::string_view call,
                                                     const Begin& begin) {
   auto link = std::make_shared<Link>(runtime, device, options);
   runtime->Add(link);  // from now on it is aborted together with the others
+  auto what = [&] { return std::string(call); };
   absl::Status status = link->Allocate();
   if (status.ok()) {
     {
@@ -51,23 +83,23 @@ absl::StatusOr<std::shared_ptr<Link>> Link::Connect(std::shared_ptr<Runtime> run
       if (!slot.taken()) {
         status =
             absl::DeadlineExceededError(absl::StrCat(call, ": NCCL hangs in another call of this process"));
+      } else if (link->broken()) {
+        status = link->error();
       } else {
-        Comm comm = nullptr;
-        const Result result = begin(&comm);
-        {
-          absl::MutexLock lock(&link->mutex_);
-          link->comm_ = comm;
-        }
+        Comm* const made = link->NewSlot();
+        const Result result = begin(made);
+        link->SetCommunicator(*made);
         if (result != Result::kSuccess && result != Result::kInProgress)
           status = link->FromNccl(call, result);
       }
     }
-    if (status.ok()) status = link->AwaitReady(call, options.deadline);
+    if (status.ok()) status = link->AwaitReady(what, options.deadline);
   }
   if (status.ok()) return link;
-  if (!link->broken()) link->Break(status);
+  // No kernel of this communicator is queued.
+  if (!link->broken()) runtime->AbortOne(link.get(), status);
   const absl::Status error = link->error();
-  link->Close(absl::Seconds(2));
+  link->Close(absl::ZeroDuration());
   return error;
 }
 
@@ -78,6 +110,24 @@ absl::Status Link::Allocate() {
   TANDEM_RETURN_IF_ERROR(FromCuda("cudaMalloc", runtime_->cuda()->Malloc(&scratch, sizeof(int))));
   scratch_ = static_cast<int*>(scratch);
   return absl::OkStatus();
+}
+
+Comm* Link::NewSlot() {
+  absl::MutexLock lock(&mutex_);
+  slots_.push_back(std::make_unique<Comm>(nullptr));
+  return slots_.back().get();
+}
+
+void Link::SetCommunicator(Comm comm) {
+  bool late = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    comm_ = comm;
+    // The watching thread aborted the group without waiting for the slot, when there was no communicator.
+    late = aborted_ && comm != nullptr;
+    if (late) aborted_ = false;
+  }
+  if (late) runtime_->Wake();
 }
 
 Comm Link::comm() {
@@ -95,6 +145,11 @@ void Link::MarkBroken(const absl::Status& reason) {
   if (!error_.ok()) return;
   error_ = reason;
   broken_.store(true, std::memory_order_release);
+}
+
+absl::Status Link::Fail(const absl::Status& status) {
+  if (!broken()) Break(status);
+  return error();
 }
 
 absl::Status Link::FromNccl(absl::string_view what, Result result) {
@@ -116,49 +171,109 @@ absl::Status Link::FromCuda(absl::string_view what, int error) {
                                              group_, "': CUDA: ", runtime_->cuda()->GetErrorString(error)));
 }
 
-absl::Status Link::AwaitReady(absl::string_view what, absl::Time deadline) {
-  absl::Duration pause = kShortestPause;
+absl::Status Link::AwaitReady(absl::FunctionRef<std::string()> what, absl::Time deadline) {
+  PollPause pause;
   for (;;) {
     {
       ExecutionSlot slot(runtime_.get(), deadline);
       if (broken()) return error();
       Result state = Result::kInProgress;
-      if (slot.taken()) {
-        const Result result = runtime_->nccl()->CommGetAsyncError(comm(), &state);
+      const Comm asked = comm();
+      if (slot.taken() && asked != nullptr) {
+        const Result result = runtime_->nccl()->CommGetAsyncError(asked, &state);
         if (result != Result::kSuccess) state = result;
       }
       if (state == Result::kSuccess) return absl::OkStatus();
-      if (state != Result::kInProgress) return FromNccl(what, state);
+      if (state != Result::kInProgress) return FromNccl(what(), state);
     }
     if (MonotonicNow() >= deadline) {
-      return absl::DeadlineExceededError(absl::StrCat(what, " on rank ", rank_, " of group '", group_,
+      return absl::DeadlineExceededError(absl::StrCat(what(), " on rank ", rank_, " of group '", group_,
                                                       "': the other ranks did not join in time"));
     }
-    absl::SleepFor(pause);
-    pause = std::min(2 * pause, kLongestPause);
+    pause.Wait();
   }
 }
 
-absl::Status Link::Call(absl::string_view what, absl::Time deadline,
-                        const std::function<Result(Comm)>& body) {
+absl::Status Link::Call(absl::FunctionRef<std::string()> what, absl::Time deadline,
+                        absl::FunctionRef<Result(Comm)> body) {
   absl::Status status;
   {
     DeviceScope on_device(runtime_->cuda(), device_);
     ExecutionSlot slot(runtime_.get(), deadline);
     if (broken()) return error();
     if (!slot.taken()) {
-      status = absl::DeadlineExceededError(absl::StrCat(what, " on rank ", rank_, " of group '", group_,
+      status = absl::DeadlineExceededError(absl::StrCat(what(), " on rank ", rank_, " of group '", group_,
                                                         "': NCCL hangs in another call of this process"));
     } else {
       const Result result = body(comm());
       if (result == Result::kSuccess) return absl::OkStatus();
-      if (result != Result::kInProgress) status = FromNccl(what, result);
+      if (result != Result::kInProgress) status = FromNccl(what(), result);
     }
   }
   if (status.ok()) status = AwaitReady(what, deadline);
-  if (status.ok()) return status;
-  if (!broken()) Break(status);
-  return error();
+  return status.ok() ? status : Fail(status);
+}
+
+absl::StatusOr<Comm> Link::SplitCommunicator(int color, int key, const Config& config, absl::Time deadline) {
+  // "There must not be any outstanding NCCL operations on the communicator to avoid a deadlock."
+  // (ncclCommSplit in NCCL's documentation)
+  TANDEM_RETURN_IF_ERROR(AwaitIdle(deadline));
+  auto what = [] { return std::string("ncclCommSplit"); };
+  Comm* const made = NewSlot();
+  TANDEM_RETURN_IF_ERROR(Call(what, deadline, [&](Comm comm) {
+    Config copy = config;
+    const Result result = runtime_->nccl()->CommSplit(comm, color < 0 ? kNoColor : color, key, made, &copy);
+    // The new communicator is stored when this one is ready again.
+    return result == Result::kSuccess ? Result::kInProgress : result;
+  }));
+  return __atomic_load_n(made, __ATOMIC_ACQUIRE);
+}
+
+absl::Status Link::AwaitIdle(absl::Time deadline) {
+  Event last;
+  {
+    absl::MutexLock lock(&mutex_);
+    last = last_;
+  }
+  PollPause pause;
+  while (last != nullptr) {
+    if (broken()) return error();
+    const int state = runtime_->cuda()->EventQuery(last.get());
+    if (state == kCudaSuccess) break;
+    if (state != kCudaNotReady) return Fail(FromCuda("cudaEventQuery", state));
+    runtime_->cuda()->GetLastError();
+    if (MonotonicNow() >= deadline) {
+      return Fail(absl::DeadlineExceededError(
+          absl::StrCat("splitting group '", group_, "': an operation of rank ", rank_, " still runs")));
+    }
+    pause.Wait();
+  }
+  return absl::OkStatus();
+}
+
+Link::Event Link::TakeEvent(int* cuda_error) {
+  void* event = nullptr;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!free_events_.empty()) {
+      event = free_events_.back();
+      free_events_.pop_back();
+    }
+  }
+  if (event == nullptr) {
+    *cuda_error = runtime_->cuda()->EventCreate(&event);
+    if (*cuda_error != kCudaSuccess) return nullptr;
+  }
+  return Event(event, [this](void* used) {
+    absl::MutexLock lock(&mutex_);
+    free_events_.push_back(used);
+  });
+}
+
+Link::Event Link::ExchangeLast(Event done) {
+  absl::MutexLock lock(&mutex_);
+  std::swap(last_, done);
+  return done;
 }
 
 bool Link::HasToAbort() {
@@ -178,51 +293,48 @@ void Link::AbortCommunicator() {
 
 void Link::SetAborted() {
   absl::MutexLock lock(&mutex_);
-  aborted_ = true;
-}
-
-void Link::OnWatch(std::function<bool()> look) {
-  absl::MutexLock lock(&mutex_);
-  looks_.push_back(std::move(look));
+  // SetCommunicator may have come since AbortCommunicator.
+  if (comm_ == nullptr) aborted_ = true;
 }
 
 void Link::Watch() {
-  if (!broken()) {
-    // Does not wait: the thread that has the slot checks for errors itself.
-    ExecutionSlot slot(runtime_.get(), absl::InfinitePast());
-    Result state = Result::kSuccess;
-    const Comm asked = comm();
-    if (slot.taken() && asked != nullptr && !broken()) {
-      const Result result = runtime_->nccl()->CommGetAsyncError(asked, &state);
-      if (result != Result::kSuccess) state = result;
-    }
-    if (state != Result::kSuccess && state != Result::kInProgress) Break(FromNccl("an operation", state));
+  if (broken()) return;
+  // Does not wait: the thread that has the slot checks for errors itself.
+  ExecutionSlot slot(runtime_.get(), absl::InfinitePast());
+  Result state = Result::kSuccess;
+  const Comm asked = comm();
+  if (slot.taken() && asked != nullptr && !broken()) {
+    const Result result = runtime_->nccl()->CommGetAsyncError(asked, &state);
+    if (result != Result::kSuccess) state = result;
   }
-  std::vector<std::function<bool()>> looks;
-  {
-    absl::MutexLock lock(&mutex_);
-    looks.swap(looks_);
-  }
-  for (auto& look : looks) {
-    if (!look()) OnWatch(std::move(look));
-  }
-  ExchangeErrors();
+  if (state != Result::kSuccess && state != Result::kInProgress) Break(FromNccl("an operation", state));
+}
+
+void Link::SetStore(Store* store) {
+  absl::MutexLock lock(&store_mutex_);
+  store_ = store;
 }
 
 void Link::ExchangeErrors() {
   absl::MutexLock lock(&store_mutex_);
   if (store_ == nullptr || error_shared_ || world_size_ == 1) return;
+  if (MonotonicNow() < store_silent_until_) return;
   const absl::Status mine = error();
+  if (mine.ok() && works.load() == 0) return;  // no rank waits for another
+  // If the server is gone, calls of the store without a time-out of their own take 30 s. So this call asks
+  // first, and the error is written only to a store that has just responded.
+  const absl::StatusOr<std::string> text = store_->Get(kErrorKey, absl::ZeroDuration());
+  if (!text.ok() && !absl::IsDeadlineExceeded(text.status())) {
+    store_silent_until_ = MonotonicNow() + kSilentStore;
+    return;
+  }
   if (!mine.ok()) {
     error_shared_ = true;
+    if (text.ok()) return;
     (void)store_->CompareSet(kErrorKey, "",
                              absl::StrCat(rank_, "/", static_cast<int>(mine.code()), "/", mine.message()));
     return;
   }
-  if (works.load() == 0) return;  // no rank waits for another
-  const absl::StatusOr<bool> has_error = store_->Check({kErrorKey});
-  if (!has_error.ok() || !*has_error) return;
-  const absl::StatusOr<std::string> text = store_->Get(kErrorKey, absl::ZeroDuration());
   if (!text.ok()) return;
   const std::vector<std::string> parts = absl::StrSplit(*text, absl::MaxSplits('/', 2));
   int code = 0;
@@ -232,36 +344,63 @@ void Link::ExchangeErrors() {
                      absl::StrCat("rank ", parts[0], " of group '", group_, "' gave up: ", parts[2])));
 }
 
+absl::Status Link::Finalize(absl::Time deadline) {
+  auto what = [] { return std::string("leaving"); };
+  {
+    DeviceScope on_device(runtime_->cuda(), device_);
+    ExecutionSlot slot(runtime_.get(), deadline);
+    if (broken()) return error();
+    if (!slot.taken()) {
+      return absl::DeadlineExceededError(
+          absl::StrCat(what(), " group '", group_, "': NCCL hangs in another call of this process"));
+    }
+    const Result result = runtime_->nccl()->CommFinalize(comm());
+    if (result != Result::kSuccess && result != Result::kInProgress) return FromNccl(what(), result);
+  }
+  // The call returns at once; its state tells when it is done.
+  return AwaitReady(what, deadline);
+}
+
 void Link::Close(absl::Duration timeout) {
   const absl::Time deadline = MonotonicNow() + timeout;
+  Comm finalized = nullptr;
   if (!broken()) {
-    auto finalize = [this](Comm comm) { return runtime_->nccl()->CommFinalize(comm); };
-    if (Call("leaving", deadline, finalize).ok()) {
-      ExecutionSlot slot(runtime_.get(), deadline);
-      Comm left;
-      {
-        absl::MutexLock lock(&mutex_);
-        left = comm_;
-        comm_ = nullptr;
-        aborted_ = true;
-      }
-      if (slot.taken() && left != nullptr) runtime_->nccl()->CommDestroy(left);
+    const absl::Status left = Finalize(deadline);
+    if (left.ok()) {
+      absl::MutexLock lock(&mutex_);
+      finalized = comm_;
+      comm_ = nullptr;
+      // Without a communicator here, an abort of another group has just taken it.
+      if (finalized != nullptr) aborted_ = true;
+    } else if (!broken()) {
+      runtime_->AbortOne(this, left);
     }
   }
   bool over;
   {
     absl::MutexLock lock(&mutex_);
-    auto quiet = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return aborted_ && looks_.empty(); };
-    over = AwaitUntil(&mutex_, absl::Condition(&quiet), deadline);
+    over = AwaitFor(&mutex_, absl::Condition(&aborted_), kAbortTimeout);
   }
   if (over) ExchangeErrors();  // before the store goes
-  {
-    absl::MutexLock lock(&store_mutex_);
-    store_ = nullptr;
-  }
+  SetStore(nullptr);
   // If an abort hangs, it occupies the runtime's thread, which keeps the resources that it may use.
   if (!over) return;
   runtime_->Remove(this);
+  auto released = std::make_shared<TimedNotification>();
+  std::thread release([self = shared_from_this(), finalized, released] {
+    if (finalized != nullptr) self->runtime_->nccl()->CommDestroy(finalized);
+    self->Free();
+    released->Notify();
+  });
+  if (released->WaitUntil(std::max(deadline, MonotonicNow() + kDestroyTimeout))) {
+    release.join();
+  } else {
+    LogWarning(absl::StrCat("group '", group_, "': ncclCommDestroy does not return; it is left behind"));
+    release.detach();
+  }
+}
+
+void Link::Free() {
   DeviceScope on_device(runtime_->cuda(), device_);
   if (scratch_ != nullptr) runtime_->cuda()->Free(scratch_);
   if (stream_ != nullptr) runtime_->cuda()->StreamDestroy(stream_);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -22,28 +23,42 @@
 
 namespace tandem::collectives::nccl {
 
-// Makes `device` current for a scope.
+// Makes `device` current for a scope. At the end it restores the device before, but only if the process has a
+// context there: cudaSetDevice would create one, and every rank of a host would occupy memory of GPU 0. Calls
+// in the scope do not disturb CUDA graphs that other threads capture.
 class DeviceScope {
  public:
   DeviceScope(CudaApi* cuda, int device);
+  DeviceScope(const DeviceScope&) = delete;
   ~DeviceScope();
 
  private:
   CudaApi* const cuda_;
   int before_ = -1;
+  int capture_mode_;
   const int device_;
+};
+
+// Waits between polls of a device: yields at first, then sleeps for a sixteenth of the time waited so far.
+class PollPause {
+ public:
+  void Wait();
+
+ private:
+  absl::Time begin_ = absl::InfinitePast();
 };
 
 // Thread-safe. Shared by the group's backend, the runtime, and running works.
 class Link : public std::enable_shared_from_this<Link> {
  public:
-  // Makes a Link. `begin` starts making the communicator. Connect waits until it is ready, and aborts it at
-  // the deadline.
+  // Makes a Link. `begin` starts making the communicator, which NCCL may store into *comm at any time until
+  // the communicator is ready. Connect waits until then, and aborts the communicator at the deadline.
   using Begin = std::function<Result(Comm* comm)>;
   static absl::StatusOr<std::shared_ptr<Link>> Connect(std::shared_ptr<Runtime> runtime, int device,
                                                        const BackendOptions& options, absl::string_view call,
                                                        const Begin& begin);
   Link(std::shared_ptr<Runtime> runtime, int device, const BackendOptions& options);
+  ~Link();
 
   const std::string& group() const { return group_; }
   int rank() const { return rank_; }
@@ -55,8 +70,21 @@ class Link : public std::enable_shared_from_this<Link> {
   Comm comm();  // nullptr once aborted
 
   // Runs `body`, which calls NCCL, on the device and with the process's execution slot, and waits until the
-  // communicator has accepted it. Errors break the group and contain `what`.
-  absl::Status Call(absl::string_view what, absl::Time deadline, const std::function<Result(Comm)>& body);
+  // communicator has accepted it. Errors break the group and contain what().
+  absl::Status Call(absl::FunctionRef<std::string()> what, absl::Time deadline,
+                    absl::FunctionRef<Result(Comm)> body);
+  // Splits the communicator (ncclCommSplit) once all operations of this group are done. Returns nullptr for a
+  // negative color. Errors break the group.
+  absl::StatusOr<Comm> SplitCommunicator(int color, int key, const Config& config, absl::Time deadline);
+
+  // A cudaEvent_t, which returns to the link's pool when its last handle is dropped. Each holder of a handle
+  // also keeps the link.
+  using Event = std::shared_ptr<void>;
+  // Returns an event of the pool, or a new one; nullptr, setting *cuda_error, if none can be made. The link's
+  // device must be current.
+  Event TakeEvent(int* cuda_error);
+  // Returns the event after the last operation of the stream, nullptr before the first one, and replaces it.
+  Event ExchangeLast(Event done);
 
   bool broken() const { return broken_.load(std::memory_order_acquire); }
   absl::Status error();
@@ -65,28 +93,39 @@ class Link : public std::enable_shared_from_this<Link> {
   // Aborts this group and all other groups of the process.
   void Break(const absl::Status& reason) { runtime_->AbortAll(this, reason); }
 
-  // Finalises the communicator and frees all resources; after an error, once the communicator is aborted.
-  // Bounded by `timeout`.
+  // Lends the store through which ranks exchange errors, until Close.
+  void SetStore(Store* store);
+  // Finalises the communicator and frees all resources; after an error, once the communicator is aborted. If
+  // the communicator does not leave within `timeout`, it alone is aborted. Blocks for at most `timeout` and
+  // the few seconds that an abort may take; what then still runs in NCCL ends, or hangs, in a thread of its
+  // own.
   void Close(absl::Duration timeout);
 
-  // Called by the runtime's thread.
+  // Called by the runtime's threads.
   bool HasToAbort();
   void AbortCommunicator();  // requires the execution slot
   void SetAborted();
-  // Queries NCCL for asynchronous errors, and the store for errors of other ranks; then calls the functions
-  // given to OnWatch.
+  // Queries NCCL for asynchronous errors.
   void Watch();
-  // Registers `look`, which runs in each Watch until it returns true.
-  void OnWatch(std::function<bool()> look);
+  // Tells the other ranks this rank's error, or asks for theirs, through the store. Blocks for about a second
+  // if the store does not respond, and then leaves it alone for a while.
+  void ExchangeErrors();
 
   std::atomic<int> works{0};  // number of running works
 
  private:
-  absl::Status AwaitReady(absl::string_view what, absl::Time deadline);
+  absl::Status AwaitReady(absl::FunctionRef<std::string()> what, absl::Time deadline);
+  absl::Status AwaitIdle(absl::Time deadline);
   absl::Status FromNccl(absl::string_view what, Result result);
   absl::Status FromCuda(absl::string_view what, int error);
   absl::Status Allocate();
-  void ExchangeErrors();
+  // Breaks the group unless it is broken, and returns its error.
+  absl::Status Fail(const absl::Status& status);
+  // Returns memory for a communicator into which NCCL may write as long as the link exists.
+  Comm* NewSlot();
+  void SetCommunicator(Comm comm);
+  absl::Status Finalize(absl::Time deadline);
+  void Free();
 
   const std::shared_ptr<Runtime> runtime_;
   const std::string group_;
@@ -98,9 +137,12 @@ class Link : public std::enable_shared_from_this<Link> {
   Comm comm_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool aborted_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status error_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::function<bool()>> looks_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<Comm>> slots_ ABSL_GUARDED_BY(mutex_);
+  std::vector<void*> free_events_ ABSL_GUARDED_BY(mutex_);
+  Event last_ ABSL_GUARDED_BY(mutex_);
   absl::Mutex store_mutex_;
   Store* store_ ABSL_GUARDED_BY(store_mutex_);
+  absl::Time store_silent_until_ ABSL_GUARDED_BY(store_mutex_) = absl::InfinitePast();
   bool error_shared_ ABSL_GUARDED_BY(store_mutex_) = false;
 };
 

@@ -6,9 +6,10 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "collectives/backends/nccl/dlopen_api.h"
@@ -19,64 +20,158 @@ namespace tandem::collectives {
 namespace nccl {
 namespace {
 
-constexpr absl::Duration kLeaveTimeout = absl::Seconds(2);
+using Events = absl::InlinedVector<Link::Event, 2>;
 
 // The work that is queued on the stream before an event.
 class QueuedWork final : public DeviceWork {
  public:
-  QueuedWork(std::shared_ptr<Link> link, std::string what) : link_(std::move(link)), what_(std::move(what)) {
+  QueuedWork(std::shared_ptr<Link> link, absl::Span<const Operation> operations)
+      : link_(std::move(link)), first_(FingerprintOf(operations[0])), size_(operations.size()) {
     ++link_->works;
   }
-  ~QueuedWork() override {
-    --link_->works;
-    if (event_ != nullptr) cuda()->EventDestroy(event_);
+  ~QueuedWork() override { --link_->works; }
+
+  // The text is made only for errors.
+  std::string Text() const {
+    return size_ == 1 ? Describe(first_) : absl::StrCat("a batch of ", size_, " from ", Describe(first_));
   }
-  absl::Status Record() {
-    TANDEM_RETURN_IF_ERROR(FromCuda("cudaEventCreate", cuda()->EventCreate(&event_)));
-    return FromCuda("cudaEventRecord", cuda()->EventRecord(event_, link_->stream()));
+  // Tells the events before and after the work in its stream, and those of the streams that produce its
+  // buffers. Called once, before the work is shared.
+  void SetEvents(Events before, Link::Event done) {
+    absl::MutexLock lock(&mutex_);
+    before_ = std::move(before);
+    done_ = std::move(done);
   }
 
   absl::StatusOr<bool> IsDone() override {
     // Checked first: an aborted kernel also ends, with undefined results.
     if (link_->broken()) return link_->error();
-    const int state = cuda()->EventQuery(event_);
+    TANDEM_ASSIGN_OR_RETURN(const bool done, Query(done_.get()));
     if (link_->broken()) return link_->error();
-    if (state == kCudaNotReady) return false;
-    TANDEM_RETURN_IF_ERROR(FromCuda("cudaEventQuery", state));
-    return true;
+    return done;
   }
-  absl::Status Wait(absl::Time deadline) override {
-    absl::Duration pause = absl::Microseconds(5);
+  absl::Status AwaitStart() override {
+    PollPause pause;
+    for (;;) {
+      TANDEM_ASSIGN_OR_RETURN(const absl::Time started, Started());
+      if (started != absl::InfiniteFuture()) return absl::OkStatus();
+      pause.Wait();
+    }
+  }
+  absl::Status Wait(absl::Duration timeout) override {
+    PollPause pause;
     for (;;) {
       TANDEM_ASSIGN_OR_RETURN(const bool done, IsDone());
       if (done) return absl::OkStatus();
-      if (MonotonicNow() >= deadline) {
+      TANDEM_ASSIGN_OR_RETURN(const absl::Time started, Started());
+      if (started != absl::InfiniteFuture() && MonotonicNow() >= started + timeout) {
         return absl::DeadlineExceededError(
-            absl::StrCat(what_, " on rank ", link_->rank(), " of group '", link_->group(),
-                         "' did not end in time: a rank did not come, or died"));
+            absl::StrCat(Text(), " on rank ", link_->rank(), " of group '", link_->group(), "' ran for ",
+                         absl::FormatDuration(timeout), " and did not end: a rank did not come, or died"));
       }
-      absl::SleepFor(pause);
-      pause = std::min(pause * 2, absl::Milliseconds(1));
+      pause.Wait();
     }
   }
   absl::Status OrderStream(void* stream) override {
     if (link_->broken()) return link_->error();
-    return FromCuda("cudaStreamWaitEvent", cuda()->StreamWaitEvent(stream, event_));
+    return FromCuda("cudaStreamWaitEvent", cuda()->StreamWaitEvent(stream, done_.get()));
   }
 
  private:
   CudaApi* cuda() const { return link_->runtime()->cuda(); }
   absl::Status FromCuda(absl::string_view call, int error) {
     if (error == kCudaSuccess) return absl::OkStatus();
-    return absl::UnavailableError(absl::StrCat(what_, " on rank ", link_->rank(), " of group '",
+    return absl::UnavailableError(absl::StrCat(Text(), " on rank ", link_->rank(), " of group '",
                                                link_->group(), "': ", call, ": ",
                                                cuda()->GetErrorString(error)));
   }
+  // Returns true if all that was before the event is done.
+  absl::StatusOr<bool> Query(void* event) {
+    int mode = kCaptureModeRelaxed;  // a query must not end a capture of another thread
+    const bool exchanged = cuda()->ExchangeCaptureMode(&mode) == kCudaSuccess;
+    const int state = cuda()->EventQuery(event);
+    // A program that looks for errors of its own kernels must not find this one.
+    if (state == kCudaNotReady) cuda()->GetLastError();
+    if (exchanged && mode != kCaptureModeRelaxed) cuda()->ExchangeCaptureMode(&mode);
+    if (state == kCudaNotReady) return false;
+    TANDEM_RETURN_IF_ERROR(FromCuda("cudaEventQuery", state));
+    return true;
+  }
+  // Returns the time at which the work was first found to have begun; InfiniteFuture if it waits for others.
+  absl::StatusOr<absl::Time> Started() {
+    absl::MutexLock lock(&mutex_);
+    if (started_ != absl::InfiniteFuture()) return started_;
+    if (link_->broken()) return link_->error();
+    while (!before_.empty()) {
+      TANDEM_ASSIGN_OR_RETURN(const bool done, Query(before_.back().get()));
+      if (!done) return absl::InfiniteFuture();
+      before_.pop_back();
+    }
+    started_ = MonotonicNow();
+    return started_;
+  }
 
-  const std::shared_ptr<Link> link_;
-  const std::string what_;
-  void* event_ = nullptr;
+  const std::shared_ptr<Link> link_;  // outlives the events
+  const Fingerprint first_;
+  const size_t size_;
+  Link::Event done_;
+  absl::Mutex mutex_;
+  Events before_ ABSL_GUARDED_BY(mutex_);
+  absl::Time started_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
 };
+
+// Returns OK if NCCL can use each buffer of `o` on the link's GPU.
+absl::Status CheckMemory(CudaApi* cuda, const Link& link, const Operation& o) {
+  auto check = [&](absl::string_view what, const void* data, size_t count) -> absl::Status {
+    if (count == 0) return absl::OkStatus();
+    MemoryKind kind = MemoryKind::kUnregistered;
+    int device = 0;
+    const int error = cuda->PointerGetAttributes(data, &kind, &device);
+    if (error != kCudaSuccess) {
+      cuda->GetLastError();
+      kind = MemoryKind::kUnregistered;
+    }
+    if (kind == MemoryKind::kUnregistered) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          Describe(o), ": ", what, " is ordinary host memory, but the tensor is said to be on GPU ",
+          o.device.index, "; give memory of the GPU, or Device::Cpu() to use the group's CPU backend"));
+    }
+    if (kind == MemoryKind::kDevice && device != link.device()) {
+      return absl::InvalidArgumentError(absl::StrCat(Describe(o), ": ", what, " is memory of GPU ", device,
+                                                     ", but group '", link.group(), "' uses GPU ",
+                                                     link.device()));
+    }
+    return absl::OkStatus();
+  };
+  TANDEM_RETURN_IF_ERROR(check("the input", o.in.data, o.in.count));
+  if (o.out.data != o.in.data) TANDEM_RETURN_IF_ERROR(check("the output", o.out.data, o.out.count));
+  // Even parts are one array.
+  for (const ConstPart& part : o.even ? o.ins.first(std::min<size_t>(1, o.ins.size())) : o.ins)
+    TANDEM_RETURN_IF_ERROR(check("a part of the input", part.data, part.count));
+  for (const Part& part : o.even ? o.outs.first(std::min<size_t>(1, o.outs.size())) : o.outs)
+    TANDEM_RETURN_IF_ERROR(check("a part of the output", part.data, part.count));
+  return absl::OkStatus();
+}
+
+// Returns OK if no CUDA graph is being captured from the stream that produces the buffers of `o`.
+absl::Status CheckNotCaptured(CudaApi* cuda, const Link& link, const Operation& o) {
+  bool capturing = false;
+  const int error = cuda->StreamIsCapturing(o.stream, &capturing);
+  if (error == kCudaStreamCaptureImplicit) {
+    cuda->GetLastError();
+    capturing = true;
+  } else if (error != kCudaSuccess) {
+    cuda->GetLastError();
+    return absl::InvalidArgumentError(absl::StrCat(Describe(o), ": CallOptions::stream is no stream of GPU ",
+                                                   link.device(), ": ", cuda->GetErrorString(error)));
+  }
+  if (!capturing) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(Describe(o),
+                   ": its stream is being captured into a CUDA graph, and backend nccl cannot "
+                   "capture operations of group '",
+                   link.group(), "'; call it before cudaStreamBeginCapture or after cudaStreamEndCapture"));
+}
 
 absl::StatusOr<int> LibraryVersion(NcclApi* nccl) {
   int version = 0;
@@ -150,19 +245,17 @@ absl::StatusOr<std::unique_ptr<Backend>> Make(std::shared_ptr<Runtime> runtime, 
 }  // namespace
 
 NcclBackend::NcclBackend(std::shared_ptr<Link> link, const BackendOptions& options)
-    : link_(std::move(link)),
-      world_size_(options.world_size),
-      leave_timeout_(std::min(options.timeout, kLeaveTimeout)) {}
+    : link_(std::move(link)), world_size_(options.world_size), timeout_(options.timeout) {}
 
-NcclBackend::~NcclBackend() { link_->Close(leave_timeout_); }
+NcclBackend::~NcclBackend() { link_->Close(timeout_); }
 
 absl::Status NcclBackend::Supports(const Operation& operation) const { return CheckSupported(operation); }
 
-absl::StatusOr<std::shared_ptr<DeviceWork>> NcclBackend::Enqueue(absl::Span<const Operation> operations) {
-  if (link_->broken()) return link_->error();
-  if (operations.empty()) return nullptr;
-  absl::Duration timeout = absl::ZeroDuration();
-  for (const Operation& o : operations) {
+absl::Status NcclBackend::Check(absl::Span<const Operation> operations) const {
+  CudaApi* const cuda = link_->runtime()->cuda();
+  void* last_stream = nullptr;
+  for (size_t i = 0; i < operations.size(); ++i) {
+    const Operation& o = operations[i];
     TANDEM_RETURN_IF_ERROR(CheckSupported(o));
     TANDEM_RETURN_IF_ERROR(IsPointToPoint(o.kind) ? CheckPointToPoint(o, link_->rank(), world_size_)
                                                   : CheckCollective(o, link_->rank(), world_size_));
@@ -171,93 +264,124 @@ absl::StatusOr<std::shared_ptr<DeviceWork>> NcclBackend::Enqueue(absl::Span<cons
                                                      ", but group '", link_->group(), "' uses GPU ",
                                                      link_->device()));
     }
-    timeout = std::max(timeout, o.timeout);
+    TANDEM_RETURN_IF_ERROR(CheckMemory(cuda, *link_, o));
+    if (i == 0 || o.stream != last_stream) TANDEM_RETURN_IF_ERROR(CheckNotCaptured(cuda, *link_, o));
+    last_stream = o.stream;
   }
-  const std::string what = operations.size() == 1 ? Describe(operations[0])
-                                                  : absl::StrCat("a batch of ", operations.size(), " from ",
-                                                                 Describe(operations[0]));
-  auto work = std::make_shared<QueuedWork>(link_, what);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<DeviceWork>> NcclBackend::Enqueue(absl::Span<const Operation> operations) {
+  if (link_->broken()) return link_->error();
+  if (operations.empty()) return nullptr;
   CudaApi* const cuda = link_->runtime()->cuda();
+  DeviceScope on_device(cuda, link_->device());
+  TANDEM_RETURN_IF_ERROR(Check(operations));
+  absl::Duration timeout = absl::ZeroDuration();
+  for (const Operation& o : operations) timeout = std::max(timeout, o.timeout);
+  auto work = std::make_shared<QueuedWork>(link_, operations);
   int cuda_error = kCudaSuccess;
-  absl::Status status = link_->Call(what, MonotonicNow() + timeout, [&](Comm comm) {
-    // Order the group's stream behind the work that the caller has queued so far.
-    void* before = nullptr;
-    cuda_error = cuda->EventCreate(&before);
-    if (cuda_error == kCudaSuccess) {
-      cuda_error = cuda->EventRecord(before, nullptr);
-      if (cuda_error == kCudaSuccess) cuda_error = cuda->StreamWaitEvent(link_->stream(), before);
-      cuda->EventDestroy(before);
+  Events before;
+  absl::Status status =
+      link_->Call([&] { return work->Text(); }, MonotonicNow() + timeout,
+                  [&](Comm comm) {
+                    // Order the group's stream behind the streams that produce the buffers.
+                    for (size_t i = 0; i < operations.size(); ++i) {
+                      if (i > 0 && operations[i].stream == operations[i - 1].stream) continue;
+                      Link::Event event = link_->TakeEvent(&cuda_error);
+                      if (event != nullptr) cuda_error = cuda->EventRecord(event.get(), operations[i].stream);
+                      if (cuda_error == kCudaSuccess)
+                        cuda_error = cuda->StreamWaitEvent(link_->stream(), event.get());
+                      if (cuda_error != kCudaSuccess) return Result::kUnhandledCudaError;
+                      before.push_back(std::move(event));
+                    }
+                    Issuer issuer{link_->runtime()->nccl(), cuda,          comm,       link_->stream(),
+                                  link_->scratch(),         link_->rank(), world_size_};
+                    return issuer.Issue(operations, &cuda_error);
+                  });
+  Link::Event done;
+  if (status.ok()) {
+    // The communicator has accepted the operations: they are in the stream.
+    done = link_->TakeEvent(&cuda_error);
+    if (done != nullptr) cuda_error = cuda->EventRecord(done.get(), link_->stream());
+    if (cuda_error != kCudaSuccess) {
+      status = absl::UnavailableError(absl::StrCat(work->Text(), " of group '", link_->group(), "'"));
+      link_->Break(status);
+      status = link_->error();
     }
-    if (cuda_error != kCudaSuccess) return Result::kUnhandledCudaError;
-    Issuer issuer{link_->runtime()->nccl(), cuda,          comm,       link_->stream(),
-                  link_->scratch(),         link_->rank(), world_size_};
-    return issuer.Issue(operations, &cuda_error);
-  });
+  }
   if (!status.ok()) {
     if (cuda_error == kCudaSuccess) return status;
     return Annotate(status, absl::StrCat("CUDA: ", cuda->GetErrorString(cuda_error)));
   }
-  DeviceScope on_device(cuda, link_->device());
-  status = work->Record();
-  if (!status.ok()) {
-    link_->Break(status);
-    return link_->error();
-  }
+  if (Link::Event last = link_->ExchangeLast(done)) before.push_back(std::move(last));
+  work->SetEvents(std::move(before), std::move(done));
   return work;
 }
 
 absl::Status NcclBackend::Run(const Operation& operation) {
-  const absl::Time deadline = MonotonicNow() + operation.timeout;
   TANDEM_ASSIGN_OR_RETURN(auto work, Enqueue(absl::MakeConstSpan(&operation, 1)));
-  const absl::Status status = work->Wait(deadline);
+  const absl::Status status = work->Wait(operation.timeout);
   if (status.ok()) return status;
   link_->Break(status);
   return link_->error();
 }
 
 void NcclBackend::StartPointToPoint(const Operation& operation, Done done) {
-  const absl::Time deadline = MonotonicNow() + operation.timeout;
-  auto work = Enqueue(absl::MakeConstSpan(&operation, 1));
-  if (!work.ok()) return done(work.status());
-  // The runtime's thread checks at intervals for the end of the message: device code waits on streams, not
-  // for this.
-  link_->OnWatch([link = link_.get(), work = *work, done = std::move(done), deadline, peer = operation.root] {
-    absl::StatusOr<bool> is_done = work->IsDone();
-    if (is_done.ok() && !*is_done) {
-      if (MonotonicNow() < deadline) return false;
-      link->Break(work->Wait(deadline));
-      is_done = link->error();
-    }
-    done(is_done.ok() ? absl::StatusOr<int>(peer) : absl::StatusOr<int>(is_done.status()));
-    return true;
-  });
+  done(absl::UnimplementedError(absl::StrCat("backend nccl, ", Name(operation.kind),
+                                             ": messages are issued with Enqueue, which batches them")));
+}
+
+absl::StatusOr<int> NcclBackend::RunPointToPoint(const Operation& operation) {
+  TANDEM_RETURN_IF_ERROR(Run(operation));
+  return operation.root;
 }
 
 void NcclBackend::Abort(const absl::Status& reason) {
   if (!link_->broken()) link_->Break(reason.ok() ? absl::AbortedError("aborted") : reason);
 }
 
-absl::StatusOr<std::unique_ptr<NcclBackend>> NcclBackend::Split(int color, int key,
-                                                                const BackendOptions& options) {
+bool NcclBackend::CanSplit() const { return link_->runtime()->nccl()->has_split(); }
+
+absl::StatusOr<BackendFactory> NcclBackend::Split(int color, int key, const BackendOptions& options) {
   const std::shared_ptr<Runtime> runtime = link_->shared_runtime();
-  if (!runtime->nccl()->has_split()) {
+  if (!CanSplit()) {
     return absl::UnimplementedError("this NCCL has no ncclCommSplit; 2.18 or later is needed");
   }
   if (link_->broken()) return link_->error();
   TANDEM_ASSIGN_OR_RETURN(const int version, LibraryVersion(runtime->nccl()));
-  Config config = ConfigFor(version);
-  Comm made = nullptr;
-  TANDEM_RETURN_IF_ERROR(link_->Call("ncclCommSplit", options.deadline, [&](Comm comm) {
-    return runtime->nccl()->CommSplit(comm, color, key, &made, &config);
-  }));
-  if (made == nullptr) return nullptr;
+  const Config config = ConfigFor(version);
+  TANDEM_ASSIGN_OR_RETURN(const Comm made, link_->SplitCommunicator(color, key, config, options.deadline));
+  BackendFactory factory;
+  factory.name = "nccl";
+  factory.device = Device::Kind::kCuda;
+  factory.compares_fingerprints = false;
+  if (made == nullptr) return factory;
+  bool taken = false;
   auto begin = [&](Comm* comm) {
     *comm = made;
-    return Result::kInProgress;
+    taken = true;
+    return Result::kSuccess;
   };
-  TANDEM_ASSIGN_OR_RETURN(auto link,
-                          Link::Connect(runtime, link_->device(), options, "ncclCommSplit", begin));
-  return std::make_unique<NcclBackend>(std::move(link), options);
+  BackendOptions without_store = options;
+  without_store.store = nullptr;
+  absl::StatusOr<std::shared_ptr<Link>> link =
+      Link::Connect(runtime, link_->device(), without_store, "ncclCommSplit", begin);
+  if (!link.ok() && !taken) runtime->nccl()->CommAbort(made);  // it has no kernels to wait for
+  // The first `make` takes the backend; a factory that is dropped before leaves the group.
+  auto backend = std::make_shared<std::unique_ptr<NcclBackend>>();
+  if (link.ok()) *backend = std::make_unique<NcclBackend>(*link, options);
+  factory.make = [backend,
+                  link](const BackendOptions& made_options) -> absl::StatusOr<std::unique_ptr<Backend>> {
+    if (!link.ok()) return link.status();
+    if (*backend == nullptr) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("group '", made_options.group, "': its communicator has been taken already"));
+    }
+    (*link)->SetStore(made_options.store);
+    return std::move(*backend);
+  };
+  return factory;
 }
 
 BackendFactory MakeFactory(std::shared_ptr<Runtime> runtime, absl::optional<int> device) {

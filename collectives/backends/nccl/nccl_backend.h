@@ -7,9 +7,9 @@
 // The build needs nothing of CUDA and links nothing: libnccl and libcudart are loaded when a group is made.
 // docs/backends_mpi_nccl.md says what is supported.
 //
-// Operations are queued on a stream of the group's own, behind the work that the caller has queued on the
-// default stream. Work::OrderStream orders other streams behind them. An error, a time-out or Abort aborts
-// every NCCL group of the process (runtime.h says why).
+// Operations are queued on a stream of the group's own, behind the work that the caller has queued on
+// Operation::stream. Work::OrderStream orders other streams behind them. An error, a time-out or Abort aborts
+// every NCCL group of the process (runtime.h says why). Leaving a group never does.
 
 #include <memory>
 
@@ -33,18 +33,21 @@ class NcclBackend final : public Backend {
   absl::Status Supports(const Operation& operation) const override;
   absl::Status Run(const Operation& operation) override;
   absl::StatusOr<std::shared_ptr<DeviceWork>> Enqueue(absl::Span<const Operation> operations) override;
+  // Unimplemented: a process group issues messages with Enqueue.
   void StartPointToPoint(const Operation& operation, Done done) override;
+  absl::StatusOr<int> RunPointToPoint(const Operation& operation) override;
   void Abort(const absl::Status& reason) override;
-
-  // Splits the group as ncclCommSplit does; called by all ranks of this group. `options` are the new group's.
-  // A rank of color -1 gets nullptr. Unimplemented if NCCL is older than 2.18; the caller then connects the
-  // new group afresh.
-  absl::StatusOr<std::unique_ptr<NcclBackend>> Split(int color, int key, const BackendOptions& options);
+  // True from NCCL 2.18 on. Without it, subgroups connect afresh.
+  bool CanSplit() const override;
+  absl::StatusOr<BackendFactory> Split(int color, int key, const BackendOptions& options) override;
 
  private:
+  // Checks what can be refused without breaking the group.
+  absl::Status Check(absl::Span<const Operation> operations) const;
+
   const std::shared_ptr<Link> link_;
   const int world_size_;
-  const absl::Duration leave_timeout_;
+  const absl::Duration timeout_;
 };
 
 // Returns a factory whose groups use `device`; without a device, it chooses as NcclBackendFactory says.

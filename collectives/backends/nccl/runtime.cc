@@ -11,23 +11,20 @@
 #include "collectives/backends/nccl/link.h"
 
 namespace tandem::collectives::nccl {
-namespace {
-
-// NCCL calls that hold the slot longer are considered hung; the abort that ends them does not wait for the
-// slot.
-constexpr absl::Duration kCallTimeout = absl::Seconds(2);
-
-}  // namespace
-
 Runtime::Runtime(std::shared_ptr<NcclApi> nccl, std::shared_ptr<CudaApi> cuda, const Options& options)
-    : nccl_(std::move(nccl)), cuda_(std::move(cuda)), options_(options), thread_([this] { Watch(); }) {}
+    : nccl_(std::move(nccl)),
+      cuda_(std::move(cuda)),
+      options_(options),
+      watch_thread_([this] { Watch(); }),
+      exchange_thread_([this] { Exchange(); }) {}
 
 Runtime::~Runtime() {
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
   }
-  thread_.join();
+  watch_thread_.join();
+  exchange_thread_.join();
 }
 
 bool Runtime::TakeSlot(absl::Time deadline) {
@@ -48,11 +45,15 @@ void Runtime::Add(std::shared_ptr<Link> link) {
 }
 
 void Runtime::Remove(Link* link) {
-  absl::MutexLock watching(&watch_mutex_);
-  absl::MutexLock lock(&mutex_);
-  links_.erase(
-      std::remove_if(links_.begin(), links_.end(), [&](const auto& one) { return one.get() == link; }),
-      links_.end());
+  {
+    absl::MutexLock lock(&mutex_);
+    auto idle = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return exchanging_ != link; };
+    mutex_.Await(absl::Condition(&idle));
+    links_.erase(
+        std::remove_if(links_.begin(), links_.end(), [&](const auto& one) { return one.get() == link; }),
+        links_.end());
+  }
+  absl::MutexLock watching(&watch_mutex_);  // the watching thread has dropped its copy of links_
 }
 
 std::vector<std::shared_ptr<Link>> Runtime::links() {
@@ -69,18 +70,54 @@ void Runtime::AbortAll(Link* origin, const absl::Status& reason) {
         absl::StrCat("group '", origin->group(),
                      "' of this process, which shares the GPU, was aborted: ", reason.message())));
   }
+  Wake();
+}
+
+void Runtime::AbortOne(Link* link, const absl::Status& reason) {
+  link->MarkBroken(reason);
+  Wake();
+}
+
+void Runtime::Wake() {
   absl::MutexLock lock(&mutex_);
-  aborting_ = true;
+  woken_ = true;
+}
+
+void Runtime::Exchange() {
+  for (;;) {
+    std::vector<Link*> all;
+    {
+      absl::MutexLock lock(&mutex_);
+      AwaitFor(&mutex_, absl::Condition(&stopping_), options_.watch_interval);
+      if (stopping_) return;
+      for (const auto& link : links_) all.push_back(link.get());
+    }
+    // Remove waits for exchanging_, so that the link lives, and this thread never holds the last reference
+    // to a link, and with it to this runtime.
+    for (Link* link : all) {
+      {
+        absl::MutexLock lock(&mutex_);
+        if (stopping_) return;
+        const bool present =
+            std::any_of(links_.begin(), links_.end(), [&](const auto& one) { return one.get() == link; });
+        if (!present) continue;
+        exchanging_ = link;
+      }
+      link->ExchangeErrors();
+      absl::MutexLock lock(&mutex_);
+      exchanging_ = nullptr;
+    }
+  }
 }
 
 void Runtime::Watch() {
   for (;;) {
     {
       absl::MutexLock lock(&mutex_);
-      auto wake = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || aborting_; };
+      auto wake = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || woken_; };
       AwaitFor(&mutex_, absl::Condition(&wake), options_.watch_interval);
       if (stopping_) return;
-      aborting_ = false;
+      woken_ = false;
     }
     absl::MutexLock watching(&watch_mutex_);
     const std::vector<std::shared_ptr<Link>> all = links();
@@ -89,7 +126,7 @@ void Runtime::Watch() {
       if (link->HasToAbort()) broken.push_back(link.get());
     }
     if (!broken.empty()) {
-      ExecutionSlot slot(this, MonotonicNow() + kCallTimeout);
+      ExecutionSlot slot(this, MonotonicNow() + options_.call_timeout);
       nccl_->GroupStart();
       for (Link* link : broken) link->AbortCommunicator();
       nccl_->GroupEnd();

@@ -126,6 +126,19 @@ TEST_F(WatchdogTest, TimeInWhichItCouldNotRunIsLoggedAndNotCounted) {
   EXPECT_EQ(aborts_, 1);
 }
 
+TEST_F(WatchdogTest, AnOperationThatWaitsOnAGpuIsNotStuck) {
+  StartWatchdog();
+  Operation operation = Reduce(absl::Seconds(2));
+  operation.device = Device::Cuda(0);
+  const uint64_t id = recorder_->BeginStarted(group_, operation);  // it is being issued
+  recorder_->Requeue(id);                                          // it waits for the caller's kernels
+  PassChecks(12);
+  EXPECT_EQ(aborts_, 0);
+  recorder_->Start(id);
+  PassChecks(12);
+  EXPECT_EQ(aborts_, 1);
+}
+
 TEST_F(WatchdogTest, KillEndsTheProcessWithAMessageInsteadOfAborting) {
   std::string message;
   options_.kill = true;

@@ -2,14 +2,17 @@
 #ifndef TANDEM_TESTS_COLLECTIVES_BACKENDS_NCCL_FAKE_NCCL_H_
 #define TANDEM_TESTS_COLLECTIVES_BACKENDS_NCCL_FAKE_NCCL_H_
 
-// NCCL and CUDA in this process. Ranks are threads and device memory is host memory. A "kernel" has run when
-// all ranks that it needs have issued theirs. It computes real results, and fails if the test says so.
+// NCCL and CUDA in this process. Ranks are threads and device memory is host memory. A "kernel" runs when all
+// ranks that it needs have issued theirs, and all that was before it in its streams has run. It computes real
+// results, and fails if the test says so. Comments name the documentation that a behaviour comes from.
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -22,10 +25,14 @@ namespace tandem::collectives::nccl {
 struct FakeKernel {
   int parts = 0;  // calls that have not run
 };
+using FakeQueue = std::vector<std::shared_ptr<FakeKernel>>;  // what later work waits for
 struct FakeStream {
-  std::vector<std::shared_ptr<FakeKernel>> queued;  // what later work waits for
+  FakeQueue queued;
+  bool capturing = false;
 };
-using FakeEvent = FakeStream;
+struct FakeEvent {
+  FakeQueue queued;
+};
 
 struct FakeRing;
 struct FakeCall {
@@ -38,12 +45,14 @@ struct FakeCall {
   int peer;  // or root
   FakeStream* stream;
   std::shared_ptr<FakeKernel> kernel;
+  FakeQueue after;  // earlier work of the stream
 };
 struct FakeComm {
   std::shared_ptr<FakeRing> ring;
   int rank = 0;
   Result async_error = Result::kSuccess;
   bool splitting = false;
+  bool finalizing = false;
   std::map<int, double> factors;  // by number of a made RedOp
   std::deque<FakeCall> calls;     // collectives, then messages by peer
   std::map<int, std::deque<FakeCall>> sends, recvs;
@@ -55,6 +64,7 @@ struct FakeRing {
   struct Split {
     int color, key;
     FakeComm* made;
+    Comm* slot;  // where NCCL stores it once it is complete
   };
   std::map<int, Split> splits;
 };
@@ -72,17 +82,45 @@ class FakeWorld {
   int devices = 8;
   bool hang_init = false;
   bool has_split = true;
+  int runtime_version = 13000;
+  // Runs in each CommInitRankConfig, without locks, before the communicator exists.
+  std::function<void()> on_init;
 
   // Makes each communicator of this rank report the error.
   void FailAsync(int rank, Result error);
   int communicators();                  // that are neither destroyed nor aborted
   std::vector<int> aborted_together();  // how many were aborted in each group of calls
   std::vector<std::string> misuse();    // calls with a communicator that is gone, and the like
+  int groups();                         // ncclGroupEnd calls that issued operations
+  int splits();                         // completed ncclCommSplit calls
+  int operators();                      // made by RedOpCreatePreMulSum and not destroyed
+  int events_created();
+  int streams();
+  std::set<int> contexts();  // the devices that have a primary context
+
+  // While set, ncclCommFinalize never completes, and ncclCommDestroy does not return.
+  void HangFinalize(bool hang);
+  void HangDestroy(bool hang);
+
+  // Queues a kernel of the program on a stream (nullptr, 1 and 2 are CUDA's default streams); it runs until
+  // Finish.
+  std::shared_ptr<FakeKernel> QueueKernel(void* stream);
+  void Finish(const std::shared_ptr<FakeKernel>& kernel);
+  // As cudaStreamBeginCapture and cudaStreamEndCapture.
+  void Capture(void* stream, bool capturing);
+  // Makes PointerGetAttributes report this memory. All other memory is that of the current device.
+  void SetMemory(const void* pointer, MemoryKind kind, int device);
 
  private:
   friend class FakeNccl;
   friend class FakeCuda;
-  void Run(FakeRing* ring) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Runs all kernels that can run.
+  void RunAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool Run(FakeRing* ring) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns the stream of a handle. CUDA's documentation, "Stream synchronization behavior": 0 and
+  // cudaStreamLegacy (1) are the legacy default stream, cudaStreamPerThread (2) the thread's own.
+  FakeStream* StreamOf(void* handle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static bool Pending(FakeQueue* queue);
   bool RunCollective(FakeRing* ring) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   FakeComm* Find(Comm comm, const char* call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -93,6 +131,16 @@ class FakeWorld {
   std::vector<std::unique_ptr<FakeComm>> all_ ABSL_GUARDED_BY(mutex_);
   std::vector<int> aborted_together_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> misuse_ ABSL_GUARDED_BY(mutex_);
+  int groups_ ABSL_GUARDED_BY(mutex_) = 0;
+  int splits_ ABSL_GUARDED_BY(mutex_) = 0;
+  int operators_ ABSL_GUARDED_BY(mutex_) = 0;
+  int events_created_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool hang_finalize_ ABSL_GUARDED_BY(mutex_) = false;
+  bool hang_destroy_ ABSL_GUARDED_BY(mutex_) = false;
+  std::set<int> contexts_ ABSL_GUARDED_BY(mutex_);
+  std::set<FakeStream*> streams_ ABSL_GUARDED_BY(mutex_);
+  FakeStream legacy_ ABSL_GUARDED_BY(mutex_), per_thread_ ABSL_GUARDED_BY(mutex_);
+  std::map<const void*, std::pair<MemoryKind, int>> memory_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace tandem::collectives::nccl

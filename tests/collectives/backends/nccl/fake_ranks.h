@@ -74,6 +74,14 @@ inline Operation OnGpu(OpKind kind, DType dtype) {
   return o;
 }
 
+inline Operation Sum(std::vector<float>* values, absl::Duration timeout = absl::Seconds(30)) {
+  Operation o = OnGpu(OpKind::kAllReduce, DType::kF32);
+  o.timeout = timeout;
+  o.in = {values->data(), values->size()};
+  o.out = {values->data(), values->size()};
+  return o;
+}
+
 }  // namespace tandem::collectives::nccl
 
 #endif  // TANDEM_TESTS_COLLECTIVES_BACKENDS_NCCL_FAKE_RANKS_H_

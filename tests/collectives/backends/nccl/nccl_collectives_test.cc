@@ -56,6 +56,7 @@ TEST(NcclCollectivesTest, ReductionsOfEveryDtypeMatchTheModel) {
         }
       }
     });
+    EXPECT_EQ(world.operators(), 0);  // those of premul_sum
   }
 }
 
@@ -152,10 +153,13 @@ TEST(NcclCollectivesTest, ABatchOfSendsAndReceivesDoesNotBlockItself) {
     send.in = {&to, 1};
     recv.out = {&from, 1};
     TANDEM_ASSERT_OK_AND_ASSIGN(auto work, backend->Enqueue({send, recv}));
-    TANDEM_ASSERT_OK(work->Wait(absl::Now() + absl::Seconds(30)));
+    TANDEM_ASSERT_OK(work->Wait(absl::Seconds(30)));
     EXPECT_EQ(from, 11 - me.rank);
     TANDEM_ASSERT_OK_AND_ASSIGN(const int source, backend->RunPointToPoint(me.rank == 0 ? send : recv));
     EXPECT_EQ(source, 1 - me.rank);
+    backend->StartPointToPoint(send, [](absl::StatusOr<int> done) {
+      EXPECT_THAT(done, StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("Enqueue")));
+    });
     send.tag = 5;
     EXPECT_THAT(backend->Supports(send), StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("tags")));
     recv.root = kAnySource;
@@ -187,7 +191,7 @@ TEST(NcclCollectivesTest, OtherStreamsCanBeOrderedBehindAnOperation) {
       EXPECT_FALSE(done);
       TANDEM_ASSERT_OK(me.store->Set("looked", ""));
     }
-    TANDEM_ASSERT_OK(work->Wait(absl::Now() + absl::Seconds(30)));
+    TANDEM_ASSERT_OK(work->Wait(absl::Seconds(30)));
     if (me.rank == 0) {
       EXPECT_EQ(cuda->EventQuery(event), kCudaSuccess);
     }
@@ -201,13 +205,23 @@ TEST(NcclCollectivesTest, AGroupIsSplitByColorAndKey) {
   FakeWorld world;
   RunFakeRanks(&world, 3, [&](FakeRank& me) {
     TANDEM_ASSERT_OK_AND_ASSIGN(auto backend, me.Make("g"));
-    auto* const parent = dynamic_cast<NcclBackend*>(backend.get());
     BackendOptions options = me.OptionsOf("part");
     options.world_size = 2;
     options.rank = me.rank == 2 ? 0 : 1;  // by key
-    TANDEM_ASSERT_OK_AND_ASSIGN(auto part, parent->Split(me.rank == 1 ? -1 : 4, -me.rank, options));
-    ASSERT_EQ(part == nullptr, me.rank == 1);
-    if (part == nullptr) return;
+    int32_t sum = 1;
+    Operation before = OnGpu(OpKind::kAllReduce, DType::kI32);
+    before.in = {&sum, 1};
+    before.out = {&sum, 1};
+    // The split waits for it.
+    TANDEM_ASSERT_OK_AND_ASSIGN(auto work, backend->Enqueue({before}));
+    ASSERT_TRUE(backend->CanSplit());
+    TANDEM_ASSERT_OK_AND_ASSIGN(const BackendFactory factory,
+                                backend->Split(me.rank == 1 ? -1 : 4, -me.rank, options));
+    EXPECT_EQ(sum, 3);
+    ASSERT_EQ(factory.make == nullptr, me.rank == 1);
+    if (factory.make == nullptr) return;
+    TANDEM_ASSERT_OK_AND_ASSIGN(auto part, factory.make(options));
+    EXPECT_THAT(factory.make(options), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("taken")));
     int32_t value = me.rank;
     Operation o = OnGpu(OpKind::kBroadcast, DType::kI32);
     o.in = {&value, 1};

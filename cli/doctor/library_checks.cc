@@ -59,20 +59,39 @@ Checks CheckGpu(const launcher::Machine& machine) {
     checks.push_back({Level::kWarn, kSection, "CUDA driver", std::string(cuda.status().message()),
                       "see nvidia-smi and dmesg; driver and kernel module must have the same version"});
   }
-  const absl::StatusOr<int> nccl = machine.FindNccl();
+  const absl::StatusOr<launcher::Machine::GpuLibrary> runtime = machine.FindCudaRuntime();
+  if (runtime.ok()) {
+    const int v = runtime->version;
+    const bool newer = cuda.ok() && gpus > 0 && v / 1000 > cuda->driver_version / 1000;
+    checks.push_back({newer ? Level::kWarn : Level::kOk, kSection, "CUDA runtime",
+                      absl::StrCat(v / 1000, ".", v % 1000 / 10, ": ", runtime->path),
+                      newer ? "it is newer than the driver, which refuses it: install the runtime of the "
+                              "driver's version, or a newer driver"
+                            : ""});
+  } else if (absl::IsNotFound(runtime.status())) {
+    checks.push_back({gpus > 0 ? Level::kWarn : Level::kOk, kSection, "CUDA runtime", "none",
+                      gpus > 0 ? "GPUs are there, but backend nccl finds no libcudart: install "
+                                 "nvidia-cuda-runtime, or name its folder in TANDEM_CUDA_LIBRARY_PATH"
+                               : ""});
+  } else {
+    checks.push_back(
+        {Level::kWarn, kSection, "CUDA runtime", std::string(runtime.status().message()), "reinstall it"});
+  }
+  const absl::StatusOr<launcher::Machine::GpuLibrary> nccl = machine.FindNccl();
   if (nccl.ok()) {
     // NCCL's version number of 2.8.4 is 2804; since 2.9 the scheme is 20900.
-    const int v = *nccl;
+    const int v = nccl->version;
     const std::string version = v < 10000 ? absl::StrCat(v / 1000, ".", v / 100 % 10, ".", v % 100)
                                           : absl::StrCat(v / 10000, ".", v / 100 % 100, ".", v % 100);
     const bool old = v < 21400;
-    checks.push_back({old ? Level::kWarn : Level::kOk, kSection, "NCCL", version,
+    checks.push_back({old ? Level::kWarn : Level::kOk, kSection, "NCCL",
+                      absl::StrCat(version, ": ", nccl->path),
                       old ? "backend nccl wants 2.14 (non-blocking communicators) or newer" : ""});
   } else if (absl::IsNotFound(nccl.status())) {
     checks.push_back(
         {gpus > 0 ? Level::kWarn : Level::kOk, kSection, "NCCL", "none",
-         gpus > 0 ? "GPUs are there, but backend nccl finds no libnccl.so.2: install libnccl2, or set "
-                    "LD_LIBRARY_PATH"
+         gpus > 0 ? "GPUs are there, but backend nccl finds no libnccl.so.2: install libnccl2, or name its "
+                    "folder in TANDEM_CUDA_LIBRARY_PATH"
                   : ""});
   } else {
     checks.push_back({Level::kWarn, kSection, "NCCL", std::string(nccl.status().message()),

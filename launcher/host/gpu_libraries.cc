@@ -7,18 +7,17 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "collectives/backends/nccl/dlopen_api.h"
 
 namespace tandem::launcher {
 namespace {
 
-// The functions of CUDA's driver API and of NCCL that are used. int replaces their result enums; 0 is
-// success.
+// The functions of CUDA's driver API that are used. int replaces their result enums; 0 is success.
 using CuInit = int (*)(unsigned flags);
 using CuDriverGetVersion = int (*)(int* version);
 using CuDeviceGetCount = int (*)(int* count);
 using CuDeviceGetName = int (*)(char* name, int size, int device);
 using CuGetErrorName = int (*)(int error, const char** name);
-using NcclGetVersion = int (*)(int* version);
 
 constexpr int kNoDevice = 100;  // CUDA_ERROR_NO_DEVICE
 
@@ -32,6 +31,12 @@ absl::StatusOr<void*> Load(const char* library) {
   return absl::StartsWith(text, library) && absl::StrContains(text, "No such file")
              ? absl::NotFoundError(text)
              : absl::UnavailableError(text);
+}
+
+// Returns NotFound for the error of a library that is not there.
+absl::Status NotFoundIfAbsent(const absl::Status& error) {
+  return absl::StrContains(error.message(), "not found") ? absl::NotFoundError(error.message())
+                                                         : absl::UnavailableError(error.message());
 }
 
 template <typename Function>
@@ -72,15 +77,26 @@ absl::StatusOr<Machine::Cuda> LoadCuda() {
   return cuda;
 }
 
-absl::StatusOr<int> LoadNccl() {
-  const absl::StatusOr<void*> library = Load("libnccl.so.2");
-  if (!library.ok()) return library.status();
-  const auto get_version = Find<NcclGetVersion>(*library, "ncclGetVersion");
-  int version = 0;
-  if (get_version == nullptr || get_version(&version) != 0) {
-    return absl::UnavailableError("libnccl.so.2 does not tell its version");
+absl::StatusOr<Machine::GpuLibrary> LoadNccl() {
+  namespace nccl = collectives::nccl;
+  const absl::StatusOr<nccl::Loaded<nccl::NcclApi>> library = nccl::LoadNccl();
+  if (!library.ok()) return NotFoundIfAbsent(library.status());
+  Machine::GpuLibrary found{0, library->path};
+  if (library->api->GetVersion(&found.version) != nccl::Result::kSuccess) {
+    return absl::UnavailableError(absl::StrCat(library->path, " does not tell its version"));
   }
-  return version;
+  return found;
+}
+
+absl::StatusOr<Machine::GpuLibrary> LoadCudaRuntime() {
+  namespace nccl = collectives::nccl;
+  const absl::StatusOr<nccl::Loaded<nccl::CudaApi>> library = nccl::LoadCuda();
+  if (!library.ok()) return NotFoundIfAbsent(library.status());
+  Machine::GpuLibrary found{0, library->path};
+  if (library->api->RuntimeGetVersion(&found.version) != nccl::kCudaSuccess) {
+    return absl::UnavailableError(absl::StrCat(library->path, " does not tell its version"));
+  }
+  return found;
 }
 
 }  // namespace tandem::launcher

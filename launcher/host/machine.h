@@ -70,8 +70,13 @@ class Machine {
   };
   // Returns NotFound if there is no libcuda.so.1, and another error if it does not work.
   virtual absl::StatusOr<Cuda> FindCuda() const = 0;
-  // Returns NCCL's version number, such as 21805 for 2.18.5, or NotFound if there is no libnccl.so.2.
-  virtual absl::StatusOr<int> FindNccl() const = 0;
+  struct GpuLibrary {
+    int version = 0;   // 21805: NCCL 2.18.5; 12040: CUDA runtime 12.4
+    std::string path;  // the file that was loaded
+  };
+  // Return the NCCL and the CUDA runtime that backend nccl takes, or NotFound if there is none.
+  virtual absl::StatusOr<GpuLibrary> FindNccl() const = 0;
+  virtual absl::StatusOr<GpuLibrary> FindCudaRuntime() const = 0;
 
   // The version of a library that this program was built with and the one that it runs with; "": not known.
   struct Version {

@@ -170,7 +170,8 @@ class RealMachine final : public Machine {
     return launcher::RunProgram(command, absl::Seconds(5));
   }
   absl::StatusOr<Cuda> FindCuda() const override { return LoadCuda(); }
-  absl::StatusOr<int> FindNccl() const override { return LoadNccl(); }
+  absl::StatusOr<GpuLibrary> FindNccl() const override { return LoadNccl(); }
+  absl::StatusOr<GpuLibrary> FindCudaRuntime() const override { return LoadCudaRuntime(); }
 
   std::vector<Version> Versions() const override {
     return {{"Tandem", TANDEM_VERSION, ""},

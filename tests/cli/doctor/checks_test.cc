@@ -189,15 +189,23 @@ TEST_F(ChecksTest, MpirunMustFitTheBackend) {
 }
 
 TEST_F(ChecksTest, GpusWithoutNcclAreTold) {
+  using Library = launcher::Machine::GpuLibrary;
   machine_.cuda = launcher::Machine::Cuda{12040, {"H100"}};
+  machine_.nccl = Library{21805, "/lib/libnccl.so.2"};
+  ExpectOneProblem(Level::kWarn, "CUDA runtime", "none", "TANDEM_CUDA_LIBRARY_PATH");
+  machine_.cuda_runtime = Library{13000, "/lib/libcudart.so.13"};
+  ExpectOneProblem(Level::kWarn, "CUDA runtime", "13.0", "newer than the driver");
+  machine_.cuda_runtime = Library{12060, "/lib/libcudart.so.12"};
+  EXPECT_EQ(Named("CUDA runtime").fact, "12.6: /lib/libcudart.so.12");
+  machine_.nccl = absl::NotFoundError("libnccl.so.2");
   ExpectOneProblem(Level::kWarn, "NCCL", "none", "libnccl2");
-  machine_.nccl = 21805;
-  EXPECT_EQ(Named("NCCL").fact, "2.18.5");
+  machine_.nccl = Library{21805, "/lib/libnccl.so.2"};
+  EXPECT_EQ(Named("NCCL").fact, "2.18.5: /lib/libnccl.so.2");
   EXPECT_EQ(Named("CUDA driver").fact, "CUDA 12.4, 1 GPU: H100");
   EXPECT_THAT(Problems(), IsEmpty());
-  machine_.nccl = 2804;
+  machine_.nccl = Library{2804, "/lib/libnccl.so.2"};
   ExpectOneProblem(Level::kWarn, "NCCL", "2.8.4", "2.14");
-  machine_.nccl = 21805;
+  machine_.nccl = Library{21805, "/lib/libnccl.so.2"};
   machine_.cuda = absl::UnavailableError("cuInit fails: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)");
   ExpectOneProblem(Level::kWarn, "CUDA driver", "803", "nvidia-smi");
   machine_.cuda = launcher::Machine::Cuda{12040, {}};

@@ -38,7 +38,8 @@ struct FakeMachine final : launcher::Machine {
   std::vector<std::string> simd = {"AVX2", "SSE4", "SSSE3"};
   std::map<std::string, std::string> programs = {{"mpirun", "mpirun (Open MPI) 4.1.4\n\nReport bugs"}};
   absl::StatusOr<Cuda> cuda = absl::NotFoundError("libcuda.so.1");
-  absl::StatusOr<int> nccl = absl::NotFoundError("libnccl.so.2");
+  absl::StatusOr<GpuLibrary> nccl = absl::NotFoundError("libnccl.so.2");
+  absl::StatusOr<GpuLibrary> cuda_runtime = absl::NotFoundError("libcudart");
   std::vector<Version> versions = {{"glibc", "2.36", "2.36"}};
   bool mpi = true;
 
@@ -73,7 +74,8 @@ struct FakeMachine final : launcher::Machine {
     return text;
   }
   absl::StatusOr<Cuda> FindCuda() const override { return cuda; }
-  absl::StatusOr<int> FindNccl() const override { return nccl; }
+  absl::StatusOr<GpuLibrary> FindNccl() const override { return nccl; }
+  absl::StatusOr<GpuLibrary> FindCudaRuntime() const override { return cuda_runtime; }
   std::vector<Version> Versions() const override { return versions; }
   bool BuiltWithMpi() const override { return mpi; }
 };

@@ -66,7 +66,6 @@ void ClientImpl::PullAsync(uint64_t step, bool read_only, std::vector<PullPart> 
     if (table->read_cache != nullptr && read_only && part.pooling == v1::NONE) {
       read = std::make_shared<ReadPart>(table->read_cache, part.ids, part.rows);
       part.ids = read->missing();
-      part.rows = read->missing_rows();
     }
     asks = asks || read == nullptr || !part.ids.empty();
     bytes += BytesOf(part, table->config->dim());

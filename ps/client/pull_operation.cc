@@ -37,6 +37,7 @@ PullOperation::PullOperation(const ShardMap& map, std::vector<ResolvedPullPart> 
     } else if (servers > 1) {
       SplitByServer(map, part.ids, part.offsets, &split_[p]);
     }
+    if (parts_[p].read != nullptr && parts_[p].read->some_hit()) PlaceMissingRows(p);
   }
 }
 
@@ -62,6 +63,19 @@ void PullOperation::Dedupe(size_t p, const ShardMap& map, Deduper* deduper) {
   } else if (!repeats_[p].empty()) {
     split_[p].push_back({.ids = std::move(distinct), .positions = std::move(first)});
   }
+}
+
+void PullOperation::PlaceMissingRows(size_t p) {
+  const absl::Span<const uint32_t> places = parts_[p].read->positions();
+  if (split_[p].empty()) {
+    const absl::Span<const uint64_t> ids = parts_[p].part.ids;
+    split_[p].push_back({.ids = {ids.begin(), ids.end()}, .positions = {places.begin(), places.end()}});
+  } else {
+    for (ServerIds& server : split_[p]) {
+      for (uint32_t& position : server.positions) position = places[position];
+    }
+  }
+  for (Repeat& repeat : repeats_[p]) repeat = {places[repeat.from], places[repeat.to]};
 }
 
 Bytes PullOperation::EncodeRequest(uint32_t server, const RequestRoute& route, uint32_t worker, uint64_t step,

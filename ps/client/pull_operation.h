@@ -32,7 +32,8 @@ struct ResolvedPullPart {
   // Set if the table has a cache that serves the pull. `part` then requests the remaining ids, and its `rows`
   // are those of the whole pull.
   std::shared_ptr<CachedPart> cached;
-  // Set if a read cache has served a part of the pull, or is to keep its rows. `part` is ReadPart::missing().
+  // Set if a read cache has served a part of the pull, or is to keep its rows. `part` then requests
+  // ReadPart::missing(), and its `rows` are those of the whole pull.
   std::shared_ptr<ReadPart> read;
 };
 
@@ -60,6 +61,8 @@ class PullOperation : public std::enable_shared_from_this<PullOperation> {
 
   // Makes part `p` request each of its ids once.
   void Dedupe(size_t p, const ShardMap& map, Deduper* deduper);
+  // Makes the rows of part `p`, which a read cache has served in part, go to their places in the whole pull.
+  void PlaceMissingRows(size_t p);
   // Returns the ids of part `p` that go to `server`.
   absl::Span<const uint64_t> Ids(size_t p, uint32_t server) const {
     return split_[p].empty() ? parts_[p].part.ids : absl::MakeConstSpan(split_[p][server].ids);
@@ -83,7 +86,8 @@ class PullOperation : public std::enable_shared_from_this<PullOperation> {
   void CopyRepeats(size_t p);
 
   std::vector<ResolvedPullPart> parts_;
-  // [part][server]. Empty if there is one server, which gets the ids of the part as they are.
+  // [part][server]. Empty if there is one server, which gets the ids of the part as they are, and whose rows
+  // are in the order of the ids.
   std::vector<std::vector<ServerIds>> split_;
   std::vector<std::vector<Repeat>> repeats_;  // [part]
   std::vector<std::vector<Bytes>> pooled_;    // [part][server] partial sums

@@ -21,6 +21,8 @@ constexpr float kOldWeight = 0.5f;
 // The largest move of a copy, as a multiple of the distance between consecutive copies.
 constexpr float kMaxMove = 2.0f;
 constexpr size_t kHugePage = size_t{2} << 20;
+// The uses in an epoch that a row of a cache for reading needs to replace another.
+constexpr uint16_t kMinUsesToRead = 2;
 
 size_t StrideOf(uint32_t dim, CacheLayout layout) {
   const size_t floats = layout == CacheLayout::kPlain     ? size_t{dim}
@@ -61,6 +63,7 @@ uint32_t CacheShard::CapacityOf(size_t bytes, uint32_t dim, CacheLayout layout) 
 void CacheShard::Init(size_t bytes, uint32_t dim, CacheLayout layout) {
   dim_ = dim;
   defers_ = layout == CacheLayout::kDefers;
+  min_uses_ = layout == CacheLayout::kPlain ? kMinUsesToRead : 1;
   stride_ = StrideOf(dim, layout);
   capacity_ = CapacityOf(bytes, dim, layout);
   TANDEM_CHECK(capacity_ > 0);
@@ -68,7 +71,9 @@ void CacheShard::Init(size_t bytes, uint32_t dim, CacheLayout layout) {
   mask_ = static_cast<uint32_t>(cells_.size() - 1);
   sketch_.assign(SketchOf(capacity_), 0);
   const size_t slab = (capacity_ * stride_ + kHugePage - 1) / kHugePage * kHugePage;
-  const bool huge = capacity_ * stride_ >= kHugePage;
+  // A slab that would fill most of a huge page gets one: budgets are often powers of two, of which the index
+  // takes a part.
+  const bool huge = capacity_ * stride_ >= kHugePage / 8 * 7;
   // The system allocates pages when they are first written.
   slab_.reset(
       static_cast<char*>(huge ? std::aligned_alloc(kHugePage, slab) : std::malloc(capacity_ * stride_)));
@@ -85,10 +90,9 @@ uint16_t CacheShard::CountInSketch(uint64_t hash, uint16_t epoch) {
     for (uint8_t& uses : sketch_) uses = static_cast<uint8_t>(Halved(uses, sketch_epoch_, epoch));
     sketch_epoch_ = epoch;
   }
-  // The sketch uses other bits than the index: ids that collide there do not collide here.
-  const uint64_t other = Mix64(hash);
-  uint8_t& a = sketch_[other & (sketch_.size() - 1)];
-  uint8_t& b = sketch_[(other >> 32) & (sketch_.size() - 1)];
+  const auto [first, second] = SketchCells(hash);
+  uint8_t& a = sketch_[first];
+  uint8_t& b = sketch_[second];
   const uint8_t least = std::min(a, b);
   // Increments only the smaller counter, which has the smaller error (conservative update).
   if (least < kMaxUses) {
@@ -100,20 +104,24 @@ uint16_t CacheShard::CountInSketch(uint64_t hash, uint16_t epoch) {
 }
 
 void CacheShard::RaiseInSketch(uint64_t hash, uint16_t uses) {
-  const uint64_t other = Mix64(hash);
-  uint8_t& a = sketch_[other & (sketch_.size() - 1)];
-  uint8_t& b = sketch_[(other >> 32) & (sketch_.size() - 1)];
+  const auto [first, second] = SketchCells(hash);
+  uint8_t& a = sketch_[first];
+  uint8_t& b = sketch_[second];
   const uint8_t value = static_cast<uint8_t>(std::min(uses, kMaxUses));
   a = std::max(a, value);
   b = std::max(b, value);
+}
+
+uint32_t CacheShard::DrawSlot(uint64_t* state) const {
+  *state = *state * 6364136223846793005ull + 1442695040888963407ull;  // Knuth's MMIX
+  return static_cast<uint32_t>(((*state >> 32) * capacity_) >> 32);
 }
 
 uint32_t CacheShard::DrawVictim(uint16_t epoch) {
   uint32_t victim = 0;
   uint32_t fewest = ~uint32_t{0};
   for (int i = 0; i < kVictimCandidates; ++i) {
-    random_ = random_ * 6364136223846793005ull + 1442695040888963407ull;  // Knuth's MMIX
-    const uint32_t slot = static_cast<uint32_t>(((random_ >> 32) * capacity_) >> 32);
+    const uint32_t slot = DrawSlot(&random_);
     const CacheHeader* const record = RecordAt(slot);
     const uint32_t uses = Halved(record->uses, record->epoch, epoch);
     if (uses < fewest) {
@@ -121,6 +129,8 @@ uint32_t CacheShard::DrawVictim(uint16_t epoch) {
       victim = slot;
     }
   }
+  uint64_t next = random_;
+  for (int i = 0; i < kVictimCandidates; ++i) __builtin_prefetch(RecordAt(DrawSlot(&next)), 0, 2);
   return victim;
 }
 
@@ -132,6 +142,9 @@ CacheHeader* CacheShard::Insert(uint64_t id, uint64_t hash, uint16_t epoch, Defe
     free_.pop_back();
   } else if (used_ < capacity_) {
     slot = used_++;
+  } else if (uses < min_uses_) {
+    ++refused_;
+    return nullptr;
   } else {
     slot = DrawVictim(epoch);
     const CacheHeader* const victim = RecordAt(slot);

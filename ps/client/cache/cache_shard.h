@@ -12,14 +12,19 @@
 // Admission and eviction: each copy counts its uses, and a small count-min sketch counts the uses of ids
 // without a copy. Both counts are halved at every epoch. When the slab is full, a new row competes with the
 // least used of a few copies drawn at random, and replaces it if it was used more often (TinyLFU: Einziger,
-// Friedman and Manes, ACM Transactions on Storage 2017; random victims as in Redis).
+// Friedman and Manes, ACM Transactions on Storage 2017; random victims as in Redis). A cache for reading
+// (CacheLayout::kPlain) refuses an id at its first use in an epoch without drawing: most ids of a large
+// table are not used again.
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <utility>
 #include <vector>
+
+#include "base/random.h"
 
 namespace tandem::ps {
 
@@ -129,6 +134,13 @@ class CacheShard {
   // Moves the copy by a gradient of this worker that is sent to the server.
   void Follow(CacheHeader* record, const float* gradient, float learning_rate_factor) const;
 
+  // Fetches into the processor's cache what Insert reads of the index and of the sketch.
+  void PrefetchInsert(uint64_t hash) const {
+    __builtin_prefetch(Cell(hash), 1, 2);
+    const auto [a, b] = SketchCells(hash);
+    __builtin_prefetch(sketch_.data() + a, 1, 2);
+    __builtin_prefetch(sketch_.data() + b, 1, 2);
+  }
   // Adds a record for `id`, which has none, with an unspecified row. Returns nullptr if the id is used too
   // rarely. Appends the deferred gradients of the evicted row to `to_send`.
   CacheHeader* Insert(uint64_t id, uint64_t hash, uint16_t epoch, DeferredGradients* to_send);
@@ -175,17 +187,26 @@ class CacheShard {
   }
   // Sets the step; `squares` is the sum of squares of Since(record).
   void SetStep(CacheHeader* record, float squares) const;
+  // Returns the positions of an id's two counters. The sketch uses other bits than the index: ids that collide
+  // there do not collide here.
+  std::pair<size_t, size_t> SketchCells(uint64_t hash) const {
+    const uint64_t other = Mix64(hash);
+    return {other & (sketch_.size() - 1), (other >> 32) & (sketch_.size() - 1)};
+  }
   // Counts a use of an id without a copy and returns its uses.
   uint16_t CountInSketch(uint64_t hash, uint16_t epoch);
   // Raises the count of an id to at least `uses`.
   void RaiseInSketch(uint64_t hash, uint16_t uses);
-  // Returns the slot of the least used of a few random copies.
+  // Returns the slot of the least used of a few random copies, and prefetches those of the next draw.
   uint32_t DrawVictim(uint16_t epoch);
+  // Returns a random slot and advances `state`, the generator's state. The shard is full.
+  uint32_t DrawSlot(uint64_t* state) const;
   // Removes the record from the index. The caller reuses the slot.
   void Erase(uint32_t slot, DeferredGradients* to_send);
 
   uint32_t dim_ = 0;
   bool defers_ = false;
+  uint16_t min_uses_ = 1;  // that a row needs to replace another
   size_t stride_ = 0;
   uint32_t capacity_ = 0;
   uint32_t mask_ = 0;

@@ -15,6 +15,9 @@ namespace {
 constexpr size_t kIdsPerLock = 512;
 constexpr size_t kFewIds = 16;
 constexpr size_t kPrefetchBlock = 32;  // ids that are prefetched before the first one is used
+// The number of rows that are added per round over the shards, which bounds how long a shard is locked.
+constexpr size_t kRowsPerRound = 4096;
+constexpr size_t kInsertAhead = 4;  // ids whose insertion is prefetched
 constexpr size_t kCacheLine = 64;
 
 void PrefetchRecord(const CacheHeader* record, size_t bytes) {
@@ -148,27 +151,53 @@ void ReadCache::Adopt(absl::Span<const uint64_t> generations) {
   EraseIf([&](const CacheHeader& record) { return changed[ServerOf(Mix64(record.id))]; });
 }
 
-void ReadCache::Accept(const Moment& began, absl::Span<const uint64_t> ids, const float* rows,
-                       absl::Span<const uint64_t> generations) {
+void ReadCache::AcceptOne(Shard& shard, uint64_t id, uint64_t hash, int64_t began_ns, uint16_t epoch,
+                          const float* row) {
+  CacheHeader* record = shard.rows.Find(id, hash);
+  if (record == nullptr) {
+    DeferredGradients none;
+    record = shard.rows.Insert(id, hash, epoch, &none);
+    if (record == nullptr) return;
+    ++shard.admitted;
+  } else if (record->received_ns > began_ns) {
+    return;  // a later pull has brought the row
+  }
+  record->version = 1;  // 0: the record is free
+  record->received_ns = began_ns;
+  std::copy_n(row, dim_, shard.rows.Row(record));
+}
+
+void ReadCache::Accept(const Moment& began, absl::Span<const uint64_t> ids, absl::Span<const uint32_t> positions,
+                       const float* rows, absl::Span<const uint64_t> generations) {
   Adopt(generations);
   const uint16_t epoch = Epoch(0);
-  DeferredGradients none;
-  for (size_t i = 0; i < ids.size(); ++i) {
-    const uint64_t hash = Mix64(ids[i]);
-    Shard& shard = shards_[CacheShardOf(hash)];
-    absl::MutexLock lock(&shard.mutex);
-    if (clears_.load() != began.clears) return;
-    CacheHeader* record = shard.rows.Find(ids[i], hash);
-    if (record == nullptr) {
-      record = shard.rows.Insert(ids[i], hash, epoch, &none);
-      if (record == nullptr) continue;
-      ++shard.admitted;
-    } else if (record->received_ns > began.ns) {
-      continue;  // a later pull has brought the row
+  std::vector<uint64_t> hashes(std::min(ids.size(), kRowsPerRound));
+  std::vector<uint32_t> order(hashes.size());  // by shard
+  for (size_t round = 0; round < ids.size(); round += kRowsPerRound) {
+    const size_t count = std::min(kRowsPerRound, ids.size() - round);
+    uint32_t end[kCacheShards + 1] = {};
+    for (size_t i = 0; i < count; ++i) {
+      hashes[i] = Mix64(ids[round + i]);
+      ++end[CacheShardOf(hashes[i]) + 1];
     }
-    record->version = 1;  // 0: the record is free
-    record->received_ns = began.ns;
-    std::copy_n(rows + i * dim_, dim_, shard.rows.Row(record));
+    for (uint32_t s = 0; s < kCacheShards; ++s) end[s + 1] += end[s];
+    for (size_t i = 0; i < count; ++i) order[end[CacheShardOf(hashes[i])]++] = static_cast<uint32_t>(i);
+    size_t at = 0;
+    for (uint32_t s = 0; s < kCacheShards; ++s) {
+      if (at == end[s]) continue;
+      Shard& shard = shards_[s];
+      absl::MutexLock lock(&shard.mutex);
+      if (clears_.load() != began.clears) return;
+      for (size_t i = at; i < std::min<size_t>(at + kInsertAhead, end[s]); ++i) {
+        shard.rows.PrefetchInsert(hashes[order[i]]);
+      }
+      for (; at < end[s]; ++at) {
+        if (at + kInsertAhead < end[s]) shard.rows.PrefetchInsert(hashes[order[at + kInsertAhead]]);
+        const size_t i = round + order[at];
+        const size_t row = positions.empty() ? i : positions[i];
+        AcceptOne(shard, ids[i], hashes[order[at]], began.ns, epoch, rows + row * dim_);
+      }
+    }
   }
 }
 
@@ -213,17 +242,8 @@ ReadPart::ReadPart(std::shared_ptr<ReadCache> cache, absl::Span<const uint64_t> 
   if (!some_hit_) return;
   missing_.reserve(positions_.size());
   for (const uint32_t position : positions_) missing_.push_back(ids[position]);
-  missing_values_.resize(missing_.size() * cache_->dim());
 }
 
-void ReadPart::Finish() {
-  const size_t dim = cache_->dim();
-  if (some_hit_) {
-    for (size_t i = 0; i < positions_.size(); ++i) {
-      std::copy_n(missing_values_.data() + i * dim, dim, rows_ + size_t{positions_[i]} * dim);
-    }
-  }
-  cache_->Accept(began_, missing(), missing_rows(), generations_);
-}
+void ReadPart::Finish() { cache_->Accept(began_, missing(), positions(), rows_, generations_); }
 
 }  // namespace tandem::ps

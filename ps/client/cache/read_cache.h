@@ -5,7 +5,8 @@
 // Copies of one table's rows for read-only pulls. read_cache_options.h defines what they mean.
 //
 // Locks: the rows are in sixteen shards by the hash of the id. A reader of a few ids locks the shard of each,
-// shared; a reader of many locks all shards for a run of ids. A writer locks one shard at a time, exclusively.
+// shared; a reader of many locks all shards for a run of ids. A writer locks one shard at a time, exclusively,
+// for those of its ids that are in the shard.
 
 #include <atomic>
 #include <cstdint>
@@ -41,10 +42,11 @@ class ReadCache {
   // other ids, ascending; their rows are unchanged.
   std::vector<uint32_t> Find(const Moment& now, absl::Span<const uint64_t> ids, float* rows);
 
-  // Adds rows ([ids x dim]) that a pull has brought which began at `began`. Drops them if copies have been
-  // cleared since. `generations`: PullSliceResult.generation of each server.
-  void Accept(const Moment& began, absl::Span<const uint64_t> ids, const float* rows,
-              absl::Span<const uint64_t> generations);
+  // Adds rows that a pull has brought which began at `began`. The row of ids[i] is row positions[i] of `rows`,
+  // or row i if `positions` is empty. Drops them if copies have been cleared since. `generations`:
+  // PullSliceResult.generation of each server.
+  void Accept(const Moment& began, absl::Span<const uint64_t> ids, absl::Span<const uint32_t> positions,
+              const float* rows, absl::Span<const uint64_t> generations);
 
   // Drops all copies, or those of `ids`, also rows that pulls under way bring.
   void Clear();
@@ -67,6 +69,9 @@ class ReadCache {
   // Returns whether the copy of `id` served.
   bool FindOne(const Shard& shard, uint64_t id, uint64_t hash, int64_t now_ns, uint16_t epoch, float* row,
                uint64_t* expired) const ABSL_SHARED_LOCKS_REQUIRED(shard.mutex);
+  // Adds a row, or replaces its copy if that is older.
+  void AcceptOne(Shard& shard, uint64_t id, uint64_t hash, int64_t began_ns, uint16_t epoch, const float* row)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mutex);
   // Drops the copies of servers whose generation has changed.
   void Adopt(absl::Span<const uint64_t> generations);
   template <typename Predicate>
@@ -91,14 +96,17 @@ class ReadPart {
   // Writes the rows that have copies. `ids` and `rows` ([ids x dim]) must stay valid until the pull ends.
   ReadPart(std::shared_ptr<ReadCache> cache, absl::Span<const uint64_t> ids, float* rows);
 
-  // Returns the ids to request, and where their rows are to be written, [missing x dim]. Both refer to this object,
-  // or are those of the pull if no id has a copy.
+  // Returns the ids to request: those of this object, or of the pull if no id has a copy.
   absl::Span<const uint64_t> missing() const { return some_hit_ ? absl::MakeConstSpan(missing_) : ids_; }
-  float* missing_rows() { return some_hit_ ? missing_values_.data() : rows_; }
+  // Returns the rows of the pull to which those of missing() are to be written; empty if no id has a copy: then
+  // row i is that of missing()[i].
+  absl::Span<const uint32_t> positions() const {
+    return some_hit_ ? absl::MakeConstSpan(positions_) : absl::Span<const uint32_t>();
+  }
   bool some_hit() const { return some_hit_; }
   // Stores PullSliceResult.generation of a server's response. Each server has its own entry.
   void SetGeneration(uint32_t server, uint64_t generation) { generations_[server] = generation; }
-  // Puts the requested rows in their places and adds them to the cache. Called when all servers have responded.
+  // Adds the requested rows, which are in their places, to the cache. Called when all servers have responded.
   void Finish();
 
  private:
@@ -109,7 +117,6 @@ class ReadPart {
   bool some_hit_ = false;
   std::vector<uint32_t> positions_;  // of missing_ among ids_
   std::vector<uint64_t> missing_;
-  std::vector<float> missing_values_;
   std::vector<uint64_t> generations_;  // [servers]
 };
 

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <utility>
@@ -185,6 +186,56 @@ TEST_F(ReadCacheTest, ItsMemoryIsBoundedAndTheHottestRowsStay) {
   EXPECT_EQ(Statistics().hits, hits + 4);
   EXPECT_LE(Statistics().rows, capacity);
   EXPECT_GT(Statistics().refused + Statistics().evicted, 0);
+}
+
+TEST_F(ReadCacheTest, ARowReplacesAnotherAtItsSecondUse) {
+  Use({.bytes = 16 << 10, .time_to_live = absl::Hours(1)});
+  const uint64_t capacity = Statistics().capacity;
+  std::vector<uint64_t> ids(4 * capacity);
+  std::iota(ids.begin(), ids.end(), 0);
+  Read(ids);
+  ASSERT_EQ(Statistics().rows, capacity);
+  // Epochs in which most copies are not used, so that one use more would be enough to replace them.
+  const std::vector<uint64_t> hot = {0, 1, 2, 3, 4, 5, 6, 7};
+  for (uint64_t i = 0; i < 3 * capacity; ++i) Read(hot);
+  std::vector<uint64_t> fresh(32);
+  std::iota(fresh.begin(), fresh.end(), 1'000'000);
+  const uint64_t admitted = Statistics().admitted;
+  Read(fresh);
+  EXPECT_EQ(Statistics().admitted, admitted);
+  Read(fresh);
+  EXPECT_EQ(Statistics().admitted, admitted + fresh.size());
+  const uint64_t hits = Statistics().hits;
+  Read(fresh);
+  EXPECT_EQ(Statistics().hits, hits + fresh.size());
+}
+
+// The rows that the servers send go between those that have copies, from one server and from several.
+TEST_F(ReadCacheTest, RowsOfAPartlyServedPullAreInTheirPlaces) {
+  for (const uint32_t servers : {1u, 2u}) {
+    PsCluster cluster(servers);
+    TANDEM_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Client> client, cluster.Connect());
+    TANDEM_ASSERT_OK(client->CreateTable(EmbeddingTable("u", kWidth, Sgd(1.0f), Zeros())));
+    std::vector<uint64_t> ids(6000);
+    std::iota(ids.begin(), ids.end(), 0);
+    std::vector<float> rows(ids.size() * kWidth), gradients(ids.size() * kWidth);
+    TANDEM_ASSERT_OK(client->Pull(0, false, {{.table = "u", .ids = ids, .rows = rows.data()}}));
+    for (size_t i = 0; i < gradients.size(); ++i) gradients[i] = -static_cast<float>(ids[i / kWidth]);
+    TANDEM_ASSERT_OK(client->Push(0, {{.table = "u", .ids = ids, .gradients = gradients.data()}}));
+    TANDEM_ASSERT_OK(client->SetReadCache("u", {.bytes = 1 << 20, .time_to_live = absl::Hours(1)}));
+    CounterRandom random(3, servers);
+    for (const bool repeats : {false, true, true}) {
+      std::vector<uint64_t> some;
+      for (uint64_t id = 0; id < ids.size(); ++id) {
+        if (random.Below(2) == 0) some.insert(some.end(), 1 + (repeats ? random.Below(3) : 0), id);
+      }
+      rows.assign(some.size() * kWidth, -7);
+      TANDEM_ASSERT_OK(
+          client->Pull(1, true, {{.table = "u", .ids = some, .rows = rows.data(), .repeats = repeats}}));
+      for (size_t i = 0; i < rows.size(); ++i) ASSERT_EQ(rows[i], static_cast<float>(some[i / kWidth])) << i;
+    }
+    EXPECT_GT(client->ReadCacheStatisticsOf("u")->hits, 1000u);
+  }
 }
 
 TEST_F(ReadCacheTest, OptionsAreChecked) {

@@ -149,8 +149,15 @@ absl::Status Digest(const std::string& directory, bool as_json) {
       for (const ps::TableDigest& table : digest.tables) {
         tables.push_back({{"table", table.table}, {"rows", table.rows}, {"digest", Hex(table.digest)}});
       }
-      json.push_back(
-          {{"path", entry.path}, {"step", entry.step}, {"dense", Hex(digest.dense)}, {"tables", tables}});
+      Json torch = Json::array();
+      for (const ps::TorchFileDigest& file : digest.torch) {
+        torch.push_back({{"file", file.name}, {"bytes", file.bytes}, {"digest", Hex(file.digest)}});
+      }
+      json.push_back({{"path", entry.path},
+                      {"step", entry.step},
+                      {"dense", Hex(digest.dense)},
+                      {"tables", tables},
+                      {"torch", torch}});
       continue;
     }
     std::printf("step %llu\n", static_cast<unsigned long long>(entry.step));
@@ -158,6 +165,10 @@ absl::Status Digest(const std::string& directory, bool as_json) {
     for (const ps::TableDigest& table : digest.tables) {
       std::printf("  %016llx  table %s, %llu rows\n", static_cast<unsigned long long>(table.digest),
                   table.table.c_str(), static_cast<unsigned long long>(table.rows));
+    }
+    for (const ps::TorchFileDigest& file : digest.torch) {
+      std::printf("  %016llx  torch %s, %llu bytes\n", static_cast<unsigned long long>(file.digest),
+                  file.name.c_str(), static_cast<unsigned long long>(file.bytes));
     }
   }
   if (as_json) PrintJson(json);
@@ -288,7 +299,8 @@ void AddCkpt(CLI::App& app, CommandContext* context) {
   CLI::App* digest =
       ckpt->add_subcommand("digest",
                            "A hash of each checkpoint's tables and dense parameters, the same on any number "
-                           "of servers: equal digests, equal models");
+                           "of servers: equal digests, equal models. Of PyTorch's part a hash of each file, "
+                           "the same on the same number of ranks");
   digest->add_option("DIR", *directory, "A job's checkpoint directory, or one checkpoint")->required();
   digest->add_flag("--json", *json, "Print a JSON list with an object for each checkpoint");
   digest->callback(

@@ -5,7 +5,8 @@
 // DigestCheckpoint reduces the contents of a checkpoint to a few numbers, which do not depend on the number
 // of servers. Checkpoints with equal digests have the same rows, including optimizer state, and the same
 // dense parameters, bit for bit (up to hash collisions). This compares, for example, training on one server
-// with training on four.
+// with training on four. The dense part of a PyTorch program is in files of torch.distributed.checkpoint,
+// whose digests depend on the number of ranks and on the version of torch.
 
 #include <cstdint>
 #include <string>
@@ -23,9 +24,19 @@ struct TableDigest {
   uint64_t digest = 0;
 };
 
+// A file with tensors of torch.distributed.checkpoint.
+struct TorchFileDigest {
+  std::string name;
+  uint64_t bytes = 0;
+  uint64_t digest = 0;  // a hash of the file
+};
+
 struct CheckpointDigest {
   std::vector<TableDigest> tables;  // in ascending order of name
   uint64_t dense = 0;               // a hash of the file DENSE
+  // In ascending order of name. Other files of a PyTorch program are left out: they have names and times of
+  // the run, so that they differ between runs with the same result.
+  std::vector<TorchFileDigest> torch;
 };
 
 // Reads every file of the checkpoint in `directory`, table files one bucket at a time. Errors name the path

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -88,6 +89,33 @@ TEST_F(DigestTest, ChangesWithEveryBitOfARowAndWithItsPlace) {
   const auto dense = Digest(Save(rows_, 2, /*dense_value=*/2));
   EXPECT_EQ(dense.first, was.first);
   EXPECT_NE(dense.second, was.second);
+}
+
+TEST_F(DigestTest, FilesOfPyTorchAreCoveredExceptThoseThatDescribeTheRun) {
+  const auto save = [&](const std::string& tensors, const std::string& description) {
+    const std::string root = dir_.File(absl::StrCat("root", ++roots_));
+    const absl::StatusOr<std::string> unfinished = BeginCheckpoint(root, 7);
+    TANDEM_EXPECT_OK(unfinished);
+    TANDEM_EXPECT_OK(WriteDenseState(*unfinished, {}));
+    for (const auto& [name, content] : {std::pair<std::string, std::string>{"__1_0.distcp", "b"},
+                                        {"__0_0.distcp", tensors},
+                                        {".metadata", description},
+                                        {"TORCH.json", description}}) {
+      std::ofstream(absl::StrCat(*unfinished, "/", name)) << content;
+    }
+    const absl::StatusOr<std::string> path = CommitCheckpoint(*unfinished, {});
+    TANDEM_EXPECT_OK(path);
+    return DigestCheckpoint(*path).value().torch;
+  };
+  const std::vector<TorchFileDigest> was = save("tensors", "one run");
+  ASSERT_EQ(was.size(), 2u);
+  EXPECT_EQ(was[0].name, "__0_0.distcp");
+  EXPECT_EQ(was[0].bytes, 7u);
+  EXPECT_EQ(was[1].name, "__1_0.distcp");
+  EXPECT_EQ(save("tensors", "another run")[0].digest, was[0].digest);
+  const std::vector<TorchFileDigest> changed = save("tensort", "one run");
+  EXPECT_NE(changed[0].digest, was[0].digest);
+  EXPECT_EQ(changed[1].digest, was[1].digest);
 }
 
 TEST_F(DigestTest, DamageAndMissingFilesAreNamed) {

@@ -229,6 +229,9 @@ class Client {
   // an older version have a name only. The caller must ensure that no push is under way (barrier), and must
   // commit the checkpoint (ps/checkpoint).
   virtual absl::StatusOr<std::vector<v1::SavedFile>> SaveCheckpoint(const std::string& directory) = 0;
+  // Drops the copies and the deferred gradients of all caches of this client. To be called on every worker when
+  // another one has loaded a checkpoint: LoadCheckpoint does it for its own client. Does not block.
+  virtual void DropCached() = 0;
   // Makes every server load its rows from a checkpoint. After an error, no table has changed on the servers
   // that report one. This client's caches drop their rows and deferred gradients, even after an error. Caches
   // of other clients drop their rows at the next response of a server.

@@ -77,6 +77,7 @@ class ClientImpl final : public Client {
   absl::Status PullDense(const std::string& table, uint64_t step, absl::Span<float> values) override;
   absl::Status PushDense(const std::string& table, uint64_t step, absl::Span<const float> gradients) override;
   absl::StatusOr<std::vector<v1::SavedFile>> SaveCheckpoint(const std::string& directory) override;
+  void DropCached() override;
   absl::Status LoadCheckpoint(const std::string& directory) override;
 
   // client.cc

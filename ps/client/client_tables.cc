@@ -219,10 +219,13 @@ absl::Status ClientImpl::LoadCheckpoint(const std::string& directory) {
       CallAll<v1::LoadCheckpointResponse>("LoadCheckpoint", request, options_.checkpoint_timeout,
                                           /*idempotent=*/false)
           .status();
-  // Some servers may have loaded the checkpoint even if others failed.
+  DropCached();  // some servers may have loaded the checkpoint even if others failed
+  return loaded;
+}
+
+void ClientImpl::DropCached() {
   for (const auto& [name, cache] : Caches()) cache->Clear();
   for (const std::shared_ptr<ReadCache>& cache : ReadCaches()) cache->Clear();
-  return loaded;
 }
 
 std::vector<std::pair<std::string, std::shared_ptr<RowCache>>> ClientImpl::Caches() {

@@ -54,8 +54,10 @@ class Call {
   std::function<void()> then_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The calls that have ended, by numbers that Python chose, for the thread that fulfils futures. Thread-safe.
-class FinishedCalls {
+// The calls that have ended, by numbers that Python chose, for the threads that fulfil futures. Thread-safe.
+//
+// Shared by C++, so that threads which end calls can drop it without the GIL.
+class FinishedCalls : public std::enable_shared_from_this<FinishedCalls> {
  public:
   void Add(uint64_t number);
   // Blocks until a call has ended or Close was called; returns all that have ended, nothing after Close. Call it

@@ -13,6 +13,7 @@
 #include "ps/checkpoint/export.h"
 #include "python/src/config.h"
 #include "python/src/errors.h"
+#include "python/src/process.h"
 
 namespace nb = nanobind;
 
@@ -22,7 +23,7 @@ namespace {
 // Runs `function`, which blocks on the disk, without the GIL.
 template <typename Function>
 auto OnDisk(const Function& function) {
-  nb::gil_scoped_release release;
+  GilReleased release;
   return function();
 }
 

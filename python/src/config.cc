@@ -15,6 +15,7 @@
 #include "ps/policies/initializer.h"
 #include "ps/policies/registry.h"
 #include "python/src/errors.h"
+#include "python/src/process.h"
 
 namespace nb = nanobind;
 
@@ -120,7 +121,7 @@ void FillInitialRows(const std::string& config_json, uint64_t count, uint64_t ad
   ::tandem::v1::TableConfig config;
   RaiseIfError(FromJson(config_json, &config));
   const std::unique_ptr<ps::Initializer> initializer = ValueOrRaise(ps::MakeInitializer(config.initializer()));
-  nb::gil_scoped_release release;
+  GilReleased release;
   auto* const rows = reinterpret_cast<float*>(address);
   for (uint64_t id = 0; id < count; ++id) initializer->Fill(config.seed(), id, rows + id * config.dim(), config.dim());
 }

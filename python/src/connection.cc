@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -38,11 +39,31 @@ absl::StatusOr<v1::RegisterResponse> Register(rpc::Channel& server, const std::s
   return response;
 }
 
-// Names this process to servers of which it is no member.
-std::string NameOfProcess() {
+// Returns the smallest number that no other connection of this process has. It is free again when the last copy of
+// the pointer is dropped.
+std::shared_ptr<const int> TakeNumber() {
+  struct Taken {
+    absl::Mutex mutex;
+    std::set<int> numbers ABSL_GUARDED_BY(mutex);
+  };
+  // Connections of one process must know of each other, whoever makes them.
+  static Taken& taken = *new Taken;
+  absl::MutexLock lock(&taken.mutex);
+  int number = 0;
+  while (!taken.numbers.insert(number).second) ++number;
+  return {new int(number), [](const int* given) {
+            absl::MutexLock again(&taken.mutex);
+            taken.numbers.erase(*given);
+            delete given;
+          }};
+}
+
+// Names a connection of this process to servers of which it is no member.
+std::string NameOfConnection(int number) {
   char host[256] = {};
   if (::gethostname(host, sizeof(host) - 1) != 0) host[0] = '\0';
-  return absl::StrCat("python/", std::string(host).substr(0, 200), "/", ::getpid());
+  const std::string name = absl::StrCat("python/", std::string(host).substr(0, 200), "/", ::getpid());
+  return number == 0 ? name : absl::StrCat(name, "/", number);
 }
 
 }  // namespace
@@ -118,7 +139,7 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::ToJob(const ConnectionOp
 }
 
 absl::StatusOr<std::unique_ptr<Connection>> Connection::ToServers(const std::vector<std::string>& addresses,
-                                                                  std::optional<uint32_t> worker,
+                                                                  std::optional<uint32_t> worker, bool read_only,
                                                                   const ConnectionOptions& options) {
   if (addresses.empty()) return absl::InvalidArgumentError("servers is empty; give the address of each parameter server");
   std::unique_ptr<Connection> connection(new Connection);
@@ -127,10 +148,13 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::ToServers(const std::vec
   TANDEM_ASSIGN_OR_RETURN(channels[0], rpc::Connect(addresses[0]));
   TANDEM_ASSIGN_OR_RETURN(v1::RegisterResponse job, Register(*channels[0], "", options.timeout));
   rpc::ConnectOptions connect;
-  if (job.epoch() != 0) {
+  // Servers keep the names that have registered, so connections that only read leave none.
+  if (job.epoch() != 0 && !read_only) {
     // The servers of a launcher's job let only processes that state its epoch create anything.
     if (!worker.has_value()) {
-      TANDEM_ASSIGN_OR_RETURN(job, Register(*channels[0], NameOfProcess(), options.timeout));
+      connection->number_ = TakeNumber();
+      TANDEM_ASSIGN_OR_RETURN(
+          job, Register(*channels[0], NameOfConnection(*connection->number_), options.timeout));
       worker = job.worker();
     }
     connect.channel.caller = {.run_id = job.run_id(), .epoch = job.epoch(), .member = absl::StrCat("worker/", *worker)};

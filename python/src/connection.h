@@ -83,11 +83,12 @@ class Connection {
   // Connects to servers by address ("host:port"), without being one of the processes of their job. Fences off
   // no process of the same rank before the first push (PreparePush).
   //
-  // `worker` is this process's rank. Without it the rank is 0, or, if a launcher has started the servers, one that
-  // no worker of the job has: the process registers (tandem.v1.ParameterServer/Register), and processes of the
-  // same host and process id get the same rank.
+  // `worker` is this connection's rank. Without it the rank is 0, or, if a launcher has started the servers, one
+  // that no worker of the job has: the connection registers (tandem.v1.ParameterServer/Register). Open connections
+  // of a process have different ranks; a later one, and one of a later process with the same host and process id,
+  // may get a rank again. A `read_only` connection has no rank, and changes nothing on the servers.
   static absl::StatusOr<std::unique_ptr<Connection>> ToServers(const std::vector<std::string>& addresses,
-                                                               std::optional<uint32_t> worker,
+                                                               std::optional<uint32_t> worker, bool read_only,
                                                                const ConnectionOptions& options);
   // Starts `servers` parameter servers in this process and connects to them without a network. Tables with
   // `spill` keep rows below `spill_directory`; empty: they are refused.
@@ -127,6 +128,7 @@ class Connection {
   absl::Status StartPushEpochLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(push_epoch_mutex_);
 
   const std::shared_ptr<CallCounter> calls_ = std::make_shared<CallCounter>();
+  std::shared_ptr<const int> number_;  // among the connections of this process that have registered
   collectives::Environment env_;
   std::vector<std::string> addresses_;
   mutable absl::Mutex mutex_;

@@ -35,8 +35,7 @@ std::string Join(const std::string& host, int port) {
   return absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
 }
 
-// The servers and channels of this process. A forked child begins anew; the parent's leak there, because their
-// threads do not exist.
+// The servers and channels of this process. In a forked child they leak, because their threads do not exist.
 struct Network {
   absl::Mutex mutex;
   uint64_t made ABSL_GUARDED_BY(mutex) = 0;

@@ -15,6 +15,7 @@
 #include "nanobind/stl/vector.h"
 #include "python/src/batch_lookup.h"
 #include "python/src/errors.h"
+#include "python/src/process.h"
 
 namespace nb = nanobind;
 
@@ -104,7 +105,7 @@ void BindLookup(nb::module_& module) {
   nb::class_<LookupRequest>(module, "LookupRequest").def("key", [](const LookupRequest& request) {
     std::string key;
     {
-      nb::gil_scoped_release release;
+      GilReleased release;
       key = ContentKey(*request.plan, request.features);
     }
     return nb::bytes(key.data(), key.size());
@@ -115,7 +116,7 @@ void BindLookup(nb::module_& module) {
            [](BatchLookup& lookup, const LookupRequest& request) {
              absl::Status status;
              {
-               nb::gil_scoped_release release;
+               GilReleased release;
                status = lookup.Prepare(request.features);
              }
              RaiseIfError(status);
@@ -127,7 +128,7 @@ void BindLookup(nb::module_& module) {
              std::vector<BatchLookup::OutputArray> to;
              to.reserve(outputs.size());
              for (const auto& [address, stride] : outputs) to.push_back({reinterpret_cast<float*>(address), stride});
-             nb::gil_scoped_release release;
+             GilReleased release;
              lookup.Gather(to);
            })
       .def("scatter",
@@ -137,12 +138,12 @@ void BindLookup(nb::module_& module) {
              from.reserve(gradients.size());
              for (const auto& [address, stride] : gradients) from.push_back({reinterpret_cast<const float*>(address), stride});
              const std::vector<float*> to = Addresses<float>(weight_gradients);
-             nb::gil_scoped_release release;
+             GilReleased release;
              lookup.Scatter(from, scale, to, rows);
            })
       .def("gradients_are_finite",
            [](const BatchLookup& lookup) {
-             nb::gil_scoped_release release;
+             GilReleased release;
              return lookup.GradientsAreFinite();
            })
       .def("drop_gradients", &BatchLookup::DropGradients)

@@ -36,7 +36,7 @@ bool WaitInSlices(double timeout_s, absl::FunctionRef<bool(double seconds)> wait
     }
     bool over;
     {
-      nb::gil_scoped_release release;
+      GilReleased release;
       over = wait(slice);
     }
     if (over) return true;
@@ -46,8 +46,10 @@ bool WaitInSlices(double timeout_s, absl::FunctionRef<bool(double seconds)> wait
 }
 
 bool HandleSignals() {
-  nb::gil_scoped_acquire gil;
-  return PyErr_Occurred() == nullptr && PyErr_CheckSignals() == 0;
+  const PyGILState_STATE state = UntilInterpreterEnds([] { return PyGILState_Ensure(); });
+  const bool handled = PyErr_Occurred() == nullptr && PyErr_CheckSignals() == 0;
+  PyGILState_Release(state);
+  return handled;
 }
 
 void RaiseIfInterrupted() {

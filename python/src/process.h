@@ -5,6 +5,9 @@
 // Keeps Python's rules in C++ waits: a forked child must not use its parent's threads, Ctrl-C ends a wait, and
 // objects are released only with the GIL.
 
+#include <cxxabi.h>
+#include <unistd.h>
+
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -29,6 +32,32 @@ std::shared_ptr<T> LeakAfterFork(std::unique_ptr<T> object) {
     if (ForkGeneration() == made) delete pointer;
   });
 }
+
+// Runs a function that may take the GIL, on any thread. CPython (before 3.14) ends a thread that asks for the GIL when
+// the interpreter ends by pthread_exit, which unwinds the stack: through noexcept functions and catch (...) that
+// would end the process. The thread stands still instead.
+template <typename Body>
+auto UntilInterpreterEnds(Body body) {
+  try {
+    return body();
+  } catch (abi::__forced_unwind&) {
+    for (;;) ::pause();
+  }
+}
+
+// Releases the GIL in its scope. Once the interpreter ends, the destructor never returns.
+class GilReleased {
+ public:
+  GilReleased() : state_(PyEval_SaveThread()) {}
+  ~GilReleased() {
+    UntilInterpreterEnds([this] { PyEval_RestoreThread(state_); });
+  }
+  GilReleased(const GilReleased&) = delete;
+  GilReleased& operator=(const GilReleased&) = delete;
+
+ private:
+  PyThreadState* const state_;
+};
 
 // Calls `wait(seconds)` until it returns true, without the GIL, in slices of at most 100 ms; checks for signals
 // between them. Returns false after `timeout_s` seconds (negative: no limit). Requires the GIL. Throws

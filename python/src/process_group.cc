@@ -103,7 +103,7 @@ class PyProcessGroup {
         interruptible_in_thread_(backend() == collectives::ShmBackendFactory().name || connection_->group->world_size() == 1) {}
   ~PyProcessGroup() {
     if (connection_ == nullptr) return;
-    nb::gil_scoped_release release;
+    GilReleased release;
     connection_.reset();
   }
 
@@ -115,7 +115,7 @@ class PyProcessGroup {
   void Abort(const std::string& reason) {
     if (connection_ == nullptr || ForkGeneration() != made_) return;
     const std::shared_ptr<GroupConnection> connection = connection_;
-    nb::gil_scoped_release release;
+    GilReleased release;
     connection->group->Abort(reason);
   }
   // Leaves the group. Waits for collectives that run, each of which ends by its timeout, and for messages at
@@ -132,7 +132,7 @@ class PyProcessGroup {
     }
     std::shared_ptr<GroupConnection> connection = std::move(connection_);
     {
-      nb::gil_scoped_release release;
+      GilReleased release;
       connection.reset();
     }
     if (ForkGeneration() == made_) released_->Clear();
@@ -297,7 +297,7 @@ class PyProcessGroup {
     const std::shared_ptr<GroupConnection> connection = connection_;  // close() may be called meanwhile
     auto work = std::make_shared<GroupWork>(std::move(keep), released_);
     {
-      nb::gil_scoped_release release;
+      GilReleased release;
       GroupWork::Begin(work, begin(connection->group.get()), running);
     }
     if (work->done()) RaiseIfError(work->status());  // refused, for example
@@ -345,7 +345,7 @@ class PyProcessGroup {
     };
     absl::Status status;
     {
-      nb::gil_scoped_release release;
+      GilReleased release;
       const ScopedLongWaitHook hook(check_signals);
       status = begin(group).status();
     }
@@ -397,7 +397,7 @@ void BindProcessGroup(nb::module_& module) {
   module.def("serve_group_store", [](bool local) {
     absl::StatusOr<std::string> address = absl::UnknownError("");
     {
-      nb::gil_scoped_release release;
+      GilReleased release;
       address = ServeGroupStore(local);
     }
     return ValueOrRaise(std::move(address));

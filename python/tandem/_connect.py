@@ -30,9 +30,9 @@ def connect(
 
     servers: addresses ("host:port") of servers, in order, to connect to them from outside of their job, as a notebook does.
     rank, world_size: this process's rank among the workers, and their number, if `servers` is given. The first push fences off
-        an earlier process of the rank: the servers refuse that process's pushes from then on. The default is 0, or, if `tandem
-        run` has started the servers, a rank that none of its workers has. Only tables with more workers than the rank accept its
-        pushes.
+        an earlier client of the rank: the servers refuse that client's pushes from then on. The default is 0, or, if `tandem run`
+        has started the servers, a rank that neither its workers nor another open client of this process have. Only tables with more
+        workers than the rank accept its pushes.
     read_only: for serving and evaluation. The client creates no row and changes nothing, needs no rank of its own, and reads rows
         that do not exist as their initial values.
     wire: how rows travel to a read-only client: "f32", "f16", "bf16" or "int8" (a quarter of the bytes).
@@ -55,7 +55,7 @@ def connect(
         raise InvalidArgumentError(f"servers is the text {servers!r}; it must be a list of addresses: servers=[{servers!r}]")
     if rank is not None and not 0 <= rank < world_size and not read_only:
         raise InvalidArgumentError(f"rank is {rank} of world_size {world_size}; it must be at least 0 and less than world_size")
-    core = _core.connect_servers(list(servers), rank, timeout, checkpoint_timeout, max_bytes_in_flight)
+    core = _core.connect_servers(list(servers), rank, read_only, timeout, checkpoint_timeout, max_bytes_in_flight)
     return Client(core, world_size=world_size, **options)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import collections
+import contextlib
 import logging
 import math
 import os
@@ -19,26 +21,39 @@ _logger = logging.getLogger("tandem")
 T = TypeVar("T")
 
 
+# Tells a thread that waits for finished calls that there are callbacks to run.
+_LOOK = (1 << 64) - 1
+
+
 class Completer:
-    """The thread of this process that fulfils futures to which somebody has attached a callback. Started when first needed."""
+    """Fulfils the futures of this process to which somebody has attached a callback, in the order in which their calls end.
+
+    Callbacks run one after the other on a thread of their own, which is started when first needed. While a callback waits for a call of
+    Tandem (`blocking`), another thread runs the callbacks that follow.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: dict[int, Future[Any]] = {}
         self._next = 0
         self._queue: Any = None
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
+        self._reading = threading.Lock()  # held by the thread that reads the queue, so that the order stays
+        self._changed = threading.Condition(self._lock)
+        self._finished: collections.deque[int] = collections.deque()  # calls whose callbacks have not begun
+        self._running = False  # whether a thread runs callbacks, and does not wait in one
+        self._resuming = 0  # callbacks whose wait has ended, and which go on before others begin
+        self._readers = 0  # threads that read the queue, or wait to
+        self._local = threading.local()
         atexit.register(self._stop)
         # A child has no thread of its parent, and the lock may be held there for good.
         os.register_at_fork(after_in_child=self._forget)
 
     def watch(self, future: Future[Any]) -> None:
         with self._lock:
-            if self._thread is None:
+            if self._queue is None:
                 self._queue = _core.FinishedCalls()
-                # A daemon, because the interpreter joins other threads before it runs atexit functions.
-                self._thread = threading.Thread(target=self._run, args=(self._queue,), name="tandem-completer", daemon=True)
-                self._thread.start()
+                self._start_thread()
             number = self._next
             self._next += 1
             self._waiting[number] = future
@@ -50,27 +65,96 @@ class Completer:
                 del self._waiting[number]
             raise
 
+    @property
+    def serves_here(self) -> bool:
+        """Whether this thread runs a callback now."""
+        return getattr(self._local, "serves", False)
+
+    @contextlib.contextmanager
+    def blocking(self) -> Iterator[None]:
+        """To be held by a callback while it waits for a call: the callbacks that follow, for which the call may wait, run meanwhile."""
+        if not self.serves_here:
+            yield
+            return
+        with self._lock:
+            self._running = False
+            self._changed.notify_all()
+            if self._readers == 0:
+                self._start_thread()
+            elif self._finished:
+                self._queue.add(_LOOK)
+        self._local.serves = False
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._resuming += 1
+                while self._running:
+                    self._changed.wait()
+                self._resuming -= 1
+                self._running = True
+                self._changed.notify_all()
+            self._local.serves = True
+
+    def _start_thread(self) -> None:
+        # A daemon, because the interpreter joins other threads before it runs atexit functions.
+        thread = threading.Thread(target=self._run, args=(self._queue,), name="tandem-completer", daemon=True)
+        self._threads.append(thread)
+        self._readers += 1  # from now on: nobody else needs to start one
+        thread.start()
+
     def _run(self, queue: Any) -> None:
-        while numbers := queue.take():
-            for number in numbers:
+        while True:
+            self._run_callbacks()
+            with self._reading:
+                numbers = queue.take()
                 with self._lock:
-                    future = self._waiting.pop(number)
-                try:
-                    future._run_callbacks()
-                except Exception:  # the other futures must not wait for ever
-                    logging.getLogger("tandem").exception("completing %r failed", future)
+                    self._finished.extend(number for number in numbers if number != _LOOK)
+            if not numbers:
+                return
+
+    def _run_callbacks(self) -> None:
+        """Runs the callbacks of all calls that have ended, unless another thread does."""
+        while True:
+            with self._changed:
+                while self._resuming:
+                    self._changed.wait()
+                if self._running or not self._finished:
+                    return
+                self._running = True
+                self._readers -= 1
+                future = self._waiting.pop(self._finished.popleft())
+            self._local.serves = True
+            try:
+                future._run_callbacks()
+            except Exception:  # the other futures must not wait for ever
+                logging.getLogger("tandem").exception("completing %r failed", future)
+            finally:
+                self._local.serves = False
+                with self._changed:
+                    self._running = False
+                    self._readers += 1
+                    self._changed.notify_all()
+            del future  # its arrays must not live until the next call ends
 
     def _stop(self) -> None:
         with self._lock:
-            queue, thread = self._queue, self._thread
-        if thread is not None:
+            queue, threads = self._queue, list(self._threads)
+        if queue is not None:
             queue.close()
-            thread.join()
+            for thread in threads:
+                thread.join()
 
     def _forget(self) -> None:
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._reading = threading.Lock()
+        self._local = threading.local()
         self._waiting = {}
-        self._thread = None
+        self._finished.clear()
+        self._threads = []
+        self._queue = None
+        self._running, self._resuming, self._readers = False, 0, 0
 
 
 COMPLETER = Completer()
@@ -112,7 +196,13 @@ class Future(Generic[T]):
         if timeout is not None and math.isnan(timeout):
             raise InvalidArgumentError("timeout is NaN; it must be a number of seconds, or None for no limit")
         # A negative number means no limit to C++.
-        if not self._call.wait(-1.0 if timeout is None else max(0.0, timeout)):
+        seconds = -1.0 if timeout is None else max(0.0, timeout)
+        if self._completer.serves_here and not self._call.done():
+            with self._completer.blocking():
+                finished = self._call.wait(seconds)
+        else:
+            finished = self._call.wait(seconds)
+        if not finished:
             raise TimeoutError(f"the call has not ended within {timeout} s")
 
     def add_done_callback(self, callback: Callable[[Future[T]], Any]) -> None:

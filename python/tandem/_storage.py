@@ -16,6 +16,9 @@ from tandem.errors import InvalidArgumentError
 
 _core = load_core()
 
+# The entry of a manifest's metrics that has the client's step, which may differ from the number of the checkpoint.
+CLIENT_STEP = "client_step"
+
 
 class Storage:
     """The part of a Client that writes, reads and saves rows as they are stored."""
@@ -34,6 +37,9 @@ class Storage:
         raise NotImplementedError
 
     def _wait_for_modules(self) -> None:
+        raise NotImplementedError
+
+    def _discard(self) -> None:
         raise NotImplementedError
 
     def assign(self, table: str, ids: Any, rows: Any) -> None:
@@ -86,7 +92,8 @@ class Storage:
     def save_checkpoint(self, root: str | os.PathLike[str], step: int | None = None) -> str:
         """Writes all tables, with optimizer state, into a new directory below `root`, and returns its path.
 
-        root: a directory that every server can access. step: part of the directory's name; the default is self.step.
+        root: a directory that every server can access. step: the number in the directory's name, by which the latest is found; the
+        default is self.step.
 
         Blocks. To be called by one worker while no worker pushes: after a barrier, before which each has waited for its pushes.
         The directory appears under its name when it is complete; an earlier checkpoint of this step is replaced. `tandem ckpt`
@@ -97,31 +104,40 @@ class Storage:
         step = self.step if step is None else step
         unfinished = _core.begin_checkpoint(os.path.abspath(root), step)
         written = self._core.save_checkpoint(unfinished)
-        manifest = {"job_name": "python", "step": step, "unix_millis": str(time.time_ns() // 1_000_000)}
+        manifest = {
+            "job_name": "python", "step": step, "unix_millis": str(time.time_ns() // 1_000_000),
+            "metrics": {CLIENT_STEP: self.step},
+        }  # fmt: skip
         return _core.commit_checkpoint(unfinished, json.dumps(manifest), written)
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> int:
-        """Loads the rows of all tables from a checkpoint, whatever number of servers wrote it. Returns its step.
+        """Loads the rows of all tables from a checkpoint, whatever number of servers wrote it. Returns self.step.
 
         path: a checkpoint, or a directory of checkpoints, of which the one with the highest step is loaded.
 
-        The tables must have been created with the same dim, row_type and kind of optimizer. self.step becomes the checkpoint's.
-        To be called by one worker while none pushes; the others then call resume_from(step). After an error of a server, no table
-        of it has changed.
+        The tables must have been created with the same dim, row_type and kind of optimizer. self.step becomes what it was when the
+        checkpoint was saved, whatever number was given to save_checkpoint(). Gradients that were not pushed, and rows that were
+        pulled ahead or are cached, are dropped. To be called by one worker while none pushes; the others then call
+        resume_from(step) with the number that it returns. After an error of a server, no table of it has changed.
         """
         self._check_writable("load a checkpoint")
         self._wait_for_modules()
         path = os.path.abspath(path)
         if not os.path.exists(os.path.join(path, "MANIFEST")):
             path = _core.latest_checkpoint(path)
-        step = int(json.loads(_core.read_manifest(path)).get("step", 0))
+        manifest = json.loads(_core.read_manifest(path))
+        step = int(manifest.get("metrics", {}).get(CLIENT_STEP, manifest.get("step", 0)))
         self._core.load_checkpoint(path)
         self.resume_from(step)
         return step
 
     def resume_from(self, step: int) -> None:
-        """Continues at `step` after another worker has loaded a checkpoint: its load_checkpoint() returns the step."""
+        """Continues at `step` after another worker has loaded a checkpoint: its load_checkpoint() returns the step.
+
+        Drops gradients of this worker that were not pushed, and rows that were pulled ahead or are cached.
+        """
         self._check_writable("push")
+        self._discard()
         self._core.start_push_epoch()
         with self._step_lock:
             self.step = step

@@ -98,7 +98,8 @@ class Tables:
 
         optimizer: of tandem.optim. There is no default: an error tells which exist.
         init: of tandem.init; the default is Uniform(-1/sqrt(dim), 1/sqrt(dim)).
-        mode: "sync", "bounded:K", "async" or "gba:K"; docs/parameter_server.md says what they mean.
+        mode: "sync", "bounded:K", "async", "gba:STALENESS" or "gba:STALENESS:GLOBAL_BATCH"; docs/parameter_server.md says what they
+            mean.
         num_workers: the number of workers that push; the default is the job's.
         row_type: "f32", "f16" or "bf16", of the stored rows.
         """
@@ -208,7 +209,7 @@ class Tables:
         return info.dim
 
     def set_mode(self, table: str, mode: str) -> None:
-        """Changes a table's update mode on all servers: "sync", "bounded:K", "async" or "gba:K"."""
+        """Changes a table's update mode on all servers; create_table() lists the modes."""
         self._check_writable("change a table's mode")
         self._core.set_update_mode(table, mode)
 

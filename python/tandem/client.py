@@ -30,7 +30,10 @@ _NO_OFFSETS = np.zeros(0, dtype=np.uint32)
 
 
 class _PushStep:
-    """The step of one push. The client counts it when the push has been started; one that is refused before leaves the count."""
+    """The step of one push. The client counts it when the push has been started; one that is refused before leaves the count.
+
+    A push from a signal handler that interrupts the start of another one is refused: both would have the same number.
+    """
 
     def __init__(self, client: Client, step: int | None) -> None:
         self._client = client
@@ -40,9 +43,17 @@ class _PushStep:
 
     def __enter__(self) -> _PushStep:
         if self._counts:
-            self._client._step_lock.acquire()
+            client = self._client
+            client._step_lock.acquire()
+            if client._starts_push:
+                client._step_lock.release()
+                raise FailedPreconditionError(
+                    "this thread is starting another push: a signal handler has interrupted it; let the handler set a flag, and push "
+                    "where the program looks at the flag"
+                )
+            client._starts_push = True
             self._held = True
-            self.number = self._client.step
+            self.number = client.step
         return self
 
     def started(self) -> None:
@@ -57,6 +68,7 @@ class _PushStep:
 
     def _release(self) -> None:
         self._held = False
+        self._client._starts_push = False
         self._client._step_lock.release()
 
 
@@ -99,9 +111,11 @@ class Client(Tables, Storage):
         self._session: Any = None  # tandem.nn.session.Session, if modules use this client
         self._dims: dict[str, int] = {}
         self._elements: dict[str, tuple[int, int]] = {}  # of dense tables: the number of elements, and dim
-        self._lock = threading.Lock()
-        # Held while a push is started whose step is self.step. Reentrant, because a signal handler may push.
+        # Reentrant, because a signal handler may pull.
+        self._lock = threading.RLock()
+        # Held while a push is started whose step is self.step. Reentrant, so that a push of a signal handler gets an error.
         self._step_lock = threading.RLock()
+        self._starts_push = False
         self._completer = COMPLETER
         self.step = 0
         weakref.finalize(self, _close_unfinished, core)
@@ -365,15 +379,15 @@ class Client(Tables, Storage):
 
     # Dense tables
 
-    def pull_dense(self, table: str, *, out: Any = None, step: int | None = None) -> np.ndarray:
-        """Returns all numbers of a dense table, float32 [elements]. Blocks like pull()."""
+    def pull_dense(self, table: str, *, out: Any = None, step: int | None = None, read_only: bool = False) -> np.ndarray:
+        """Returns all numbers of a dense table, float32 [elements]. Blocks like pull(). read_only: for processes that do not train."""
         elements, dim = self._dense(table)
         target = np.empty(elements, np.float32) if out is None else _arrays.as_output(out, "out", (elements,))
         ids = np.arange((elements + dim - 1) // dim, dtype=np.uint64)
         # The last row may extend past the elements.
         rows = target if len(ids) * dim == elements else np.empty(len(ids) * dim, np.float32)
         part = (table, _core.address(ids), len(ids), _core.address(rows), 0, _core.address(_NO_OFFSETS), 0)
-        self._core.pull(self.step if step is None else step, False, [part], (ids, rows))
+        self._core.pull(self.step if step is None else step, read_only or self._read_only, [part], (ids, rows))
         if rows is not target:
             target[:] = rows[:elements]
         return target if out is None else out
@@ -404,6 +418,12 @@ class Client(Tables, Storage):
     def _wait_for_modules(self) -> None:
         if self._session is not None:
             self._session.wait()
+
+    def _discard(self) -> None:
+        """Drops what belongs to rows that a checkpoint has replaced."""
+        if self._session is not None:
+            self._session.discard()
+        self._core.drop_cached()
 
 
 def _bags(table: str, ids: np.ndarray, pooling: str | None, offsets: Any) -> tuple[int, np.ndarray, int]:

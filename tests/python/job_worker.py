@@ -16,6 +16,7 @@ def main() -> int:
         assert client.world_size == 1 and len(client.addresses) == client.num_servers == 2
         client.create_table("t", 16, tandem.optim.SGD(lr=1.0), init=tandem.init.Constant(0.5))
         client.assign("t", np.arange(100), np.random.default_rng(0).standard_normal((100, 16)).astype(np.float32))
+        client.create_dense("d", 10, tandem.optim.SGD(lr=1.0), init=tandem.init.Constant(0.25))
         names = ("TANDEM_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_")
         outside = {name: value for name, value in os.environ.items() if not name.startswith(names)}
         reader = pathlib.Path(__file__).with_name("job_reader.py")

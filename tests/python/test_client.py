@@ -256,6 +256,16 @@ class TestWaiting:
             assert time.monotonic() - began < 10
             client.set_mode("t", "async")  # releases the pull, which close() would wait for
 
+    def test_a_push_that_interrupts_the_start_of_a_push_is_refused(self):
+        with tandem.local() as client:
+            client.create_table("t", 2, tandem.optim.SGD(lr=1.0), mode="sync")
+            rows, version = client.pull("t", [1])
+            with client._push_step(None):  # a signal handler runs here
+                with pytest.raises(errors.FailedPreconditionError, match="signal handler"):
+                    client.push("t", [1], np.ones_like(rows), version=version)
+            client.push("t", [1], np.ones_like(rows), version=version)
+            assert client.step == 1
+
     def test_other_threads_run_while_one_pulls(self):
         with tandem.local(timeout=2) as client:
             client.create_table("t", 2, tandem.optim.SGD(lr=1.0), mode="sync", num_workers=2)

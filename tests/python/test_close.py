@@ -5,10 +5,11 @@ import os
 import signal
 import threading
 import time
+from typing import Callable
 
 import numpy as np
 import pytest
-from processes import start_script
+from processes import start_script, wait_until
 
 import tandem
 from tandem import errors
@@ -20,8 +21,14 @@ def make_waiting_table(client: tandem.Client) -> None:
     client.create_dense("d", 5, tandem.optim.SGD(lr=1.0), mode="sync", num_workers=2)
 
 
-def interrupt_soon() -> None:
-    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+def signal_when(condition: Callable[[], bool], number: int) -> None:
+    """Sends this process a signal when the condition is true; a thread looks."""
+
+    def send() -> None:
+        wait_until(condition, "what the signal follows")
+        os.kill(os.getpid(), number)
+
+    threading.Thread(target=send, daemon=True).start()
 
 
 class TestCallsUnderWay:
@@ -111,7 +118,7 @@ for _ in range(3): client.push_async("t", ids, np.ones((20_000, 64), np.float32)
         future = client.pull_async("t", [1], step=1)
         began = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
-            interrupt_soon()
+            signal_when(lambda: client.closed, signal.SIGINT)  # close() waits for the pull
             client.close()
         assert time.monotonic() - began < 10
         assert isinstance(future.exception(timeout=10), errors.CancelledError)
@@ -132,7 +139,7 @@ for _ in range(3): client.push_async("t", ids, np.ones((20_000, 64), np.float32)
             make_waiting_table(client)
             before = signal.signal(signal.SIGUSR1, lambda *_: client.close())
             try:
-                threading.Timer(2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+                signal_when(lambda: client.servers()[0].get("parked_calls", "0") != "0", signal.SIGUSR1)
                 with pytest.raises(errors.DeadlineExceededError):
                     client.pull("t", [1], step=1)
             finally:

@@ -3,6 +3,7 @@
 
 import logging
 import os
+import queue
 import threading
 
 import numpy as np
@@ -46,6 +47,46 @@ class TestCallbacks:
                 client.pull_async("t", [1]).add_done_callback(lambda _: called.set())
                 assert called.wait(30)
         assert threads() == 1
+
+
+class TestCallbacksThatWait:
+    def test_a_callback_may_wait_for_a_call_that_ends_later(self, client):
+        make(client)
+        results = queue.SimpleQueue()
+
+        def pull_again(depth: int, future: "tandem.Future") -> None:
+            if depth == 0:
+                results.put(future.result()[0].tolist())
+                return
+            ended = threading.Event()
+            inner = client.pull_async("t", [depth])
+            inner.add_done_callback(lambda f: (pull_again(depth - 1, f), ended.set()))
+            rows, _ = client.pull_async("t", [depth]).result(timeout=30)
+            results.put(rows.tolist())
+
+        for _ in range(20):
+            client.pull_async("t", [9]).add_done_callback(lambda f: pull_again(3, f))
+        for _ in range(20 * 4):
+            assert results.get(timeout=30) == [[0.0, 0.0]]
+
+    def test_callbacks_that_do_not_wait_run_one_after_the_other(self, client):
+        make(client)
+        inside, worst, ran = 0, 0, threading.Semaphore(0)
+
+        def enter(_: object) -> None:
+            nonlocal inside, worst
+            inside += 1
+            worst = max(worst, inside)
+            for _ in range(1000):
+                pass
+            inside -= 1
+            ran.release()
+
+        for i in range(200):
+            client.pull_async("t", [i]).add_done_callback(enter)
+        for _ in range(200):
+            assert ran.acquire(timeout=30)
+        assert worst == 1
 
 
 class TestTimeLimits:

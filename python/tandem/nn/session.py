@@ -23,8 +23,11 @@ from tandem.nn.recompute import Keep, KeptLookups
 class Ahead:
     """A lookup that Prefetch has started, until the module asks for its rows."""
 
-    def __init__(self, key: bytes, lookup: Any, call: Any, step: int, used: Callable[[int, float], None]) -> None:
+    def __init__(
+        self, key: bytes, lookup: Any, call: Any, step: int, generation: int, used: Callable[[int, float], None]
+    ) -> None:
         self.key = key
+        self.generation = generation
         self.lookup = lookup
         self.call = call
         self.step = step  # the client's step when the pull began
@@ -79,6 +82,7 @@ class Session:
         self.tables: dict[str, int] = {}  # dims of the tables that a push carries
         self._kept = KeptLookups()
         self._ahead: dict[bytes, collections.deque[Ahead]] = {}
+        self._generation = 0  # of the rows: how often discard() was called
         self._passes: dict[int, _Pass] = {}  # that run, by autograd's number
         self._local = threading.local()
         self._pending: list[Any] = []  # lookups with gradients, of passes that have ended
@@ -126,8 +130,8 @@ class Session:
         client = self._use()
         key = request.key()
         lookup = engine.prepare(request)
-        step = client.step
-        ahead = Ahead(key, lookup, client._core.start_lookup(step, False, lookup), step, used)
+        generation, step = self._generation, client.step
+        ahead = Ahead(key, lookup, client._core.start_lookup(step, False, lookup), step, generation, used)
         with self._lock:
             self._ahead.setdefault(key, collections.deque()).append(ahead)
         return ahead
@@ -146,7 +150,8 @@ class Session:
     def _redeem(self, client: Client, key: bytes) -> Any:
         with self._lock:
             waiting = self._ahead.get(key)
-            if not waiting:
+            # Its rows may be of before a checkpoint was loaded. Then drop_ahead() counts it as unused.
+            if not waiting or waiting[0].generation != self._generation:
                 return None
             ahead = waiting.popleft()
             if not waiting:
@@ -219,6 +224,16 @@ class Session:
                 "graph (retain_graph=True)",
                 stacklevel=2,
             )
+
+    def discard(self) -> None:
+        """Drops gradients that have not been pushed, and rows that were looked up for later: the rows have been replaced."""
+        with self._lock:
+            self._generation += 1
+            pending, self._pending = self._pending, []
+            self._awaits_optimizer = False
+        for lookup in pending:
+            lookup.drop_gradients()
+        self._kept.clear()
 
     @contextlib.contextmanager
     def no_push(self) -> Iterator[None]:

@@ -44,6 +44,13 @@ class Ranks:
             raise error
         return result  # type: ignore[return-value]
 
+    def gather(self, value: T) -> list[T]:
+        """Returns the values of all ranks."""
+        values: list[Any] = [value] * self.size
+        if self.size > 1:
+            dist.all_gather_object(values, value, group=self.group)
+        return values
+
     def on_first(self, function: Callable[[], T]) -> T:
         """Runs a function on rank 0 and returns its result, or raises its error, on every rank."""
         outcome: list[Any] = [None, None]

@@ -28,6 +28,7 @@ from typing import Any, Callable, Iterable, Mapping
 
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import CheckpointException
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_state_dict,
@@ -36,8 +37,10 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from tandem._load import load_core
+from tandem._storage import CLIENT_STEP
 from tandem.client import Client
-from tandem.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, NotFoundError
+from tandem.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, NotFoundError, TandemError
+from tandem.torch._dense_reader import DensePlanner, DenseReader
 from tandem.torch._ranks import Ranks
 
 _core = load_core()
@@ -75,6 +78,7 @@ def save(
     """Saves tables and dense part as the checkpoint of `step` below `root`, and returns its path.
 
     root: a directory that all ranks and all servers can access. An earlier checkpoint of the step is replaced.
+    step: any number that grows: of steps, of epochs. load() returns it.
     optimizer: one, several, or None. model: may be wrapped by DistributedDataParallel or FSDP.
     extra: values that JSON can hold, from rank 0: the position in the data, states of schedulers.
     keep: the number of newest checkpoints that stay below `root`; the default is all.
@@ -98,6 +102,8 @@ def save(
         client.push_deferred()
 
     ranks.together("finishing pushes", finish_pushes)
+    # In asynchronous modes the workers' steps differ.
+    client_steps = {str(worker): worker_step for worker, worker_step in ranks.gather((client.rank, client.step))}
     # Not inside of torch's own saving, in which a rank that fails would let the others wait.
     state = ranks.together("collecting the dense part", lambda: _state_of(model, optimizer))
     unfinished = ranks.on_first(lambda: _core.begin_checkpoint(root, step))
@@ -114,11 +120,14 @@ def save(
         written = tables.result()
         description = {
             "format": _FORMAT, "ranks": ranks.size, "torch": torch.__version__, "extra": dict(extra or {}),
-            "optimizers": len(_list_of(optimizer)),
+            "optimizers": len(_list_of(optimizer)), "client_steps": client_steps,
         }
         _write(os.path.join(unfinished, _DESCRIPTION), json.dumps(description))
         name = type(getattr(model, "module", model)).__name__
-        manifest = {"job_name": "python", "model": f"torch {name}", "step": str(step), "unix_millis": str(began // 1_000_000)}
+        manifest = {
+            "job_name": "python", "model": f"torch {name}", "step": str(step), "unix_millis": str(began // 1_000_000),
+            "metrics": {CLIENT_STEP: client.step},
+        }
         path = _core.commit_checkpoint(unfinished, json.dumps(manifest), written)
         if keep is not None:
             _core.prune_checkpoints(root, keep, path)
@@ -139,18 +148,23 @@ def load(
     optimizer: Optimizers,
     client: Client,
     *,
+    weights_only: bool = True,
     process_group: Any = None,
 ) -> Loaded:
     """Loads tables and dense part, and returns the step and what `extra` was.
 
     path: a checkpoint, or a directory of checkpoints: then the newest one that is intact. Damaged ones after it are named in a
         warning, and renamed to damaged-step-...
+    weights_only: refuses to unpickle anything but tensors and plain values, as torch.load() does. False runs any code that the
+        checkpoint names: only for checkpoints of those whom you trust.
 
     Every rank calls it, before training or instead of a step, with modules that have the same tables and shapes as those that
-    were saved. The numbers of servers and of ranks may differ. client.step becomes the checkpoint's step on every rank.
+    were saved. The numbers of servers and of ranks may differ. client.step becomes what it was when the checkpoint was saved, on
+    every rank. Gradients that were not pushed, and rows that were pulled ahead, are dropped.
 
-    Raises DataLossError if the checkpoint, or every one of the directory, is damaged, and NotFoundError if there is none. Nothing
-    has changed then, except perhaps tables. After other errors tables and dense part may be of different steps: load again.
+    Raises DataLossError if the checkpoint, or every one of the directory, is damaged, NotFoundError if there is none, and
+    FailedPreconditionError if weights_only refuses a value. Nothing has changed then, except perhaps tables. After other errors
+    tables and dense part may be of different steps: load again.
     """
     client._check_writable("load a checkpoint")
     ranks = Ranks(process_group, client.world_size)
@@ -169,14 +183,25 @@ def load(
         return _state_of(model, optimizer)
 
     def read() -> None:
-        dcp.load(state, storage_reader=dcp.FileSystemReader(chosen), process_group=ranks.group, no_dist=not ranks.distributed)
+        reader, planner = dcp.FileSystemReader(chosen), None
+        if weights_only:
+            reader, planner = DenseReader(chosen), DensePlanner()
+            reader.read_metadata()  # torch would replace its error
+        try:
+            dcp.load(state, storage_reader=reader, planner=planner, process_group=ranks.group, no_dist=not ranks.distributed)
+        except CheckpointException as error:
+            # torch wraps the errors of all ranks.
+            for cause, _ in error.failures.values():
+                if isinstance(cause, TandemError):
+                    raise cause from None
+            raise
 
     def adopt() -> None:
         set_model_state_dict(model, state["model"])
         if optimizers:
             # Reading has found all that the optimizers have. Strict checks would refuse an optimizer without state beside one with.
             set_optimizer_state_dict(model, optimizers, state["optimizer"], options=StateDictOptions(strict=False))
-        client.resume_from(step)
+        client.resume_from(_client_step(description, client, step))
 
     state = ranks.together("collecting the dense part", collect)
     ranks.together("reading the dense part", read)
@@ -187,12 +212,14 @@ def load(
 def latest(root: str | os.PathLike[str]) -> str | None:
     """Returns the path of the newest checkpoint of save() below `root`, or None if there is none.
 
-    Damaged ones are named in a warning and stepped past. Reads the dense part to check it; of the tables it checks the sizes.
+    Those of client.save_checkpoint(), which have no PyTorch part, are left out. Damaged ones are named in a warning and stepped past. Reads the dense part to check it; of the tables it checks the sizes.
     Raises DataLossError if all are damaged.
     """
     root = os.path.abspath(root)
     damaged = []
     for path in reversed(_core.checkpoint_paths(root)):
+        if not _has_dense_part(path):
+            continue
         try:
             _verify(path)
         except DataLossError as error:
@@ -214,7 +241,12 @@ def _load_tables(path: str, client: Client) -> tuple[str, int, dict[str, Any]]:
         return path, *_load_one(path, client)
     damaged: list[tuple[str, Exception]] = []
     _core.repair_checkpoints(path)
-    for candidate in reversed(_core.checkpoint_paths(path)):
+    candidates = list(reversed(_core.checkpoint_paths(path)))
+    if candidates and not any(_has_dense_part(candidate) for candidate in candidates):
+        raise _no_dense_part(candidates[0])
+    for candidate in candidates:
+        if not _has_dense_part(candidate):
+            continue
         try:
             step, description = _load_one(candidate, client)
         except DataLossError as error:
@@ -229,6 +261,15 @@ def _load_tables(path: str, client: Client) -> tuple[str, int, dict[str, Any]]:
     raise NotFoundError(f"there is no checkpoint below {path}")
 
 
+def _client_step(description: dict[str, Any], client: Client, step: int) -> int:
+    """Returns the step at which this worker goes on."""
+    saved = description.get("client_steps")
+    if saved is None:  # an earlier version, which required that the checkpoint's step is the client's
+        return step
+    # With another number of workers the servers set all clocks to the foremost one.
+    return saved[str(client.rank)] if len(saved) == client.world_size and str(client.rank) in saved else max(saved.values())
+
+
 def _load_one(path: str, client: Client) -> tuple[int, dict[str, Any]]:
     _verify(path)
     manifest = json.loads(_core.read_manifest(path))
@@ -236,15 +277,28 @@ def _load_one(path: str, client: Client) -> tuple[int, dict[str, Any]]:
         with open(os.path.join(path, _DESCRIPTION), encoding="utf-8") as file:
             description = json.load(file)
     except FileNotFoundError:
-        raise InvalidArgumentError(
-            f"{path} has no PyTorch part, so tandem.torch.checkpoint.save() has not saved it; client.load_checkpoint() loads its tables"
-        ) from None
+        raise _no_dense_part(path) from None
     if description["format"] > _FORMAT:
         raise FailedPreconditionError(
             f"the PyTorch part of {path} has format {description['format']}; this version of Tandem reads up to {_FORMAT}"
         )
     client._core.load_checkpoint(path)
     return int(manifest.get("step", 0)), description
+
+
+def _has_dense_part(path: str) -> bool:
+    """Returns whether the checkpoint is one of save(), intact or not."""
+    try:
+        manifest = json.loads(_core.read_manifest(path))
+    except DataLossError:
+        return True  # _verify() says what is wrong
+    return any(file["name"] == _DESCRIPTION for file in manifest.get("files", ()))
+
+
+def _no_dense_part(path: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{path} has no PyTorch part, so tandem.torch.checkpoint.save() has not saved it; client.load_checkpoint() loads its tables"
+    )
 
 
 def _verify(path: str) -> None:

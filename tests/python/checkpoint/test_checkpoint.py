@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of tables and dense parts together."""
 
+import fractions
 import json
 import os
 import pathlib
+import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -69,6 +72,16 @@ class Trained:
         return checkpoint.load(path, self.model, self.optimizer, self.client)
 
 
+class MakesDirectory:
+    """An object whose unpickling makes a directory."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
 def damage(path: str, name: str) -> None:
     """Changes one byte of a file of the checkpoint whose name begins with `name`."""
     (file,) = [f for f in pathlib.Path(path).iterdir() if f.name.startswith(name)][:1]
@@ -108,8 +121,8 @@ class TestSaveAndLoad:
                 run.train(step, step + 1)
                 run.save(tmp_path, step, keep=2)
             assert sorted(os.listdir(tmp_path)) == ["step-000000000002", "step-000000000003"]
-            run.load(tmp_path / "step-000000000002")
-            assert run.client.step == 2
+            assert run.load(tmp_path / "step-000000000002").step == 2
+            assert run.client.step == 3  # the third push was the last one before this checkpoint
 
     def test_several_optimizers_or_none(self, tmp_path):
         with Trained() as run:
@@ -134,9 +147,115 @@ class TestSaveAndLoad:
         names = {file["name"] for file in listed[0]["files"]}
         assert {"TORCH.json", ".metadata", "__0_0.distcp", "user.0-of-2.table"} <= names
         assert ckpt("verify", str(tmp_path)).returncode == 0
+        [digest] = json.loads(ckpt("digest", "--json", str(tmp_path)).stdout)
+        assert [file["file"] for file in digest["torch"]] == ["__0_0.distcp"] and len(digest["tables"]) == 2
+        with Trained(servers=1) as again:
+            again.load(path)
+            again.save(tmp_path / "again", 2)
+            again.train(2, 3)
+            again.save(tmp_path / "later", 3)
+        [same] = json.loads(ckpt("digest", "--json", str(tmp_path / "again")).stdout)
+        [later] = json.loads(ckpt("digest", "--json", str(tmp_path / "later")).stdout)
+        assert same["torch"] == digest["torch"] and same["tables"] == digest["tables"]
+        assert later["torch"][0]["digest"] != digest["torch"][0]["digest"]
         damage(path, "__0_0")
         verified = ckpt("verify", str(tmp_path))
         assert verified.returncode != 0 and "__0_0.distcp is damaged" in verified.stderr
+
+
+def sync_model(client: tandem.Client) -> "tandem.nn.EmbeddingCollection":
+    table = tandem.nn.Table("t", dim=DIM, optimizer=tandem.optim.SGD(lr=0.5), mode="sync", num_workers=1)
+    return tandem.nn.EmbeddingCollection([table], client)
+
+
+def rows_of(client: tandem.Client, table: str = "user") -> np.ndarray:
+    return client.pull(table, np.arange(60), read_only=True)[0]
+
+
+class TestAfterLoad:
+    @pytest.mark.parametrize("step", [1, 3, 17])
+    def test_tables_in_sync_mode_go_on_whatever_number_the_checkpoint_has(self, tmp_path, step):
+        """The number may be an epoch, and a step of the program may have several pushes."""
+
+        def push(emb: "tandem.nn.EmbeddingCollection") -> None:
+            emb({"t": torch.arange(5)})["t"].sum().backward()
+            emb.flush()
+
+        with tandem.local(timeout=5) as client:
+            emb = sync_model(client)
+            for _ in range(3):
+                push(emb)
+            checkpoint.save(tmp_path / "both", step, emb, None, client)
+            client.save_checkpoint(tmp_path / "tables", step)
+            push(emb)
+            expected = rows_of(client, "t")
+        with tandem.local(timeout=5) as client:
+            emb = sync_model(client)
+            assert checkpoint.load(tmp_path / "both", emb, None, client).step == step and client.step == 3
+            push(emb)
+            np.testing.assert_array_equal(rows_of(client, "t"), expected)
+            assert client.load_checkpoint(tmp_path / "tables") == client.step == 3
+            push(emb)
+            np.testing.assert_array_equal(rows_of(client, "t"), expected)
+
+    def test_gradients_that_were_not_pushed_are_dropped(self, tmp_path):
+        with Trained() as run:
+            run.train(0, 2)
+            run.save(tmp_path, 2)
+            saved = rows_of(run.client)
+            with run.model.emb.no_push():
+                run.model(torch.arange(20)).sum().backward()
+            run.load(tmp_path)
+            run.model.emb.push()
+            run.model.emb.flush()
+            np.testing.assert_array_equal(rows_of(run.client), saved)
+
+    def test_rows_that_were_pulled_ahead_are_pulled_again(self, tmp_path):
+        with Trained() as run:
+            run.train(0, 2)
+            run.save(tmp_path, 2)
+            expected = [run.model.emb({"user": torch.arange(i, i + 9), "item": torch.arange(9)})["user"] for i in range(6)]
+            run.train(2, 9)
+            batches = [{"sparse": {"user": torch.arange(i, i + 9), "item": torch.arange(9)}} for i in range(6)]
+            loader = tandem.data.Prefetch(batches, run.model.emb, depth=2)
+            for i, batch in enumerate(loader):
+                if i == 1:
+                    run.load(tmp_path)  # batches 2 and 3 may have been pulled
+                rows = run.model.emb(batch["sparse"])["user"]
+                if i >= 1:
+                    assert torch.equal(rows, expected[i]), i
+
+    def test_gradients_that_a_cache_has_deferred_are_dropped_on_the_other_workers_too(self, servers, tmp_path):
+        def connect(rank: int) -> tandem.Client:
+            client = tandem.connect(servers=servers.addresses, rank=rank, world_size=2, timeout=20)
+            client.create_table("t", DIM, tandem.optim.SGD(lr=1.0), mode="bounded:100", num_workers=2)
+            return client
+
+        def push(client: tandem.Client) -> None:
+            rows, version = client.pull("t", np.arange(10))
+            client.push("t", np.arange(10), np.ones_like(rows), version=version)
+
+        with connect(0) as first, connect(1) as second:
+            push(second)
+            first.save_checkpoint(tmp_path)
+            saved = rows_of(first, "t")
+            second.set_cache("t", 1 << 20, max_uses=100, push_bound=50)
+            for _ in range(3):
+                push(second)
+            np.testing.assert_array_equal(rows_of(first, "t"), saved)  # the cache has deferred all three
+            first.load_checkpoint(tmp_path)
+            second.resume_from(1)
+            second.push_deferred()
+            np.testing.assert_array_equal(rows_of(first, "t"), saved)
+
+    def test_checkpoints_of_the_tables_alone_are_left_out(self, tmp_path):
+        with Trained() as run:
+            older = run.save(tmp_path, 1)
+            run.train(0, 2)
+            run.client.save_checkpoint(tmp_path, 2)
+            assert checkpoint.latest(tmp_path) == older
+            assert run.load(tmp_path).path == older
+            assert len(os.listdir(tmp_path)) == 2
 
 
 class TestDamage:
@@ -197,6 +316,29 @@ class TestDamage:
             run.client.load_checkpoint(tmp_path / "both")  # the tables alone
         with Trained(dim=8) as other, pytest.raises(ValueError, match="dim"):
             other.load(tmp_path / "both")
+
+    def test_values_that_are_not_plain_are_loaded_only_if_the_caller_trusts_them(self, tmp_path):
+        with Trained() as run:
+            run.optimizer.param_groups[0]["ratio"] = fractions.Fraction(1, 3)
+            run.train(0, 2)
+            run.save(tmp_path, 2)
+            run.optimizer.param_groups[0]["ratio"] = fractions.Fraction(1, 2)
+            with pytest.raises(tandem.errors.FailedPreconditionError, match=r"ratio' .*neither .* plain value: it names fractions.Fraction; .*weights_only=False"):
+                run.load(tmp_path)
+            assert run.optimizer.param_groups[0]["ratio"] == fractions.Fraction(1, 2)
+            checkpoint.load(tmp_path, run.model, run.optimizer, run.client, weights_only=False)
+            assert run.optimizer.param_groups[0]["ratio"] == fractions.Fraction(1, 3)
+
+    def test_code_that_a_checkpoint_names_does_not_run(self, tmp_path):
+        with Trained() as run:
+            saved = run.save(tmp_path / "good", 1)
+            changed = tandem._core.begin_checkpoint(str(tmp_path / "bad"), 1)
+            shutil.copytree(saved, changed, dirs_exist_ok=True, ignore=shutil.ignore_patterns("MANIFEST"))
+            (pathlib.Path(changed) / ".metadata").write_bytes(pickle.dumps(MakesDirectory(str(tmp_path / "made"))))
+            tandem._core.commit_checkpoint(changed, json.dumps({"step": "1"}), [])
+            with pytest.raises(tandem.errors.FailedPreconditionError, match=r"metadata is not loaded: it names posix.mkdir.*weights_only=False"):
+                run.load(tmp_path / "bad")
+            assert not (tmp_path / "made").exists()
 
     def test_arguments(self, tmp_path):
         with Trained() as run:

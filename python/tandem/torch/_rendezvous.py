@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import collections
 import itertools
+import json
+import os
 import time
 from typing import Any
 
@@ -60,15 +62,81 @@ def connect(store: Any, group: str, rank: int, size: int, timeout: float, transp
     if size == 1:
         return _core.ProcessGroup.connect("", group, 0, 1, timeout, transport)
     deadline = time.monotonic() + timeout
-    store.set(f"tandem/host/{rank}", _core.host_identity())
+    meeting = _Meeting(store, group, rank, size, timeout, deadline)
     if rank == 0:
-        local = len(_hosts(store, "tandem/host", group, size, timeout, deadline)) == 1
         # A group that is destroyed and made again has another name in this process's store.
         number = next(_names[group])
-        name = group if number == 0 else f"{group}~{number}"
-        store.set("tandem/store", f"{_core.serve_group_store(local)} {name}")
+        address, name = meeting.invite(group if number == 0 else f"{group}~{number}")
     else:
-        _wait(store, {"tandem/store": 0}, group, timeout, deadline)
-    address, name = bytes(store.get("tandem/store")).decode().split(" ", 1)
+        address, name = meeting.join()
     remaining = max(1.0, deadline - time.monotonic())
     return _core.ProcessGroup.connect(address, name, rank, size, remaining, transport)
+
+
+class _Meeting:
+    """The ranks of one group find rank 0's store.
+
+    torch's store may have the keys of an earlier group of this name: after destroy_process_group(), torch uses its names again. So
+    each rank publishes a random token, rank 0 answers with those that it has seen, and a rank accepts only an answer with its own.
+    """
+
+    def __init__(self, store: Any, group: str, rank: int, size: int, timeout: float, deadline: float) -> None:
+        self._store, self._group, self._rank, self._size = store, group, rank, size
+        self._timeout, self._deadline = timeout, deadline
+        self._token = os.urandom(8).hex()
+        store.set(f"tandem/host/{rank}", f"{self._token} {_core.host_identity()}")
+
+    def invite(self, name: str) -> tuple[str, str]:
+        """Serves a store and waits until all ranks know of it. Rank 0's part."""
+        keys = {f"tandem/host/{rank}": rank for rank in range(self._size)}
+        _wait(self._store, keys, self._group, self._timeout, self._deadline)
+        came = [self._arrival(rank) for rank in range(self._size)]
+        waiting = set(range(1, self._size))
+        address, pause, changed = "", 0.0005, True
+        while True:
+            tokens = [token for token, _ in came]
+            if changed:
+                address = _core.serve_group_store(len({host for _, host in came}) == 1)
+                self._store.set("tandem/store", json.dumps([address, name, tokens]))
+            waiting = {rank for rank in waiting if not self._accepted(rank, tokens[rank])}
+            if not waiting:
+                return address, name
+            if time.monotonic() >= self._deadline:
+                raise _absent(self._group, sorted(waiting), self._timeout)
+            time.sleep(pause)
+            pause = min(2 * pause, 0.1)
+            changed = False
+            for rank in waiting:
+                arrival = self._arrival(rank)
+                changed = changed or arrival != came[rank]
+                came[rank] = arrival
+
+    def _arrival(self, rank: int) -> tuple[str, str]:
+        """Returns the token and the machine that a rank has published last."""
+        token, host = bytes(self._store.get(f"tandem/host/{rank}")).decode().split(" ", 1)
+        return token, host
+
+    def _accepted(self, rank: int, token: str) -> bool:
+        key = f"tandem/accepted/{rank}"
+        return self._store.check([key]) and bytes(self._store.get(key)).decode() == f"{self._token} {token}"
+
+    def join(self) -> tuple[str, str]:
+        """Waits for rank 0's answer to this rank."""
+        pause = 0.0005
+        while True:
+            if self._store.check(["tandem/store"]):
+                address, name, tokens = json.loads(bytes(self._store.get("tandem/store")))
+                if len(tokens) == self._size and tokens[self._rank] == self._token:
+                    self._store.set(f"tandem/accepted/{self._rank}", f"{tokens[0]} {self._token}")
+                    return address, name
+            if time.monotonic() >= self._deadline:
+                raise _absent(self._group, [0], self._timeout)
+            time.sleep(min(pause, max(0.0, self._deadline - time.monotonic())))
+            pause = min(2 * pause, 0.1)
+
+
+def _absent(group: str, ranks: list[int], timeout: float) -> DeadlineExceededError:
+    names = ", ".join(map(str, ranks))
+    return DeadlineExceededError(
+        f"process group '{group}': rank{'s' if len(ranks) > 1 else ''} {names} did not come within {timeout:g} s"
+    )

@@ -14,11 +14,28 @@ from tandem._futures import COMPLETER
 from tandem.errors import TandemError
 
 
+def _wait(call: Any, seconds: float) -> bool:
+    if not COMPLETER.serves_here or call.done():
+        return call.wait(seconds)
+    with COMPLETER.blocking():
+        return call.wait(seconds)
+
+
 def as_torch_error(error: Exception) -> Exception:
     """Returns torch's exception with the text of Tandem's. Other exceptions stay as they are."""
     if not isinstance(error, TandemError):
         return error
     return dist.DistBackendError(str(error))
+
+
+class _WorkFuture(torch.futures.Future[Any]):
+    """A future of an operation. A callback of another future may wait for it, as communication hooks of DDP do."""
+
+    def wait(self) -> Any:
+        if not COMPLETER.serves_here or self.done():
+            return super().wait()
+        with COMPLETER.blocking():
+            return super().wait()
 
 
 class TandemWork(dist.Work):
@@ -57,7 +74,7 @@ class TandemWork(dist.Work):
         seconds = timeout.total_seconds() if timeout is not None else 0.0
         for call in self._calls:
             try:
-                finished = call.wait(seconds if seconds > 0 else -1.0)
+                finished = _wait(call, seconds if seconds > 0 else -1.0)
             except TandemError as error:  # in a forked child
                 raise as_torch_error(error) from error
             if not finished:
@@ -86,7 +103,7 @@ class TandemWork(dist.Work):
         with self._lock:
             if self._future is not None:
                 return self._future
-            future = self._future = torch.futures.Future()
+            future = self._future = _WorkFuture()
         if self._calls:
             COMPLETER.watch(self)  # type: ignore[arg-type]
         else:

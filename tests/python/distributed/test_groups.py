@@ -12,6 +12,7 @@ import textwrap
 import pytest
 import torch
 import torch.distributed as dist
+import torch.multiprocessing
 from torch.distributed.device_mesh import init_device_mesh
 
 from tandem.torch import TandemBackend, TandemProcessGroup
@@ -142,6 +143,24 @@ CHECKS = [
 @pytest.mark.parametrize("function", CHECKS, ids=lambda f: f.__name__)
 def test_groups(ranks, function):
     ranks(3).run(function)
+
+
+def _make_groups(rank: int, port: int) -> None:
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    for i in range(5):
+        # As under torchrun, all groups use the same keys of one store.
+        dist.init_process_group("tandem", store=store, rank=rank, world_size=2, timeout=datetime.timedelta(seconds=60))
+        tensor = torch.full((3,), rank + 1.0)
+        dist.all_reduce(tensor)
+        assert tensor.eq(3).all()
+        store.set(f"over/{i}/{rank}", "")
+        store.wait([f"over/{i}/0", f"over/{i}/1"])
+        dist.destroy_process_group()
+
+
+def test_groups_that_are_made_again_on_one_store_meet():
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    torch.multiprocessing.spawn(_make_groups, (store.port,), nprocs=2)
 
 
 @pytest.mark.parametrize("level", ["OFF", "DETAIL"])

@@ -7,8 +7,10 @@ import os
 import pathlib
 import re
 import shutil
+import socket
 import subprocess
 import sys
+from typing import Iterator
 
 import pytest
 import torch.multiprocessing
@@ -17,10 +19,20 @@ from launched_program import spawned
 from tandem._load import load_core
 
 PROGRAM = pathlib.Path(__file__).with_name("launched_program.py")
+RPC_PROGRAM = pathlib.Path(__file__).with_name("launched_rpc_program.py")
 TIMEOUT = 200.0
 TANDEM = os.environ.get("TANDEM_BINARY", "")
 needs_tandem = pytest.mark.skipif(not TANDEM, reason="TANDEM_BINARY does not name the tandem command")
 needs_mpirun = pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed")
+
+
+@pytest.fixture
+def free_port() -> Iterator[int]:
+    """A port at which a rank can listen. Until then no other process gets it: a socket is bound to it that does not listen."""
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("0.0.0.0", 0))  # torch's store listens at all interfaces
+        yield reserved.getsockname()[1]
 
 
 def run(command: list[str], **variables: str) -> str:
@@ -34,6 +46,11 @@ def run(command: list[str], **variables: str) -> str:
     return result.stdout
 
 
+def needs_transport(transport: str) -> None:
+    if transport != "default" and transport not in load_core().transports():
+        pytest.skip(f"this build lacks the transport {transport}")
+
+
 def check(output: str, size: int = 2, transport: str = "") -> None:
     found = re.findall(r"rank (\d) of (\d) over (\S+)", output)
     assert sorted(rank for rank, _, _ in found) == [str(rank) for rank in range(size)], output
@@ -44,8 +61,7 @@ def check(output: str, size: int = 2, transport: str = "") -> None:
 @needs_tandem
 @pytest.mark.parametrize("transport", ["default", "shm", "tcp", "gloo"])
 def test_tandem_run_over_every_transport(transport):
-    if transport != "default" and transport not in load_core().transports():
-        pytest.skip(f"this build lacks the transport {transport}")
+    needs_transport(transport)
     output = run([TANDEM, "run", "--workers", "2", "--", sys.executable, "-B", str(PROGRAM), transport])
     check(output, transport="" if transport == "default" else transport)
 
@@ -62,12 +78,44 @@ def test_torchrun():
     check(run([*command, str(PROGRAM), "default"]), size=3)
 
 
+def test_torchrun_with_each_transport_that_needs_no_launcher():
+    command = [sys.executable, "-B", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(PROGRAM)]
+    for transport in ("shm", "gloo"):
+        if transport in load_core().transports():
+            check(run([*command, transport]), transport=transport)
+
+
 def test_spawn_with_a_file(tmp_path, capfd):
     torch.multiprocessing.spawn(spawned, (2, f"file://{tmp_path}/store"), nprocs=2)
     check(capfd.readouterr().out)
 
 
+def test_spawn_with_an_address(free_port, capfd):
+    torch.multiprocessing.spawn(spawned, (2, f"tcp://127.0.0.1:{free_port}"), nprocs=2)
+    check(capfd.readouterr().out)
+
+
+def mpirun(*arguments: str) -> str:
+    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable, "-B", str(PROGRAM)]
+    return run([*command, *arguments], OMPI_MCA_btl_vader_single_copy_mechanism="none")
+
+
 @needs_mpirun
-def test_mpirun(tmp_path):
-    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable, "-B", str(PROGRAM), "default"]
-    check(run([*command, f"file://{tmp_path}/store"], OMPI_MCA_btl_vader_single_copy_mechanism="none"))
+@pytest.mark.parametrize("transport", ["default", "shm", "gloo", "mpi"])
+def test_mpirun_with_a_file(tmp_path, transport):
+    needs_transport(transport)
+    check(mpirun(transport, f"file://{tmp_path}/store"), transport="" if transport == "default" else transport)
+
+
+@needs_mpirun
+def test_mpirun_with_an_address(free_port):
+    check(mpirun("default", f"tcp://127.0.0.1:{free_port}"))
+
+
+@pytest.mark.parametrize("backend", ["tandem", "gloo"])
+def test_remote_functions_under_torchrun(backend):
+    pytest.importorskip("msgpack", reason="msgpack is not installed (pip install tandem[rpc])")
+    command = [sys.executable, "-B", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    output = run([*command, str(RPC_PROGRAM), backend])
+    for rank in range(2):
+        assert f"rank {rank} of 2: worker/{rank} has called worker/{1 - rank}" in output, output

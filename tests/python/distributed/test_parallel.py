@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed._composable.fsdp import fully_shard
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook, quantization_hooks
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.fsdp.wrap import enable_wrap, wrap
@@ -82,6 +83,23 @@ def ddp_sums_sparse_gradients() -> None:
     model(ids[2 * rank : 2 * rank + 2]).sum().backward()
     (alone(ids).sum() / size).backward()
     torch.testing.assert_close(bag.weight.grad.to_dense(), alone.weight.grad.to_dense())
+
+
+def ddp_with_hooks_that_chain_operations() -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)
+    for hook, hook_state in (
+        (powerSGD_hook.powerSGD_hook, state), (quantization_hooks.quantization_pertensor_hook, None),
+        (default_hooks.fp16_compress_hook, None), (default_hooks.allreduce_hook, None),
+    ):  # fmt: skip
+        model = DistributedDataParallel(make_model())
+        model.register_comm_hook(hook_state, hook)
+        before = [p.detach().clone() for p in model.parameters()]
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), rank, size)
+        for mine, was in zip(model.parameters(), before, strict=True):
+            others = [torch.empty_like(mine) for _ in range(size)]
+            dist.all_gather(others, mine.detach())
+            assert all(torch.equal(mine, other) for other in others) and not torch.equal(mine, was)
 
 
 def fsdp2_trains_like_one_process() -> None:
@@ -201,7 +219,8 @@ def the_profiler_sees_collectives() -> None:
 
 
 CHECKS = [
-    ddp_trains_like_one_process, ddp_accumulates_without_communication, ddp_sums_sparse_gradients, fsdp2_trains_like_one_process,
+    ddp_trains_like_one_process, ddp_accumulates_without_communication, ddp_sums_sparse_gradients,
+    ddp_with_hooks_that_chain_operations, fsdp2_trains_like_one_process,
     fsdp1_trains_like_one_process, fsdp1_with_wrapped_layers_trains_like_one_process, tensor_parallelism_computes_like_one_process,
     pipeline_stages_have_the_gradients_of_one_process, a_distributed_sampler_gives_each_epoch_another_order, zero_redundancy_optimizer_trains_like_one_process, dtensors_change_their_placement,
     functional_collectives_compile, the_profiler_sees_collectives,

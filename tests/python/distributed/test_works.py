@@ -36,6 +36,36 @@ def futures_have_the_outputs_and_run_callbacks() -> None:
     assert work.get_future().done()
 
 
+def a_callback_may_wait_for_another_operation() -> None:
+    size, rank = dist.get_world_size(), dist.get_rank()
+    store = dist.distributed_c10d._get_default_store()
+    for attempt in range(3):
+        first, second = torch.ones(4), torch.full((4,), 2.0)
+
+        def add(future: torch.futures.Future, second: torch.Tensor = second) -> torch.Tensor:
+            again = dist.all_reduce(second, async_op=True)
+            return future.value()[0] + again.get_future().wait()[0]
+
+        if rank > 0:
+            store.wait([f"callback/{attempt}"])  # rank 0 has its callback, and its operation is under way
+        future = dist.all_reduce(first, async_op=True).get_future().then(add)
+        if rank == 0:
+            store.set(f"callback/{attempt}", "")
+        assert future.wait().eq(3.0 * size).all()
+    tensor = torch.ones(4)
+    waited = dist.all_reduce(torch.ones(4), async_op=True).get_future().then(lambda _: dist.all_reduce(tensor, async_op=True).wait())
+    assert waited.wait() and tensor.eq(size).all()
+
+
+def callbacks_of_many_operations_run_once() -> None:
+    ran: list[int] = []
+    works = [dist.all_reduce(torch.ones(100), async_op=True) for _ in range(50)]
+    futures = [work.get_future().then(lambda _, i=i: ran.append(i)) for i, work in enumerate(works)]
+    for future in futures:
+        future.wait()
+    assert sorted(ran) == list(range(50)), ran
+
+
 def operations_run_in_their_order_whatever_waits_for_them() -> None:
     size = dist.get_world_size()
     tensors = [torch.full((4096,), float(i)) for i in range(40)]
@@ -63,29 +93,26 @@ def tensors_live_until_the_operation_is_completed() -> None:
 
 
 def python_threads_go_on_while_a_rank_waits() -> None:
-    counted = 0
-    stop = threading.Event()
+    store = dist.distributed_c10d._get_default_store()
+    rank = dist.get_rank()
+    if rank == 0:
+        # The others come only when their threads have run beside the barrier.
+        store.wait([f"threads/{other}" for other in range(1, dist.get_world_size())], datetime.timedelta(seconds=60))
+        dist.barrier()
+        return
+    waits = threading.Event()
 
     def count() -> None:
-        nonlocal counted
-        while not stop.is_set():
-            counted += 1
+        waits.wait()
+        for _ in range(100_000):
+            pass
+        store.set(f"threads/{rank}", "")
 
     thread = threading.Thread(target=count)
     thread.start()
-    try:
-        if dist.get_rank() == 0:
-            before = counted
-            end = time.monotonic() + 30
-            while counted < before + 1000 and time.monotonic() < end:
-                pass
-        dist.barrier()
-        before = counted
-        dist.barrier()
-    finally:
-        stop.set()
-        thread.join()
-    assert counted > 0 and before >= 0
+    waits.set()
+    dist.barrier()
+    thread.join()
 
 
 def a_message_from_any_rank_names_its_sender() -> None:
@@ -138,7 +165,8 @@ def waiting_may_be_limited_and_goes_on_later() -> None:
 
 
 CHECKS = [
-    a_work_says_when_it_is_completed, futures_have_the_outputs_and_run_callbacks,
+    a_work_says_when_it_is_completed, futures_have_the_outputs_and_run_callbacks, a_callback_may_wait_for_another_operation,
+    callbacks_of_many_operations_run_once,
     operations_run_in_their_order_whatever_waits_for_them, tensors_live_until_the_operation_is_completed,
     python_threads_go_on_while_a_rank_waits, a_message_from_any_rank_names_its_sender, messages_with_tags_and_batches,
     waiting_may_be_limited_and_goes_on_later,

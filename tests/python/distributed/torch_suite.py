@@ -190,6 +190,13 @@ def compare(arguments: argparse.Namespace) -> int:
     return 1 if worse else 0
 
 
+def ported_names(arguments: argparse.Namespace) -> int:
+    """Prints the names of the tests that torch guards by the name of gloo or mpi, one a line."""
+    module, ported = load_tests_of_torch()
+    print("\n".join(n for n in unittest.TestLoader().getTestCaseNames(make_case(module)) if n in ported))
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="torch_suite", description=__doc__)
     commands = parser.add_subparsers(required=True)
@@ -203,6 +210,8 @@ def main() -> int:
     two = commands.add_parser("compare", help="compare the outcomes of two runs")
     two.add_argument("files", nargs=2, metavar="FILE")
     two.set_defaults(function=compare)
+    three = commands.add_parser("ported", help="print the names of the tests whose guards are rewritten")
+    three.set_defaults(function=ported_names)
     arguments = parser.parse_args()
     return arguments.function(arguments)
 

@@ -54,7 +54,7 @@ size_t SizeOf(const UntypedMessage& message) {
 
 template <typename Body>
 auto WithoutGilIfLarge(size_t bytes, Body body) {
-  std::optional<nb::gil_scoped_release> release;
+  std::optional<GilReleased> release;
   if (bytes >= kReleaseGilBytes) release.emplace();
   return body();
 }
@@ -87,7 +87,7 @@ class RpcContext {
 // Runs a Python function for a call.
 absl::StatusOr<Untyped> Serve(RpcHooks* hooks, int number, const Context& context, const Untyped& argument) {
   TANDEM_ASSIGN_OR_RETURN(UntypedMessage message, argument.message());
-  CopyTensors(&message);
+  CopyTensors(&hooks->memory, &message);
   const bool keep = context.KeepsResult<Untyped>();
   const GilOfForeignThread gil;
   try {
@@ -150,7 +150,7 @@ class RpcCall {
       return nb::make_tuple(-1, object->value());
     }
     UntypedMessage message = ValueOrRaise(result->message());
-    WithoutGilIfLarge(SizeOf(message), [&] { CopyTensors(&message); });
+    WithoutGilIfLarge(SizeOf(message), [&] { CopyTensors(&hooks_->memory, &message); });
     const nb::tuple parts = ToPython(std::move(message), /*writable=*/true);
     return nb::make_tuple(0, parts[0], parts[1], parts[2]);
   }
@@ -187,7 +187,7 @@ class PyRpcAgent {
       : hooks_(hooks), node_(LeakAfterFork(std::move(node))) {}
   ~PyRpcAgent() {
     if (ForkGeneration() != made_) return;
-    nb::gil_scoped_release release;
+    GilReleased release;
     // The destructor of an agent ends the process if functions go on for a minute.
     if (functions_run_ || !node_->agent->ShutdownNow().ok()) new std::shared_ptr<RpcNode>(node_);
     node_.reset();
@@ -257,7 +257,7 @@ class PyRpcAgent {
     if (ForkGeneration() != made_) return "";
     absl::Status status;
     {
-      nb::gil_scoped_release release;
+      GilReleased release;
       status = node_->agent->ShutdownNow();
     }
     functions_run_ = !status.ok();
@@ -274,7 +274,7 @@ class PyRpcAgent {
 std::unique_ptr<PyRpcAgent> StartAgent(const RpcNodeOptions& options,
                                        const std::vector<ServedFunction>& served, nb::object serve,
                                        nb::object serve_batch, nb::object encode) {
-  auto* const hooks = new RpcHooks{std::move(serve), std::move(serve_batch), std::move(encode), {}};
+  auto* const hooks = new RpcHooks{std::move(serve), std::move(serve_batch), std::move(encode), {}, BufferPool()};
   auto names = std::make_unique<rpc::remote::UntypedFunctions>();
   Functions functions;
   for (size_t number = 0; number < served.size(); ++number) {

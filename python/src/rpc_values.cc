@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python/src/rpc_values.h"
 
-#include <cxxabi.h>
-#include <unistd.h>
-
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,22 +22,8 @@ using rpc::remote::UntypedMessage;
 
 namespace {
 
-// The interpreter ends: threads that need the GIL have nothing more to do.
-[[noreturn]] void StandStill() {
-  for (;;) ::pause();
-}
-
-// Runs a function that may need the GIL. CPython (before 3.14) ends a thread that asks for it too late by
-// pthread_exit, which unwinds the stack: through noexcept functions and catch (...) that would end the
-// process.
-template <typename Body>
-auto UntilInterpreterEnds(Body body) {
-  try {
-    return body();
-  } catch (abi::__forced_unwind&) {
-    StandStill();
-  }
-}
+// Smaller tensors are allocated by malloc, which does not return their pages to the system.
+constexpr size_t kPooledBytes = 64 << 10;
 
 // Keeps this thread's Python state between calls: making it anew takes longer than an empty function.
 void KeepThreadState() {
@@ -74,9 +57,11 @@ nb::object CallFromForeignThread(const nb::object& function, const nb::tuple& ar
   return nb::steal(result);
 }
 
-void CopyTensors(UntypedMessage* message) {
+void CopyTensors(BufferPool* pool, UntypedMessage* message) {
   for (Tensor& tensor : message->tensors) {
-    Tensor copy = Tensor::Allocate(tensor.dtype(), tensor.shape());
+    Tensor copy = tensor.bytes() < kPooledBytes
+                      ? Tensor::Allocate(tensor.dtype(), tensor.shape())
+                      : Tensor::Over(pool->Get(tensor.bytes()), tensor.dtype(), tensor.shape());
     if (copy.bytes() > 0) {
       const Bytes chunks = tensor.Chunks();
       BytesReader(chunks).Copy(copy.mutable_data(), copy.bytes());

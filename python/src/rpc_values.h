@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "base/buffer_pool.h"
 #include "nanobind/nanobind.h"
 #include "python/src/process.h"
 #include "rpc/remote/untyped.h"
@@ -25,6 +26,8 @@ struct RpcHooks {
   nanobind::object serve_batch;  // (number, [(data, tensors, references), ...]) -> [outcome, ...]
   nanobind::object encode;       // (object) -> outcome
   ReleasedObjects released;
+  // The memory of large tensors that have arrived.
+  BufferPool memory;
 };
 
 // Holds the GIL on a thread that is not Python's. Once the interpreter ends, the constructor never returns.
@@ -54,8 +57,9 @@ class RpcReference {
   std::shared_ptr<rpc::remote::RRef<rpc::remote::Untyped>> reference_;
 };
 
-// Copies the tensors to memory of their own, which Python may change. Needs no GIL.
-void CopyTensors(rpc::remote::UntypedMessage* message);
+// Copies the tensors to memory of their own, which Python may change; that of large ones comes from `pool`,
+// because fresh pages would take longer than the copy. Needs no GIL.
+void CopyTensors(BufferPool* pool, rpc::remote::UntypedMessage* message);
 // Returns the message as a tuple. The arrays use the tensors' memory; they are read-only unless CopyTensors
 // was called. Requires the GIL.
 nanobind::tuple ToPython(rpc::remote::UntypedMessage message, bool writable);

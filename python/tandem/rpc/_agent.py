@@ -135,7 +135,7 @@ class Reference:
 
     def to_here(self, timeout: float | None = None) -> Any:
         """Blocks until the value exists and has arrived, and returns the copy. Raises the error of the call that makes it."""
-        return self.to_here_async(timeout).result()
+        return _finish(self.to_here_async(timeout))
 
     def to_here_async(self, timeout: float | None = None) -> RpcFuture:
         """Starts to_here() and returns a future."""
@@ -145,15 +145,15 @@ class Reference:
         """Returns the value itself, at its owner. Blocks until it exists."""
         return _local(self, timeout)
 
-    def call(self, method: Any, *args: Any, timeout: float | None = None, **kwargs: Any) -> Any:
+    def call(self, method: Any, /, *args: Any, timeout: float | None = None, **kwargs: Any) -> Any:
         """Calls a method of the value at its owner and returns the result.
 
         `method` is the name of a public method, if the value's class is registered by @tandem.rpc.function. Otherwise it is a
         registered function, which gets this reference as its first argument.
         """
-        return self.call_async(method, *args, timeout=timeout, **kwargs).result()
+        return _finish(self.call_async(method, *args, timeout=timeout, **kwargs))
 
-    def call_async(self, method: Any, *args: Any, timeout: float | None = None, **kwargs: Any) -> RpcFuture:
+    def call_async(self, method: Any, /, *args: Any, timeout: float | None = None, **kwargs: Any) -> RpcFuture:
         """Starts call() and returns a future."""
         if isinstance(method, str):
             return call_async(self.owner, _functions.METHOD, self, method, *args, timeout=timeout, **kwargs)
@@ -270,7 +270,7 @@ def _name_of(function: Any) -> tuple[str, bool]:
     return served.name, served.idempotent
 
 
-def call_async(to: str, function: str | Callable[..., Any], *args: Any, timeout: float | None = None, **kwargs: Any) -> RpcFuture:
+def call_async(to: str, function: str | Callable[..., Any], /, *args: Any, timeout: float | None = None, **kwargs: Any) -> RpcFuture:
     """Starts call() and returns a future. Arrays and tensors must not change until the call has ended."""
     agent = _STATE.get()
     called, idempotent = _name_of(function)
@@ -278,7 +278,7 @@ def call_async(to: str, function: str | Callable[..., Any], *args: Any, timeout:
     return RpcFuture(started)
 
 
-def call(to: str, function: str | Callable[..., Any], *args: Any, timeout: float | None = None, **kwargs: Any) -> Any:
+def call(to: str, function: str | Callable[..., Any], /, *args: Any, timeout: float | None = None, **kwargs: Any) -> Any:
     """Calls a function of the process `to`, given as a registered function or by its name, and returns its result.
 
     Blocks for at most `timeout` seconds (default: start()'s `call_timeout`). Raises
@@ -289,7 +289,11 @@ def call(to: str, function: str | Callable[..., Any], *args: Any, timeout: float
     - UnimplementedError: it has no such function; the text names those it has
     - InvalidArgumentError: an argument cannot be sent
     """
-    future = call_async(to, function, *args, timeout=timeout, **kwargs)
+    return _finish(call_async(to, function, *args, timeout=timeout, **kwargs))
+
+
+def _finish(future: RpcFuture) -> Any:
+    """Returns the result of a call. Ctrl-C ends the call where it runs, too."""
     try:
         return future.result()
     except KeyboardInterrupt:
@@ -297,7 +301,7 @@ def call(to: str, function: str | Callable[..., Any], *args: Any, timeout: float
         raise
 
 
-def remote(to: str, function: str | Callable[..., Any], *args: Any, timeout: float | None = None, **kwargs: Any) -> Reference:
+def remote(to: str, function: str | Callable[..., Any], /, *args: Any, timeout: float | None = None, **kwargs: Any) -> Reference:
     """Calls a function, or makes an object of a registered class, and leaves the result there. Returns a reference at once."""
     agent = _STATE.get()
     return Reference(agent.remote(to, _name_of(function)[0], *_encode(args, kwargs), _seconds(timeout)))

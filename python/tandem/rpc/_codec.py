@@ -13,7 +13,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from tandem.errors import FailedPreconditionError, InvalidArgumentError
+from tandem.errors import FailedPreconditionError, InvalidArgumentError, TandemError
 
 # (data, tensors, references), as _core takes them.
 Message = tuple[bytes, list[Any], list[Any]]
@@ -24,7 +24,8 @@ _NUMPY, _TORCH = 0, 1
 _BYTES = 0
 _CODES = {"uint8": 0, "int8": 1, "int32": 2, "int64": 3, "float16": 4, "bfloat16": 5, "float32": 6, "float64": 7}
 _NAMES = {code: name for name, code in _CODES.items()}
-_NO_BYTES = np.zeros(0, np.uint8)
+# Each tuple in a tuple is a message in a message, for which the MessagePack library needs 40 KiB of the thread's stack.
+_MAX_TUPLES = 32
 
 ALLOWED = (
     "None, bool, int of 64 bits, float, str, bytes, list, tuple, dict, tandem.rpc.Reference, NumPy arrays and CPU tensors can be "
@@ -38,6 +39,7 @@ class Encoder:
     def __init__(self, reference_type: type, allow_pickle: bool) -> None:
         self._reference_type = reference_type
         self._allow_pickle = allow_pickle
+        self._tuples = 0
         self.tensors: list[Any] = []
         self.references: list[Any] = []
 
@@ -57,7 +59,7 @@ class Encoder:
     def _special(self, value: Any) -> Any:
         kind = type(value)
         if kind is tuple:
-            return msgpack.ExtType(_TUPLE, self._pack(list(value)))
+            return self._tuple(value)
         if isinstance(value, np.ndarray):
             return self._array(value)
         torch = sys.modules.get("torch")
@@ -73,10 +75,22 @@ class Encoder:
             if isinstance(value, plain):
                 return plain(value) if plain is not str else str.__str__(value)
         if isinstance(value, tuple):  # a named tuple
-            return msgpack.ExtType(_TUPLE, self._pack(list(value)))
+            return self._tuple(value)
         if self._allow_pickle:
-            return msgpack.ExtType(_PICKLE, pickle.dumps(value))
+            try:
+                return msgpack.ExtType(_PICKLE, pickle.dumps(value))
+            except Exception as error:  # whatever the object's own code raises
+                raise InvalidArgumentError(f"a {kind.__module__}.{kind.__qualname__} cannot be sent: pickle: {error}") from error
         raise InvalidArgumentError(f"a {kind.__module__}.{kind.__qualname__} cannot be sent: {ALLOWED}")
+
+    def _tuple(self, value: tuple[Any, ...]) -> Any:
+        if self._tuples == _MAX_TUPLES:
+            raise InvalidArgumentError(f"a value with more than {_MAX_TUPLES} tuples in each other cannot be sent: use lists")
+        self._tuples += 1
+        try:
+            return msgpack.ExtType(_TUPLE, self._pack(list(value)))
+        finally:
+            self._tuples -= 1
 
     def _array(self, array: np.ndarray) -> Any:
         if array.dtype.hasobject:
@@ -119,13 +133,14 @@ class Decoder:
         self._references = references
         self._make_reference = make_reference
         self._allow_pickle = allow_pickle
+        self._tuples = 0
 
     def decode(self, data: bytes) -> Any:
         try:
             return self._unpack(data)
-        except (ValueError, TypeError, IndexError, msgpack.UnpackException, AttributeError, RecursionError) as error:
-            if isinstance(error, InvalidArgumentError):
-                raise
+        except TandemError:
+            raise
+        except (ValueError, TypeError, IndexError, msgpack.UnpackException, AttributeError, RuntimeError) as error:
             raise InvalidArgumentError(f"a message of {len(data)} bytes cannot be read: {error}") from error
 
     def _unpack(self, data: bytes) -> Any:
@@ -135,13 +150,22 @@ class Decoder:
         if code == _TENSOR:
             return self._tensor(*msgpack.unpackb(data))
         if code == _TUPLE:
-            return tuple(self._unpack(data))
+            if self._tuples == _MAX_TUPLES:
+                raise InvalidArgumentError(f"a value with more than {_MAX_TUPLES} tuples in each other has arrived")
+            self._tuples += 1
+            try:
+                return tuple(self._unpack(data))
+            finally:
+                self._tuples -= 1
         if code == _REFERENCE:
             return self._make_reference(self._references[msgpack.unpackb(data)])
         if code == _PICKLE:
             if not self._allow_pickle:
                 raise FailedPreconditionError("a pickled object has arrived; this process allows none: tandem.rpc.start(pickle=True)")
-            return pickle.loads(data)
+            try:
+                return pickle.loads(data)
+            except Exception as error:
+                raise InvalidArgumentError(f"a pickled object has arrived that cannot be loaded here: {error}") from error
         raise InvalidArgumentError(f"MessagePack extension {code} is not one of tandem.rpc")
 
     def _tensor(self, index: int, kind: int, name: str = "", shape: list[int] | None = None) -> Any:
@@ -149,13 +173,16 @@ class Decoder:
         if not name:
             name, shape = _NAMES[code], plain_shape
         assert shape is not None
+        # Only an empty array may have any shape. That of others is checked where it is applied to their bytes.
+        if not array.size and not (all(type(n) is int and n >= 0 for n in shape) and 0 in shape):
+            raise InvalidArgumentError(f"an array without bytes has arrived whose shape is {shape}")
         if kind == _TORCH:
             return _to_torch(array, name, shape)
         # NumPy has no bfloat16.
         dtype = np.dtype(np.uint16 if name == "bfloat16" else name)
         if dtype.hasobject:
             raise InvalidArgumentError(f"an array of dtype {dtype} has arrived, which holds addresses of another process")
-        return array.view(dtype).reshape(shape) if array.size else np.zeros(shape, dtype)
+        return array.view(dtype).reshape(shape) if array.size else np.empty(shape, dtype)
 
 
 def _to_torch(array: np.ndarray, name: str, shape: Any) -> Any:

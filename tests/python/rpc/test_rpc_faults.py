@@ -145,8 +145,17 @@ def test_pickle_works_where_both_processes_allow_it(tmp_path, rpc_store):
 @rpc.function
 def union(a, b):
     return a | b
+class Unloadable:
+    def __reduce__(self):
+        return int, ("no number",)
 rpc.start("pickling", store={rpc_store!r}, wait_for=[], pickle=True)
 print(sorted(rpc.call("pickling", union, {{1}}, {{2, 3}})), flush=True)
+for bad in (lambda: None, Unloadable()):
+    for _ in range(2):
+        try:
+            rpc.call("pickling", union, bad, {{2}})
+        except ValueError as error:
+            print("refused:", error)
 rpc.shutdown(graceful=False)
 try:
     rpc.call("pickling", union, {{1}}, {{2}})
@@ -156,3 +165,5 @@ except RuntimeError as error:
     with start_script(tmp_path, text) as script:
         assert script.wait() == 0, script.output
     assert "[1, 2, 3]" in script.output and "shutdown() has" in script.output, script.output
+    assert script.output.count("cannot be sent: pickle") == 2, script.output
+    assert script.output.count("that cannot be loaded here: invalid literal for int") == 2, script.output

@@ -117,6 +117,36 @@ def test_a_value_that_contains_itself_is_refused(worker):
         worker.call("worker", "echo", endless)
 
 
+def nested(depth: int) -> tuple:
+    value: tuple = ()
+    for _ in range(depth):
+        value = (value,)
+    return value
+
+
+def test_tuples_in_tuples_are_limited_and_lists_in_lists_are_not(worker):
+    assert worker.call("worker", "echo", nested(25)) == ((nested(25),), {})
+    for depth in (40, 100, 400):
+        with pytest.raises(InvalidArgumentError, match="cannot be sent"):
+            worker.call("worker", "echo", nested(depth))
+    lists: list[object] = []
+    for _ in range(300):
+        lists = [lists]
+    assert worker.call("worker", "echo", lists)[0][0] == lists
+    # Bytes that no encoder of ours makes. Reading them must not need a stack of that depth.
+    import msgpack
+
+    from tandem.rpc import _agent
+
+    value = msgpack.ExtType(3, msgpack.packb([]))
+    for _ in range(1000):
+        value = msgpack.ExtType(3, msgpack.packb([value]))
+    future = _agent.RpcFuture(_agent._STATE.agent.start("worker", "echo", msgpack.packb([[value]]), [], [], 30.0, False))
+    with pytest.raises(InvalidArgumentError, match="tuples in each other"):
+        future.result()
+    assert worker.call("worker", "add", 1, 2) == 3
+
+
 @pytest.mark.parametrize("what", ["object", "set", "lock", "large"])
 def test_a_result_that_has_no_encoding_is_an_error_of_the_call(worker, what):
     with pytest.raises(InvalidArgumentError, match="worker: give: its result cannot be sent"):
@@ -151,6 +181,13 @@ def test_bytes_of_other_programs_are_refused(worker):
     for header in [[0, 0, "float64", [2]], [0, 0, "O", [1]], [0, 0, "nonsense", [8]], [0, 1, "Tensor", [8]], [3, 0], [0, 0, "<U9", [1]]]:
         data = msgpack.packb([[msgpack.ExtType(1, msgpack.packb(header))]])
         future = _agent.RpcFuture(agent.start("worker", "echo", data, [tensor], [], 30.0, False))
+        with pytest.raises(InvalidArgumentError):
+            future.result()
+    # An array without bytes may have any empty shape, and no other one.
+    nothing = (0, (0,), 0, 0, memory)
+    for header in [[0, 0, "float64", [1 << 33]], [0, 1, "float64", [1 << 33]], [0, 0, "float64", [-1, 0]], [0, 1, "float32", ["x", 0]]]:
+        data = msgpack.packb([[msgpack.ExtType(1, msgpack.packb(header))]])
+        future = _agent.RpcFuture(agent.start("worker", "echo", data, [nothing], [], 30.0, False))
         with pytest.raises(InvalidArgumentError):
             future.result()
     assert worker.call("worker", "add", 1, 2) == 3

@@ -257,6 +257,11 @@ def _arrays(tensors: Sequence[torch.Tensor | None]) -> list[tuple[int, int]]:
 def _on_cpu(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if tensor.is_cpu and tensor.dtype == dtype and tensor.is_contiguous():
         return tensor
+    if tensor.is_meta:
+        raise InvalidArgumentError(
+            f"a tensor of shape {tuple(tensor.shape)} is on the device meta, which has no data; ids, offsets, weights and gradients "
+            f"must be on the CPU or on a GPU"
+        )
     return tensor.detach().to(device="cpu", dtype=dtype).contiguous()
 
 

@@ -20,13 +20,14 @@ from tandem.nn.table import Table
 class _Module(torch.nn.Module):
     """What all modules of this package can do. Settings hold for all modules of the client, because they share its pushes.
 
-    A copy (copy.deepcopy) has the same rows.
+    A copy (copy.deepcopy) has the same rows on the servers, and copies of the replicated ones.
     """
 
     def __init__(self, tables: Sequence[Table], client: Client, reduction: str) -> None:
         super().__init__()
         self.tables: tuple[Table, ...] = tuple(tables)
         check_names(self.tables)
+        self._gradient_factor = float(client.world_size) if reduction == "sum" else 1.0  # of replicated tables
         self._engine = Engine([table for table in self.tables if not table.replicated], client, reduction)
         self._copies = {f: table for table in self.tables if table.replicated for f in table.feature_names}
         self._copied = features_of([table for table in self.tables if table.replicated])
@@ -34,9 +35,8 @@ class _Module(torch.nn.Module):
             names = [_parameter_name(table) for table in self.tables if table.replicated]
             if len(set(names)) < len(names):
                 raise InvalidArgumentError(f"names of replicated tables differ by dots only, which are underscores here: {names}")
-            factor = float(client.world_size) if reduction == "sum" else 1.0
             self.replicated: torch.nn.ParameterDict = torch.nn.ParameterDict(
-                {_parameter_name(table): replicated.make_parameter(table, factor) for table in self.tables if table.replicated}
+                {_parameter_name(table): replicated.make_parameter(table) for table in self.tables if table.replicated}
             )
 
     @property
@@ -135,7 +135,8 @@ class _Module(torch.nn.Module):
         for feature, ids, offsets, base, weights in zip(self._copied, batch.ids, batch.offsets, batch.bases, batch.weights):
             table = self._copies[feature.name]
             outputs[feature.name] = replicated.look_up(
-                self.replicated[_parameter_name(table)], table, feature.name, ids, offsets, base, batch.ends_are_given, weights
+                self.replicated[_parameter_name(table)], self._gradient_factor, table, feature.name, ids, offsets, base,
+                batch.ends_are_given, weights,
             )
         return {name: outputs[name] for table in self.tables for name in table.feature_names}
 
@@ -269,12 +270,12 @@ def _refuse(max_norm: Any, scale_grad_by_freq: bool, dtype: Any) -> None:
 
 
 class EmbeddingBag(_Module):
-    """torch.nn.EmbeddingBag over a table on servers: without num_embeddings, since a table has any 64-bit ids.
+    """torch.nn.EmbeddingBag over a table on servers: without num_embeddings, since a table has any ids from 0 to 2^63 - 1.
 
     embedding_dim ... padding_idx: as in torch. mode is "mean" or "sum". max_norm, scale_grad_by_freq and dtypes other than float32
         are errors. norm_type, sparse and device are accepted and have no effect: outputs are where the ids are.
     name: of the table. client: as tandem.connect() returns it. optimizer: of tandem.optim; there is no default.
-    update_mode: "sync", "bounded:K", "async" or "gba:K". options: other fields of Table (seed, placement, num_embeddings, ...).
+    update_mode: as Client.create_table() takes it. options: other fields of Table (seed, placement, num_embeddings, ...).
 
     Several modules of a client share one push. One EmbeddingCollection also has one lookup for all of its tables.
     """
@@ -341,7 +342,7 @@ class EmbeddingBag(_Module):
 
 
 class Embedding(_Module):
-    """torch.nn.Embedding over a table on servers: without num_embeddings, since a table has any 64-bit ids.
+    """torch.nn.Embedding over a table on servers: without num_embeddings, since a table has any ids from 0 to 2^63 - 1.
 
     The arguments are those of EmbeddingBag. New rows are tandem.init.Uniform(-1/sqrt(dim), 1/sqrt(dim)) unless `init` says
     otherwise; torch's are normal with a standard deviation of 1.

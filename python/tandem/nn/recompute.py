@@ -13,6 +13,8 @@ from typing import Any
 
 # Bytes of rows that are kept for recomputations, at most.
 _LIMIT = 256 << 20
+# Pushes after which a lookup is dropped that no backward pass has asked for: it was not made for a recomputation.
+_LIMIT_PUSHES = 16
 
 
 class Keep(enum.Enum):
@@ -28,6 +30,7 @@ class _Kept:
     key: bytes
     lookup: Any
     keep: Keep
+    pushes: int  # before the forward pass
 
 
 class KeptLookups:
@@ -36,20 +39,21 @@ class KeptLookups:
     def __init__(self, limit: int = _LIMIT) -> None:
         self._limit = limit
         self._lock = threading.RLock()
-        self._number = 0
+        self._number = 0  # of the latest lookup
+        self._pushes = 0
         self._kept: collections.OrderedDict[int, _Kept] = collections.OrderedDict()
         self._by_key: dict[bytes, list[int]] = {}
         self._bytes = 0
-        self._alive: dict[bytes, list[weakref.ref[Any]]] = {}
+        self._alive: dict[bytes, list[tuple[int, weakref.ref[Any]]]] = {}
         self._dropped: set[bytes] = set()  # keys of lookups that the limit has removed
 
     def add(self, key: bytes, lookup: Any, keep: Keep) -> None:
         with self._lock:
-            if keep is Keep.BY_GRAPH:
-                self._alive.setdefault(key, []).append(weakref.ref(lookup, lambda ref: self._died(key, ref)))
-                return
             self._number += 1
-            self._kept[self._number] = _Kept(key, lookup, keep)
+            if keep is Keep.BY_GRAPH:
+                self._alive.setdefault(key, []).append((self._number, weakref.ref(lookup, lambda ref: self._died(key, ref))))
+                return
+            self._kept[self._number] = _Kept(key, lookup, keep, self._pushes)
             self._by_key.setdefault(key, []).append(self._number)
             self._bytes += lookup.bytes
             while self._bytes > self._limit and len(self._kept) > 1:
@@ -65,15 +69,16 @@ class KeptLookups:
         """
         with self._lock:
             numbers = self._by_key.get(key)
-            if numbers:
-                kept = self._kept[numbers[-1]]
-                if last and kept.keep is Keep.UNTIL_RECOMPUTED:
-                    self._remove(numbers[-1])
-                return kept.lookup
-            for ref in reversed(self._alive.get(key, ())):
+            latest = numbers[-1] if numbers else 0
+            for number, ref in reversed(self._alive.get(key, ())):
                 lookup = ref()
-                if lookup is not None:
+                if lookup is not None and number > latest:
                     return lookup
+            if latest:
+                kept = self._kept[latest]
+                if last and kept.keep is Keep.UNTIL_RECOMPUTED:
+                    self._remove(latest)
+                return kept.lookup
             if key in self._dropped:
                 self._dropped.discard(key)
                 warnings.warn(
@@ -85,10 +90,21 @@ class KeptLookups:
             return None
 
     def end_step(self) -> None:
-        """Drops the lookups that are kept until a push."""
+        """Drops the lookups that are kept until a push, and those for which no backward pass has asked for many pushes."""
         with self._lock:
-            for number in [n for n, kept in self._kept.items() if kept.keep is Keep.UNTIL_PUSH]:
+            self._pushes += 1
+            oldest = self._pushes - _LIMIT_PUSHES
+            for number in [n for n, kept in self._kept.items() if kept.keep is Keep.UNTIL_PUSH or kept.pushes < oldest]:
                 self._remove(number)
+
+    def clear(self) -> None:
+        """Drops all lookups: the rows have changed."""
+        with self._lock:
+            self._kept.clear()
+            self._by_key.clear()
+            self._bytes = 0
+            self._alive.clear()
+            self._dropped.clear()
 
     def _remove(self, number: int) -> None:
         kept = self._kept.pop(number)
@@ -100,8 +116,9 @@ class KeptLookups:
 
     def _died(self, key: bytes, ref: weakref.ref[Any]) -> None:
         with self._lock:
-            refs = self._alive.get(key)
-            if refs is not None and ref in refs:
-                refs.remove(ref)
-                if not refs:
-                    del self._alive[key]
+            alive = self._alive.get(key)
+            if alive is None:
+                return
+            alive[:] = [each for each in alive if each[1] is not ref]
+            if not alive:
+                del self._alive[key]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,23 +17,31 @@ from tandem.nn.table import Table
 _core = load_core()
 
 
-def make_parameter(table: Table, gradient_factor: float) -> torch.nn.Parameter:
-    """Returns the rows of a replicated table, [num_embeddings, dim], with the initial values that servers would give them.
+class _ScaledGradient(torch.autograd.Function):
+    """Multiplies gradients. Not a hook of the parameter, which FSDP and copy.deepcopy() replace by another one."""
 
-    gradient_factor: multiplies gradients, before DistributedDataParallel divides them by the number of workers.
-    """
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, factor: float) -> torch.Tensor:
+        ctx.factor = factor
+        return rows.view_as(rows)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return gradient * ctx.factor, None
+
+
+def make_parameter(table: Table) -> torch.nn.Parameter:
+    """Returns the rows of a replicated table, [num_embeddings, dim], with the initial values that servers would give them."""
     assert table.num_embeddings is not None
     rows = torch.empty(table.num_embeddings, table.dim, dtype=torch.float32, device="cpu")
     config = {"name": table.name, "dim": table.dim, "seed": table.seed, "initializer": initializer_message(table.init, table.dim)}
     _core.fill_initial_rows(json.dumps(config), table.num_embeddings, rows.data_ptr())
-    parameter = torch.nn.Parameter(rows)
-    if gradient_factor != 1.0:
-        parameter.register_hook(lambda gradient: gradient * gradient_factor)
-    return parameter
+    return torch.nn.Parameter(rows)
 
 
 def look_up(
     rows: torch.Tensor,
+    gradient_factor: float,
     table: Table,
     feature: str,
     ids: torch.Tensor,
@@ -41,8 +50,13 @@ def look_up(
     ends_are_given: bool,
     weights: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Returns what the lookup of a sharded table with these rows returns."""
+    """Returns what the lookup of a sharded table with these rows returns.
+
+    gradient_factor: multiplies gradients, before DistributedDataParallel divides them by the number of workers.
+    """
     _check(table, feature, ids)
+    if gradient_factor != 1.0:
+        rows = _ScaledGradient.apply(rows, gradient_factor)
     ids = ids.to(device=rows.device, dtype=torch.int64)
     padding = table.padding_idx
     if table.pooling is None:

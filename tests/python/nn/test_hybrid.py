@@ -21,6 +21,6 @@ def test_a_dlrm_in_sync_mode_equals_torch_over_200_steps(tmp_path, replicated):
     environment = os.environ | {"OMP_NUM_THREADS": "1", "REPLICATED": str(replicated)}
     command = [os.path.abspath(tandem), "run", "--ps", "2", "--nproc-per-node", "2", "--no-python", "--", sys.executable, "-B"]
     done = subprocess.run(
-        [*command, str(HERE / "hybrid_worker.py")], cwd=tmp_path, env=environment, timeout=150, text=True, capture_output=True
+        [*command, str(HERE / "hybrid_worker.py")], cwd=tmp_path, env=environment, timeout=200, text=True, capture_output=True
     )
     assert done.returncode == 0 and "equal after 200 steps" in done.stdout + done.stderr, done.stdout + done.stderr

@@ -351,6 +351,15 @@ class TestWrongInput:
             emb(given)
         assert emb({"user": torch.tensor([1])})["user"].shape == (1, DIM)
 
+    def test_tensors_without_data_are_refused(self, client):
+        emb = tandem.nn.EmbeddingCollection([table()], client)
+        with pytest.raises(ValueError, match="device meta, which has no data"):
+            emb({"user": torch.tensor([1], device="meta")})
+        with pytest.raises(ValueError, match="device meta, which has no data"):
+            emb({"user": (torch.tensor([1, 2]), torch.tensor([0, 1], device="meta"))})
+        with pytest.raises(ValueError, match="is a tensor on meta; it must be on the CPU"):
+            client.pull("user", torch.tensor([1], device="meta"))
+
     def test_arguments_of_modules(self, client):
         options = {"name": "t", "client": client, "optimizer": tandem.optim.SGD(lr=1.0)}
         for arguments, text in (

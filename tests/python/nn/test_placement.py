@@ -57,6 +57,20 @@ class TestReplicated:
             rows = client.pull(name, np.arange(1, ROWS), read_only=True)[0]
             np.testing.assert_allclose(local.replicated[name].detach().numpy()[1:], rows, rtol=1e-4, atol=1e-5)
 
+    def test_reduction_sum_multiplies_gradients_also_of_copies_and_of_replaced_parameters(self, client):
+        client._world_size = 4
+        summed = tandem.nn.EmbeddingCollection(tables("replicated"), client, reduction="sum")
+        averaged = tandem.nn.EmbeddingCollection(tables("replicated"), client)
+        loss_of(averaged(batch(1))).backward()
+        copied = copy.deepcopy(summed)
+        replaced = copy.deepcopy(summed)
+        for name, parameter in list(replaced.replicated.items()):  # as fully_shard() does
+            replaced.replicated[name] = torch.nn.Parameter(parameter.detach().clone())
+        for module in (summed, copied, replaced):
+            loss_of(module(batch(1))).backward()
+            for name, parameter in module.replicated.items():
+                torch.testing.assert_close(parameter.grad, 4 * averaged.replicated[name].grad)
+
     def test_both_placements_in_one_module(self, client):
         mixed = tandem.nn.EmbeddingCollection([tables("replicated")[0], tables("sharded")[1]], client)
         out = mixed(batch(0))

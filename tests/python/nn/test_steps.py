@@ -82,6 +82,39 @@ class TestRequests:
         block_result = dense(torch.cat(list(other(x).values()), 1))
         assert torch.isfinite(block_result).all()
 
+    def test_a_pass_without_gradients_before_leaves_no_rows_for_a_recomputation(self):
+        def run(with_a_pass_before: bool) -> np.ndarray:
+            with tandem.local(servers=2, timeout=20) as client:
+                emb = collection(client)
+                x, other = features(seed=1), features(seed=2)
+                anchor = torch.ones((), requires_grad=True)
+
+                def block(a):
+                    return torch.cat(list(emb(x).values()), 1).square() * a
+
+                if with_a_pass_before:
+                    with torch.no_grad():  # but in training mode, so that it may belong to a checkpoint
+                        block(anchor)
+                for _ in range(3):  # changes the rows of x
+                    torch.cat(list(emb(x).values()), 1).sum().backward()
+                    torch.cat(list(emb(other).values()), 1).sum().backward()
+                checkpoint(block, anchor, use_reentrant=False).sum().backward()
+                emb.flush()
+                return client.pull("t1", np.arange(1000), read_only=True)[0]
+
+        np.testing.assert_array_equal(run(True), run(False))
+
+    def test_rows_for_which_no_recomputation_asks_are_dropped(self, client):
+        emb = collection(client)
+        kept = emb._engine.session._kept
+        with torch.no_grad():
+            emb(features(seed=1))
+        assert kept._bytes > 0
+        for step in range(20):
+            torch.cat(list(emb(features(seed=2 + step)).values()), 1).sum().backward()
+        emb.flush()
+        assert kept._bytes == 0 and not kept._by_key
+
     @pytest.mark.parametrize("reentrant", [False, True])
     def test_activation_checkpointing_changes_no_result(self, reentrant):
         def run(checkpointed: bool) -> np.ndarray:

@@ -73,7 +73,7 @@ def main():
     rank = dist.get_rank()
     torch.manual_seed(0)
     name, model = make_model(args.model)
-    model = DistributedDataParallel(nn.SyncBatchNorm.convert_sync_batchnorm(model) if torch.cuda.is_available() else model)
+    model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     images = make_images(args.images)
     sampler = DistributedSampler(images, shuffle=True, seed=3)

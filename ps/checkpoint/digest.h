@@ -34,7 +34,7 @@ struct TorchFileDigest {
 struct CheckpointDigest {
   std::vector<TableDigest> tables;  // in ascending order of name
   uint64_t dense = 0;               // a hash of the file DENSE
-  // In ascending order of name. Other files of a PyTorch program are left out: they have names and times of
+  // The list is in ascending order of name. Other files of a PyTorch program are left out: they have names of
   // the run, so that they differ between runs with the same result.
   std::vector<TorchFileDigest> torch;
 };

@@ -46,7 +46,7 @@ std::shared_ptr<const int> TakeNumber() {
     absl::Mutex mutex;
     std::set<int> numbers ABSL_GUARDED_BY(mutex);
   };
-  // Connections of one process must know of each other, whoever makes them.
+  // All connections of the process share the numbers.
   static Taken& taken = *new Taken;
   absl::MutexLock lock(&taken.mutex);
   int number = 0;

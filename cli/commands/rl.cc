@@ -23,6 +23,7 @@
 #include "base/random.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/rl_roles.h"
 #include "cli/commands/train_seeds.h"
 #include "collectives/environment.h"
 #include "nlohmann/json.hpp"
@@ -140,8 +141,15 @@ int RunJob(const RlFlags& flags) {
     return 0;
   }
   if (collectives::Environment::IsLaunched()) {
-    LogError("tandem rl trains in one process, but this one is part of a job; run it without `tandem run`");
-    return kUsageError;
+    if (!flags.seeds.empty()) {
+      LogError("--seeds trains in this process alone; run it without `tandem run`");
+      return kUsageError;
+    }
+    StopRlOnSigterm();
+    return RunRlRole(*job, {.run = {.terminal = ::isatty(STDOUT_FILENO) == 1,
+                                    .tensorboard = flags.tensorboard,
+                                    .stop = &rl_stop},
+                            .report = flags.report});
   }
   std::vector<rl::RlSpec> jobs = {*job};
   if (!flags.seeds.empty()) {

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// tandem rl as a process of a job: learner, actor or replay.
+
+#include "cli/commands/rl_roles.h"
+
+#include <poll.h>
+#include <signal.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/command_context.h"
+#include "base/logging.h"
+#include "base/status.h"
+#include "launcher/process/descendants.h"
+#include "launcher/process/signal_pipe.h"
+#include "worker/nn/gemm.h"
+#include "worker/rl/learner/registry.h"
+#include "worker/rl/roles/actor_role.h"
+#include "worker/rl/roles/experience_server.h"
+#include "worker/rl/roles/learner_role.h"
+#include "worker/rl/roles/role_job.h"
+
+namespace tandem::cli {
+namespace {
+
+constexpr absl::Duration kStoreTimeout = absl::Seconds(60);
+constexpr int kRlAskedToStop = 75;
+
+// Serves until the launcher's signal. Signals of others are ignored, as `tandem ps` does: systemd and Slurm
+// signal all processes of a job, and the learners may still need this one.
+absl::Status ServeExperience(const rl::RlSpec& spec, rl::RoleJob* job) {
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<launcher::SignalPipe> signals,
+                          launcher::SignalPipe::Install({SIGTERM, SIGINT}));
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<rl::ExperienceServer> server,
+                          rl::ExperienceServer::Start(spec, job));
+  LogInfo(absl::StrCat("serving at ", server->address()));
+  const pid_t launcher = launcher::OwnLauncher();
+  for (bool stop = false; !stop;) {
+    pollfd readable = {signals->fd(), POLLIN, 0};
+    if (::poll(&readable, 1, -1) < 0 && errno == EINTR) continue;
+    while (const std::optional<launcher::ReceivedSignal> signal = signals->Next())
+      stop = stop || launcher == 0 || signal->sender == launcher;
+  }
+  server->Stop();
+  return absl::OkStatus();
+}
+
+int Learn(const rl::RlSpec& spec, const RlRoleOptions& options, rl::RoleJob* job) {
+  const absl::StatusOr<rl::RlReport> report = rl::RunLearnerRole(spec, options.run, job);
+  if (!report.ok()) return Report("rl", report.status());
+  if (job->environment().rank == 0) {
+    std::fputs(rl::FormatRlReport({*report}, 1).c_str(), stdout);
+    if (!options.report.empty()) {
+      const absl::Status written = rl::WriteRlReport({*report}, 1, options.report);
+      if (!written.ok()) return Report("rl", written);
+    }
+  }
+  if (!report->failure.ok()) return Report("rl", report->failure);
+  return report->interrupted ? kRlAskedToStop : 0;
+}
+
+}  // namespace
+
+int RunRlRole(const rl::RlSpec& spec, const RlRoleOptions& options) {
+  const rl::AlgorithmKind* const algorithm = rl::Algorithms().Find(spec.learner.algorithm.kind);
+  if (algorithm != nullptr && !algorithm->build.has_actors) {
+    return Report("rl", absl::InvalidArgumentError(absl::StrCat(
+                            "the algorithm '", algorithm->name,
+                            "' acts and learns in one process; run `tandem rl` without `tandem run`, or use "
+                            "impala, which has roles")));
+  }
+  absl::StatusOr<std::unique_ptr<rl::RoleJob>> job = rl::RoleJob::Open(kStoreTimeout);
+  if (!job.ok()) return Report("rl", job.status());
+  int code = 0;
+  if ((*job)->is(rl::kLearnerRole)) {
+    code = Learn(spec, options, job->get());
+  } else if ((*job)->is(rl::kActorRole)) {
+    worker::UseOneBlasThread();
+    code = Report("rl", rl::RunActorRole(spec, job->get(), *options.run.stop));
+  } else {
+    code = Report("rl", ServeExperience(spec, job->get()));
+  }
+  (*job)->Close();
+  return code;
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TANDEM_CLI_COMMANDS_RL_ROLES_H_
+#define TANDEM_CLI_COMMANDS_RL_ROLES_H_
+
+#include <atomic>
+#include <string>
+
+#include "worker/rl/job/rl_spec.h"
+#include "worker/rl/run/rl_run.h"
+
+namespace tandem::cli {
+
+struct RlRoleOptions {
+  rl::RlRunOptions run;  // `stop` is set by SIGTERM
+  std::string report;    // the JSON file of rank 0; empty: none
+};
+
+// Runs this process's part of a job that `tandem run` has started: learner, actor or replay (TANDEM_ROLE).
+// Returns the exit code.
+int RunRlRole(const rl::RlSpec& spec, const RlRoleOptions& options);
+
+}  // namespace tandem::cli
+
+#endif  // TANDEM_CLI_COMMANDS_RL_ROLES_H_

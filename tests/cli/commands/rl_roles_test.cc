@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tandem rl` under `tandem run`: learners, actors and replay servers as processes, some of which are killed.
+
+#include <signal.h>
+
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "rpc/connect.h"
+#include "tests/testing/processes/tandem_process.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_dir.h"
+#include "weights/client/remote_weights.h"
+
+namespace tandem::cli {
+namespace {
+
+using ::testing::AllOf;
+using testing::Finished;
+using ::testing::HasSubstr;
+using testing::ProcessesMarked;
+using testing::RunTandem;
+using testing::TandemProcess;
+
+class RlRolesTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::ofstream(dir_.File("job.yaml"))
+        << "name: arms\nenv: bandit\npolicy: {hidden: [8]}\n"
+           "algorithm: {kind: impala, lr: 0.01, unroll: 8, batch: 4}\nactors: {envs: 4}\n"
+           "stop: {env_steps: 20000}\nevaluation: {episodes: 10}\n";
+  }
+  // Returns the arguments of a job with `flags`.
+  std::vector<std::string> Job(std::vector<std::string> flags, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> args = {"run", "--log-dir", dir_.File("logs")};
+    args.insert(args.end(), flags.begin(), flags.end());
+    args.insert(args.end(),
+                {"--", TANDEM_BINARY, "rl", dir_.File("job.yaml"), "--report", dir_.File("report.json")});
+    args.insert(args.end(), more.begin(), more.end());
+    return args;
+  }
+  // Returns the process of a role, or -1.
+  pid_t Find(const std::string& role) {
+    for (const pid_t pid : ProcessesMarked(dir_.File("job.yaml"))) {
+      const std::string environment = testing::ReadFile(absl::StrCat("/proc/", pid, "/environ"));
+      if (absl::StrContains(environment, absl::StrCat("TANDEM_ROLE=", role, std::string(1, '\0'))))
+        return pid;
+    }
+    return -1;
+  }
+  testing::TempDir dir_;
+};
+
+TEST_F(RlRolesTest, TwoLearnersTwoReplayServersAndThreeActorsTrainAJob) {
+  const Finished trained = RunTandem(Job({"--learners", "2", "--replay", "2", "--actors", "3"}));
+  ASSERT_EQ(trained.exit_code, 0) << trained.out << trained.err;
+  EXPECT_THAT(trained.out,
+              AllOf(HasSubstr("[learner/0]   greedy evaluation      1.00"), HasSubstr("lag of unrolls")));
+  const nlohmann::json report = nlohmann::json::parse(testing::ReadFile(dir_.File("report.json")));
+  EXPECT_GE(report["env_steps"], 20000);
+  EXPECT_EQ(RunTandem({"rl", "eval", dir_.File("runs/arms/model.safetensors")}).exit_code, 0);
+}
+
+TEST_F(RlRolesTest, AKilledActorAndAKilledReplayServerComeBack) {
+  TandemProcess job(Job({"--learners", "1", "--replay", "1", "--actors", "2", "--restart",
+                         "replay=alone:1000", "--restart", "actor=alone:1000"},
+                        {"--set", "stop.env_steps=1000000000000"}));
+  std::string address;
+  ASSERT_TRUE(job.WaitForOutput("serving at "));
+  const auto find_address = [&](const std::string& text) {
+    const size_t at = text.find("serving at ");
+    if (at != std::string::npos) address = text.substr(at + 11, text.find('\n', at) - at - 11);
+  };
+  find_address(job.out());
+  find_address(job.err());
+  ASSERT_NE(address, "") << job.out() << job.err();
+  auto channel = rpc::Connect(address);
+  TANDEM_ASSERT_OK(channel);
+  weights::RemoteWeights weights(*std::move(channel));
+  // Waits for a version that is newer than `than` by some updates, and returns it.
+  const auto progress = [&](weights::ModelVersion than) {
+    for (int i = 0; i < 20; ++i) {
+      const auto newer = weights.Newer("policy", than, MonotonicNow() + testing::kTestTimeout);
+      EXPECT_TRUE(newer.ok() && *newer != nullptr) << newer.status();
+      if (!newer.ok() || *newer == nullptr) break;
+      than = (*newer)->info.version;
+    }
+    return than;
+  };
+  weights::ModelVersion version = progress({});
+  for (const char* role : {"actor", "replay", "actor"}) {
+    const pid_t pid = Find(role);
+    ASSERT_GT(pid, 0) << role;
+    ASSERT_EQ(::kill(pid, SIGKILL), 0);
+    const weights::ModelVersion next = progress(version);
+    EXPECT_GT(next, version) << role << job.err();
+    version = next;
+  }
+  job.Signal(SIGTERM);
+  EXPECT_EQ(job.Wait(), 75) << job.out() << job.err();
+  EXPECT_EQ(RunTandem({"rl", "eval", dir_.File("runs/arms/model.safetensors")}).exit_code, 0);
+}
+
+TEST_F(RlRolesTest, MistakesAreNamed) {
+  const auto error = [&](const std::vector<std::string>& args) {
+    const Finished finished = RunTandem(args);
+    EXPECT_NE(finished.exit_code, 0) << finished.out;
+    return finished.err;
+  };
+  EXPECT_THAT(error(Job({"--workers", "1"})), HasSubstr("tandem rl has the roles learner, actor and replay"));
+  EXPECT_THAT(error(Job({"--learners", "1"}, {"--set", "algorithm={kind: ppo}"})),
+              HasSubstr("the algorithm 'ppo' acts and learns in one process"));
+  EXPECT_THAT(error(Job({"--learners", "1", "--replay", "2", "--actors", "1"})),
+              HasSubstr("the job has 2 replay servers and 1 learners"));
+  EXPECT_THAT(error(Job({"--learners", "1"}, {"--seeds", "1-2"})),
+              HasSubstr("--seeds trains in this process"));
+}
+
+}  // namespace
+}  // namespace tandem::cli

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+// Actors and learners of worker/rl/roles, as threads of this process.
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/process_group.h"
+#include "collectives/store/memory_store.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "replay/client/local_replay.h"
+#include "tests/testing/status_matchers.h"
+#include "weights/client/local_weights.h"
+#include "worker/nn/gemm.h"
+#include "worker/rl/envs/registry.h"
+#include "worker/rl/learner/impala_update.h"
+#include "worker/rl/learner/registry.h"
+#include "worker/rl/roles/actor_role.h"
+#include "worker/rl/roles/role_learner.h"
+
+namespace tandem::rl {
+namespace {
+
+using ::tandem::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+LearnerOptions BanditOptions() {
+  worker::UseOneBlasThread();
+  LearnerOptions options;
+  options.environment = Environments().Default("bandit");
+  options.algorithm = Algorithms().Default("impala");
+  options.algorithm.unroll = 5;
+  options.algorithm.batch = 4;
+  options.algorithm.lr = 0.01;
+  options.environments = 2;
+  options.policy.hidden = {8};
+  options.env_steps = 4000;
+  return options;
+}
+
+// The queue and the weights of a job.
+struct Servers {
+  explicit Servers(const LearnerOptions& options) : local(&store) {
+    const EnvironmentSpec spec = (*MakeEnvironment(options.environment))->spec();
+    TANDEM_EXPECT_OK(replay.CreateTable(UnrollQueue(spec, static_cast<uint64_t>(options.algorithm.queue))));
+  }
+  replay::LocalReplay replay;
+  weights::ModelStore store;
+  weights::LocalWeights local;
+};
+
+std::unique_ptr<collectives::ProcessGroup> Group(collectives::Store* store, int rank, int size) {
+  auto group = collectives::InitProcessGroup(store, {.rank = rank, .world_size = size});
+  TANDEM_CHECK_MSG(group.ok(), group.status().ToString());
+  return *std::move(group);
+}
+
+TEST(RolesTest, LearnersKeepTheSameParametersAndActorsEndWithThem) {
+  constexpr int kLearners = 2, kActors = 3;
+  const LearnerOptions options = BanditOptions();
+  Servers servers(options);
+  collectives::MemoryStore rendezvous;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kActors; ++i) {
+    threads.emplace_back([&, i] {
+      TANDEM_EXPECT_OK(RunActorLoop({.actor = ActorOptions(options, static_cast<size_t>(i))}, &servers.replay,
+                                    &servers.local));
+    });
+  }
+  std::vector<float> parameters[kLearners];
+  uint64_t steps[kLearners] = {}, updates[kLearners] = {};
+  size_t episodes[kLearners] = {};
+  for (int rank = 0; rank < kLearners; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto group = Group(&rendezvous, rank, kLearners);
+      auto made = MakeRoleLearner({.learner = options}, &servers.replay, &servers.local, group.get());
+      TANDEM_ASSERT_OK(made);
+      Learner& learner = **made;
+      while (learner.env_steps() < options.env_steps) {
+        TANDEM_ASSERT_OK(learner.Advance());
+        episodes[rank] += learner.TakeEpisodes().size();
+      }
+      TANDEM_EXPECT_OK(learner.Finish());
+      const absl::Span<float> values = learner.policy().parameters().values();
+      parameters[rank].assign(values.begin(), values.end());
+      steps[rank] = learner.env_steps();
+      updates[rank] = learner.updates();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(parameters[0], parameters[1]);
+  EXPECT_EQ(steps[0], steps[1]);
+  EXPECT_EQ(updates[0], updates[1]);
+  EXPECT_EQ(episodes[0] + episodes[1], steps[0]);  // each pull of a bandit is an episode
+  const std::shared_ptr<const weights::Model> head = servers.store.Head(kPolicyModel);
+  ASSERT_NE(head, nullptr);
+  EXPECT_TRUE(head->info.last);
+  EXPECT_EQ(head->info.step, updates[0]);
+  EXPECT_EQ(std::vector<float>(head->values().begin(), head->values().end()), parameters[0]);
+}
+
+TEST(RolesTest, ALearnerThatIsAskedToStopStopsTheOthersWithIt) {
+  LearnerOptions options = BanditOptions();
+  options.env_steps = 1'000'000'000;
+  Servers servers(options);
+  collectives::MemoryStore rendezvous;
+  std::vector<std::thread> threads;
+  threads.emplace_back([&] {
+    TANDEM_EXPECT_OK(RunActorLoop({.actor = ActorOptions(options, 0)}, &servers.replay, &servers.local));
+  });
+  int advances[2] = {};
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto group = Group(&rendezvous, rank, 2);
+      auto made = MakeRoleLearner({.learner = options}, &servers.replay, &servers.local, group.get());
+      TANDEM_ASSERT_OK(made);
+      while (!(*made)->stopped()) {
+        if (rank == 1 && advances[rank] == 5) (*made)->RequestStop();
+        TANDEM_ASSERT_OK((*made)->Advance());
+        ++advances[rank];
+      }
+      TANDEM_EXPECT_OK((*made)->Finish());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(advances[0], 6);
+  EXPECT_EQ(advances[1], 6);
+}
+
+TEST(RolesTest, ALearnerWithoutActorsSaysWhatItWaitsFor) {
+  const LearnerOptions options = BanditOptions();
+  Servers servers(options);
+  collectives::MemoryStore rendezvous;
+  const auto group = Group(&rendezvous, 0, 1);
+  const auto learner = MakeRoleLearner({.learner = options, .patience = absl::ZeroDuration()},
+                                       &servers.replay, &servers.local, group.get());
+  TANDEM_ASSERT_OK(learner);
+  EXPECT_THAT((*learner)->Advance(),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr("has got no unrolls"), HasSubstr("it holds 0 items"),
+                             HasSubstr("are the actors alive?"))));
+}
+
+TEST(RolesTest, AnActorWithoutALearnerGivesUp) {
+  const LearnerOptions options = BanditOptions();
+  Servers servers(options);
+  EXPECT_THAT(RunActorLoop({.actor = ActorOptions(options, 0), .patience = absl::ZeroDuration()},
+                           &servers.replay, &servers.local),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr("no weights"), HasSubstr("no learner has published any"))));
+  const std::atomic<bool> stop{true};
+  TANDEM_EXPECT_OK(
+      RunActorLoop({.actor = ActorOptions(options, 0), .stop = &stop}, &servers.replay, &servers.local));
+}
+
+TEST(RolesTest, ALearnerThatIsReplacedEnds) {
+  const LearnerOptions options = BanditOptions();
+  Servers servers(options);
+  collectives::MemoryStore rendezvous[2];
+  const auto first_group = Group(&rendezvous[0], 0, 1), second_group = Group(&rendezvous[1], 0, 1);
+  const auto first =
+      MakeRoleLearner({.learner = options}, &servers.replay, &servers.local, first_group.get());
+  TANDEM_ASSERT_OK(first);
+  const uint64_t version = servers.store.Head(kPolicyModel)->info.version.number;
+  const auto second =
+      MakeRoleLearner({.learner = options}, &servers.replay, &servers.local, second_group.get());
+  TANDEM_ASSERT_OK(second);
+  EXPECT_GT(servers.store.Head(kPolicyModel)->info.version.number, version);
+  EXPECT_THAT((*first)->Advance(), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("replaced by")));
+}
+
+TEST(RolesTest, JobsThatCannotHaveRolesAreRefused) {
+  LearnerOptions options = BanditOptions();
+  Servers servers(options);
+  collectives::MemoryStore rendezvous;
+  std::vector<std::thread> threads;
+  options.policy.normalize_observations = true;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto group = Group(&rendezvous, rank, 2);
+      EXPECT_THAT(
+          MakeRoleLearner({.learner = options}, &servers.replay, &servers.local, group.get()).status(),
+          StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("normalize_observations needs a single")));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  options = BanditOptions();
+  options.algorithm = Algorithms().Default("ppo");
+  collectives::MemoryStore alone;
+  const auto group = Group(&alone, 0, 1);
+  EXPECT_THAT(MakeRoleLearner({.learner = options}, &servers.replay, &servers.local, group.get()).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'ppo' acts in its own process")));
+}
+
+}  // namespace
+}  // namespace tandem::rl

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/rl/roles/actor_role.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/clock.h"
+#include "base/logging.h"
+#include "base/random.h"
+#include "base/status.h"
+#include "replay/client/remote_replay.h"
+#include "weights/client/remote_weights.h"
+#include "worker/rl/learner/impala_update.h"
+
+namespace tandem::rl {
+namespace {
+
+// How long a call waits before the actor looks whether to stop.
+constexpr absl::Duration kSlice = absl::Milliseconds(500);
+constexpr absl::Duration kWarnEvery = absl::Seconds(30);
+constexpr absl::Duration kJoinTimeout = absl::Seconds(60);
+
+// A server may be away for a while, or full.
+bool MayPass(const absl::Status& status) {
+  return absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status) || absl::IsCancelled(status) ||
+         absl::IsAborted(status);
+}
+
+// Tells for how long something has been waited for, and says so now and then.
+class Patience {
+ public:
+  explicit Patience(absl::Duration longest) : longest_(longest) { Reset(); }
+  void Reset() { begin_ = next_warning_ = MonotonicNow(), next_warning_ += kWarnEvery; }
+  // Returns an error once the longest time has passed.
+  absl::Status Check(absl::string_view what, const absl::Status& reason) {
+    const absl::Time now = MonotonicNow();
+    if (now - begin_ > longest_) {
+      return absl::DeadlineExceededError(absl::StrCat(what, " for ", absl::FormatDuration(longest_), ": ",
+                                                      reason.message(), "; the actor gives up"));
+    }
+    if (now < next_warning_) return absl::OkStatus();
+    next_warning_ = now + kWarnEvery;
+    LogWarning(absl::StrCat(what, " for ", absl::FormatDuration(absl::Trunc(now - begin_, absl::Seconds(1))),
+                            ": ", reason.message()));
+    return absl::OkStatus();
+  }
+
+ private:
+  const absl::Duration longest_;
+  absl::Time begin_, next_warning_;
+};
+
+}  // namespace
+
+absl::Status RunActorLoop(const ActorLoopOptions& options, replay::Replay* replay,
+                          weights::Weights* weights) {
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<UnrollActor> actor,
+                          UnrollActor::Create(options.actor, replay, weights));
+  const auto stopped = [&] { return options.stop != nullptr && options.stop->load(); };
+  const auto over = [&] { return stopped() || (actor->model() != nullptr && actor->model()->info.last); };
+  Patience patience(options.patience);
+  while (!over()) {
+    const bool first = actor->model() == nullptr;
+    const absl::StatusOr<bool> newer =
+        actor->TakeWeights(first ? MonotonicNow() + kSlice : absl::InfinitePast());
+    if (!newer.ok() && !MayPass(newer.status())) return newer.status();
+    if (actor->model() == nullptr) {
+      TANDEM_RETURN_IF_ERROR(patience.Check(
+          "no weights", newer.ok() ? absl::NotFoundError("no learner has published any") : newer.status()));
+      continue;
+    }
+    if (over()) break;
+    patience.Reset();
+    TANDEM_RETURN_IF_ERROR(actor->Act());
+    actor->TakeEpisodes();
+    absl::Status delivered;
+    while (!(delivered = actor->Deliver(MonotonicNow() + kSlice)).ok()) {
+      if (!MayPass(delivered)) return delivered;
+      if (stopped()) return absl::OkStatus();
+      TANDEM_RETURN_IF_ERROR(patience.Check("no place for unrolls", delivered));
+      // A learner that has ended takes no more.
+      const absl::StatusOr<bool> last = actor->TakeWeights(absl::InfinitePast());
+      if (!last.ok() && !MayPass(last.status())) return last.status();
+      if (over()) return absl::OkStatus();
+    }
+    patience.Reset();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunActorRole(const RlSpec& spec, RoleJob* job, const std::atomic<bool>& stop) {
+  const collectives::Environment& env = job->environment();
+  TANDEM_ASSIGN_OR_RETURN(const int servers, job->ReplayServers(kJoinTimeout));
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> queue,
+                          job->ConnectReplay(env.role_rank % servers, kJoinTimeout));
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> first, job->ConnectReplay(0, kJoinTimeout));
+  replay::RemoteReplay replay(queue, {.name = env.member()});
+  weights::RemoteWeights weights(first);
+  ActorLoopOptions options = {.actor = ActorOptions(spec.learner, static_cast<size_t>(env.role_rank)),
+                              .stop = &stop};
+  // An actor that was started again must not repeat its episodes.
+  if (job->restarts() > 0) {
+    const auto life = static_cast<uint64_t>(job->restarts());
+    options.actor.environment_seed = Mix64(options.actor.environment_seed, life);
+    options.actor.exploration = life;
+  }
+  TANDEM_RETURN_IF_ERROR(RunActorLoop(options, &replay, &weights));
+  while (!stop) absl::SleepFor(absl::Milliseconds(20));  // a signal handler cannot wake it otherwise
+  return absl::OkStatus();
+}
+
+}  // namespace tandem::rl

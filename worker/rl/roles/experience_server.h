@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TANDEM_WORKER_RL_ROLES_EXPERIENCE_SERVER_H_
+#define TANDEM_WORKER_RL_ROLES_EXPERIENCE_SERVER_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "replay/server/replay_server.h"
+#include "rpc/server.h"
+#include "weights/server/weight_server.h"
+#include "worker/rl/job/rl_spec.h"
+#include "worker/rl/roles/role_job.h"
+
+namespace tandem::rl {
+
+// The process of role `replay`: serves the queue of unrolls and, in replay/0, the weights. Everything is in
+// memory: a server that has started again is empty, at the same address. What actors had delivered is then
+// lost and counted (docs/replay.md), and the learner publishes its weights again.
+class ExperienceServer {
+ public:
+  // Serves and registers with the job. Errors: those of rpc::Server::Start and of the store.
+  static absl::StatusOr<std::unique_ptr<ExperienceServer>> Start(const RlSpec& spec, RoleJob* job);
+  ~ExperienceServer() { Stop(); }
+
+  const std::string& address() const { return address_; }
+  // Ends all calls and connections. Idempotent.
+  void Stop();
+
+ private:
+  ExperienceServer() = default;
+
+  std::unique_ptr<replay::ReplayServer> replay_;
+  std::unique_ptr<weights::WeightServer> weights_;
+  std::unique_ptr<rpc::Server> listening_;
+  std::string address_;
+};
+
+}  // namespace tandem::rl
+
+#endif  // TANDEM_WORKER_RL_ROLES_EXPERIENCE_SERVER_H_

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/rl/roles/learner_role.h"
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/logging.h"
+#include "base/status.h"
+#include "collectives/membership/job_monitor.h"
+#include "replay/client/remote_replay.h"
+#include "rpc/diagnostics/process_diagnostics.h"
+#include "weights/client/remote_weights.h"
+#include "worker/nn/gemm.h"
+#include "worker/rl/roles/role_learner.h"
+
+namespace tandem::rl {
+namespace {
+
+constexpr absl::Duration kLearnerJoinTimeout = absl::Seconds(60);
+// Also bounds how long the learners wait for one that gets no unrolls.
+constexpr absl::Duration kGroupTimeout = absl::Minutes(11);
+
+absl::StatusOr<RlReport> Train(const RlSpec& spec, const RlRunOptions& options, RoleJob* job) {
+  const collectives::Environment& env = job->environment();
+  TANDEM_ASSIGN_OR_RETURN(const int servers, job->ReplayServers(kLearnerJoinTimeout));
+  if (servers > env.world_size) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the job has ", servers, " replay servers and ", env.world_size,
+        " learners; each learner takes from one server, so there must be at least as many learners"));
+  }
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> queue,
+                          job->ConnectReplay(env.rank % servers, kLearnerJoinTimeout));
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> first,
+                          job->ConnectReplay(0, kLearnerJoinTimeout));
+  replay::RemoteReplay replay(queue, {.name = env.member()});
+  weights::RemoteWeights weights(first);
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<collectives::ProcessGroup> group,
+                          job->LearnerGroup(kGroupTimeout));
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Learner> learner,
+                          MakeRoleLearner({.learner = spec.learner}, &replay, &weights, group.get()));
+  if (env.rank == 0) return RunLearner(spec, options, learner.get());
+  RlSpec other = spec;
+  other.model_file.clear();
+  other.evaluation_episodes = 0;
+  other.mean_return.reset();
+  RlRunOptions silent = options;
+  silent.silent = true;
+  silent.tensorboard.clear();
+  return RunLearner(other, silent, learner.get());
+}
+
+}  // namespace
+
+absl::StatusOr<RlReport> RunLearnerRole(const RlSpec& spec, const RlRunOptions& options, RoleJob* job) {
+  worker::UseOneBlasThread();
+  const collectives::Environment& env = job->environment();
+  const std::unique_ptr<rpc::ProcessDiagnostics> diagnostics =
+      rpc::ProcessDiagnostics::Start(env.member(), env.epoch, job->store().address());
+  std::atomic<bool> leaving{false};
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<collectives::JobMonitor> monitor,
+                          collectives::JobMonitor::Start(
+                              job->store_channel(), {.member = env.member(), .status = diagnostics->status()},
+                              [&leaving](const collectives::JobState& state) {
+                                if (!state.failed || leaving) return;
+                                LogError(absl::StrCat("the job has failed: ", state.reason));
+                                std::fflush(nullptr);
+                                // Other threads may be in any state, so no destructor runs.
+                                std::_Exit(1);
+                              }));
+  diagnostics->SetServing(true);
+  absl::StatusOr<RlReport> report = Train(spec, options, job);
+  diagnostics->SetServing(false);
+  leaving = true;
+  const absl::Status result = report.ok() ? report->failure : report.status();
+  const absl::Status told = result.ok() ? monitor->Leave() : monitor->ReportFailure(result.message());
+  if (!told.ok()) LogWarning(told.message());
+  return report;
+}
+
+}  // namespace tandem::rl

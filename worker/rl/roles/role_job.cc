@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/rl/roles/role_job.h"
+
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/logging.h"
+#include "base/status.h"
+#include "rpc/connect.h"
+
+namespace tandem::rl {
+namespace {
+
+constexpr char kReplayCount[] = "rl/replay/count";
+constexpr char kHowToStart[] = "tandem run --learners 1 --replay 1 --actors 4 -- tandem rl JOB.yaml";
+
+std::string ReplayKey(int index) { return absl::StrCat("rl/replay/", index); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RoleJob>> RoleJob::Open(absl::Duration timeout) {
+  std::unique_ptr<RoleJob> job(new RoleJob);
+  TANDEM_ASSIGN_OR_RETURN(job->env_, collectives::Environment::FromEnv());
+  const collectives::Environment& env = job->env_;
+  if (!job->is(kLearnerRole) && !job->is(kActorRole) && !job->is(kReplayRole)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tandem rl has the roles learner, actor and replay, and this process is '", env.role,
+                     "' (TANDEM_ROLE); start the job with: ", kHowToStart));
+  }
+  if (job->is(kLearnerRole) != env.worker) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the learners must be the main role of the job, the one with a RANK; start it with: ", kHowToStart));
+  }
+  SetLogName(env.member());
+  if (const char* restarts = std::getenv("TANDEM_PROCESS_RESTARTS"); restarts != nullptr) {
+    if (!absl::SimpleAtoi(restarts, &job->restarts_) || job->restarts_ < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("TANDEM_PROCESS_RESTARTS is '", restarts, "'; it must be a number"));
+    }
+  }
+  TANDEM_ASSIGN_OR_RETURN(job->store_, collectives::OpenStore(env, timeout));
+  return job;
+}
+
+absl::Status RoleJob::RegisterReplay(const std::string& address) {
+  TANDEM_RETURN_IF_ERROR(store().Set(ReplayKey(env_.role_rank), address));
+  return store().Set(kReplayCount, absl::StrCat(env_.role_world_size));
+}
+
+absl::StatusOr<std::string> RoleJob::EarlierReplayAddress() {
+  const std::vector<std::string> key = {ReplayKey(env_.role_rank)};
+  TANDEM_ASSIGN_OR_RETURN(const bool known, store().Check(key));
+  if (!known) return std::string();
+  return store().Get(key[0], absl::Seconds(10));
+}
+
+absl::StatusOr<int> RoleJob::ReplayServers(absl::Duration timeout) {
+  const absl::StatusOr<std::string> text = store().Get(kReplayCount, timeout);
+  if (absl::IsDeadlineExceeded(text.status())) {
+    return absl::DeadlineExceededError(absl::StrCat("no process of role 'replay' has come within ",
+                                                    absl::FormatDuration(timeout),
+                                                    "; start the job with: ", kHowToStart));
+  }
+  TANDEM_RETURN_IF_ERROR(text);
+  int count = 0;
+  if (!absl::SimpleAtoi(*text, &count) || count < 1)
+    return absl::InternalError(absl::StrCat("the store's '", kReplayCount, "' is '", *text, "'"));
+  return count;
+}
+
+absl::StatusOr<std::shared_ptr<rpc::Channel>> RoleJob::ConnectReplay(int index, absl::Duration timeout) {
+  const absl::StatusOr<std::string> address = store().Get(ReplayKey(index), timeout);
+  TANDEM_RETURN_IF_ERROR(Annotate(address.status(), absl::StrCat("waiting for replay/", index)));
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel,
+                          rpc::Connect(*address, {.channel = {.caller = env_.caller()}}));
+  return std::shared_ptr<rpc::Channel>(std::move(channel));
+}
+
+absl::StatusOr<std::unique_ptr<collectives::ProcessGroup>> RoleJob::LearnerGroup(absl::Duration timeout) {
+  return collectives::InitProcessGroup(
+      &store(), {.rank = env_.rank, .world_size = env_.world_size, .timeout = timeout});
+}
+
+void RoleJob::Close() {
+  if (const absl::Status closed = store_->Close(absl::Seconds(10)); !closed.ok()) LogDebug(closed.message());
+}
+
+}  // namespace tandem::rl

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/rl/roles/role_learner.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/logging.h"
+#include "base/status.h"
+#include "weights/client/publisher.h"
+#include "worker/rl/actor/unroll_actor.h"
+#include "worker/rl/envs/environment.h"
+#include "worker/rl/learner/impala_update.h"
+#include "worker/rl/learner/registry.h"
+#include "worker/rl/policy/policy_weights.h"
+
+namespace tandem::rl {
+namespace {
+
+// How long a call waits before the learner looks whether to stop, and whether the weights are still there.
+constexpr absl::Duration kLearnerSlice = absl::Milliseconds(500);
+constexpr absl::Duration kLearnerWarnsEvery = absl::Seconds(30);
+constexpr absl::Duration kPublishTimeout = absl::Minutes(2);
+
+// What the ranks add up beside their gradients.
+enum Extra { kUsedUnrolls, kTakenUnrolls, kStopRequests, kExtras };
+
+bool LearnerMayWait(const absl::Status& status) {
+  return absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status) || absl::IsAborted(status);
+}
+
+class RoleLearner : public Learner {
+ public:
+  RoleLearner(const RoleLearnerOptions& options, replay::Replay* replay, weights::Weights* weights,
+              collectives::ProcessGroup* group)
+      : options_(options), replay_(replay), weights_(weights), group_(group) {}
+
+  absl::Status Init() {
+    TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Environment> environment,
+                            MakeEnvironment(options_.learner.environment));
+    TANDEM_ASSIGN_OR_RETURN(update_, ImpalaUpdate::Create(options_.learner, environment->spec()));
+    sums_.resize(update_->policy().parameters().gradients().size() + kExtras);
+    std::string begun;
+    if (group_->rank() == 0) {
+      TANDEM_ASSIGN_OR_RETURN(
+          publisher_, weights::Publisher::Create(weights_, {.model = kPolicyModel, .name = "learner/0"},
+                                                 MonotonicNow() + kPublishTimeout));
+      TANDEM_RETURN_IF_ERROR(Publish(/*last=*/false));
+      begun = absl::StrCat(publisher_->version().number);
+    }
+    TANDEM_ASSIGN_OR_RETURN(const std::string version, group_->BroadcastBytes(begun));
+    if (!absl::SimpleAtoi(version, &version_))
+      return absl::InternalError(absl::StrCat("learner/0 began with the version '", version, "'"));
+    return absl::OkStatus();
+  }
+
+  absl::Status Advance() override {
+    absl::StatusOr<replay::Batch> batch = NextBatch();
+    const absl::Span<float> gradients = update_->policy().parameters().gradients();
+    float* const extras = sums_.data() + gradients.size();
+    std::fill(sums_.begin(), sums_.end(), 0.0f);
+    if (batch.ok()) {
+      TANDEM_RETURN_IF_ERROR(update_->ComputeGradients(*batch, version_));
+      const float share = 1.0f / static_cast<float>(group_->world_size());
+      for (size_t i = 0; i < gradients.size(); ++i) sums_[i] = share * gradients[i];
+      extras[kUsedUnrolls] = update_->has_gradients() ? 1 : 0;
+      extras[kTakenUnrolls] = static_cast<float>(batch->size());
+      AddEpisodes(EpisodesOf(*batch));
+    } else if (!stop_requested_) {
+      return batch.status();
+    }
+    extras[kStopRequests] = stop_requested_ ? 1 : 0;
+    if (group_->world_size() > 1) {
+      TANDEM_RETURN_IF_ERROR(
+          Annotate(group_->AllReduce(absl::MakeSpan(sums_)).Wait(), "averaging the learners' gradients"));
+    }
+    consumed_ += static_cast<uint64_t>(extras[kTakenUnrolls]);
+    env_steps_ = consumed_ * static_cast<uint64_t>(options_.learner.algorithm.unroll);
+    stopped_ = extras[kStopRequests] > 0;
+    if (extras[kUsedUnrolls] == 0) return absl::OkStatus();
+    std::copy_n(sums_.begin(), gradients.size(), gradients.begin());
+    TANDEM_RETURN_IF_ERROR(update_->Apply(env_steps_));
+    updates_ = update_->updates();
+    ++version_;
+    return group_->rank() == 0 ? Publish(/*last=*/false) : absl::OkStatus();
+  }
+
+  absl::Status Finish() override {
+    // The other ranks leave when rank 0 has said that there will be no more.
+    if (group_->rank() == 0) TANDEM_RETURN_IF_ERROR(Publish(/*last=*/true));
+    return Annotate(group_->Barrier().Wait(), "the end of the learners");
+  }
+
+  void RequestStop() override { stop_requested_ = true; }
+  Policy& policy() override { return update_->policy(); }
+  Figures figures() const override { return update_->figures(); }
+  std::optional<LagFigures> lag() const override { return update_->lag(); }
+
+ private:
+  absl::Status Publish(bool last) {
+    return publisher_
+        ->Publish(TensorsOf(update_->policy()), {.step = updates_, .items_consumed = consumed_, .last = last},
+                  MonotonicNow() + kPublishTimeout)
+        .status();
+  }
+
+  // Waits for a batch. Cancelled if a stop is requested meanwhile.
+  absl::StatusOr<replay::Batch> NextBatch() {
+    const absl::Time begin = MonotonicNow();
+    absl::Time next_warning = begin + kLearnerWarnsEvery;
+    for (;;) {
+      if (stop_requested_) return absl::CancelledError("the learner was asked to stop");
+      absl::StatusOr<replay::Batch> batch =
+          replay_->Sample(kUnrollTable, {.batch = static_cast<uint32_t>(options_.learner.algorithm.batch)},
+                          MonotonicNow() + kLearnerSlice, "learner");
+      if (batch.ok() || !LearnerMayWait(batch.status())) return batch;
+      // A weight store that has started again is empty, and new actors wait for weights.
+      if (publisher_ != nullptr) {
+        const absl::Status repeated = publisher_->Repeat(MonotonicNow() + kLearnerSlice);
+        if (!repeated.ok() && !LearnerMayWait(repeated)) return repeated;
+      }
+      const absl::Time now = MonotonicNow();
+      if (now - begin > options_.patience) {
+        return absl::DeadlineExceededError(absl::StrCat("the learner has got no unrolls for ",
+                                                        absl::FormatDuration(options_.patience), ": ",
+                                                        batch.status().message(), "; are the actors alive?"));
+      }
+      if (now < next_warning) continue;
+      next_warning = now + kLearnerWarnsEvery;
+      LogWarning(absl::StrCat("no unrolls for ",
+                              absl::FormatDuration(absl::Trunc(now - begin, absl::Seconds(1))), ": ",
+                              batch.status().message()));
+    }
+  }
+
+  // The episodes that have ended in the unrolls of a batch.
+  static std::vector<Episode> EpisodesOf(const replay::Batch& batch) {
+    const auto terminated = batch.Find("terminated")->values<uint8_t>(),
+               truncated = batch.Find("truncated")->values<uint8_t>();
+    const auto returns = batch.Find("episode_return")->values<float>(),
+               lengths = batch.Find("episode_length")->values<float>();
+    std::vector<Episode> episodes;
+    for (size_t i = 0; i < terminated.size(); ++i) {
+      if (terminated[i] == 0 && truncated[i] == 0) continue;
+      episodes.push_back(
+          {.episode_return = static_cast<double>(returns[i]), .length = static_cast<int64_t>(lengths[i])});
+    }
+    return episodes;
+  }
+
+  const RoleLearnerOptions options_;
+  replay::Replay* const replay_;
+  weights::Weights* const weights_;
+  collectives::ProcessGroup* const group_;
+  std::unique_ptr<ImpalaUpdate> update_;
+  std::unique_ptr<weights::Publisher> publisher_;  // of rank 0
+  uint64_t version_ = 0;                           // the number of the newest weights
+  uint64_t consumed_ = 0;                          // unrolls, of all ranks
+  std::vector<float> sums_;                        // gradients, then the extras
+  bool stop_requested_ = false;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Learner>> MakeRoleLearner(const RoleLearnerOptions& options,
+                                                         replay::Replay* replay, weights::Weights* weights,
+                                                         collectives::ProcessGroup* group) {
+  TANDEM_ASSIGN_OR_RETURN(const AlgorithmKind* const kind, Algorithms().Get(options.learner.algorithm.kind));
+  TANDEM_RETURN_IF_ERROR(Algorithms().Validate(*kind, options.learner.algorithm));
+  if (!kind->build.has_actors) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("algorithm '", kind->name,
+                     "' acts in its own process and has no roles; run `tandem rl "
+                     "JOB` without `tandem run`, or use impala"));
+  }
+  if (options.learner.policy.normalize_observations && group->world_size() > 1) {
+    return absl::InvalidArgumentError(
+        "policy.normalize_observations needs a single learner: each one would count other observations");
+  }
+  auto learner = std::make_unique<RoleLearner>(options, replay, weights, group);
+  TANDEM_RETURN_IF_ERROR(learner->Init());
+  return learner;
+}
+
+}  // namespace tandem::rl

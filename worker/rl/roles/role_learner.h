@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TANDEM_WORKER_RL_ROLES_ROLE_LEARNER_H_
+#define TANDEM_WORKER_RL_ROLES_ROLE_LEARNER_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "collectives/process_group.h"
+#include "replay/client/replay.h"
+#include "weights/client/weights.h"
+#include "worker/rl/learner/learner.h"
+
+namespace tandem::rl {
+
+struct RoleLearnerOptions {
+  LearnerOptions learner;
+  // The longest time without a batch, after which the learner fails and names what it has waited for.
+  absl::Duration patience = absl::Minutes(10);
+};
+
+// Makes a learner whose actors are elsewhere: the process of role `learner`. It takes unrolls from the queue
+// of `replay`. All ranks of `group` average their gradients, and so keep the same parameters bit by bit; rank
+// 0 publishes them to `weights`, as do no others. All three must outlive the learner. Blocks until rank 0 has
+// begun to publish. All ranks must call Advance equally often; they agree on when to stop.
+//
+// env_steps() counts the steps of the unrolls that all ranks have taken. InvalidArgument: the algorithm has
+// no actors, or normalizes observations with more than one learner. Errors of Advance: DeadlineExceeded if no
+// batch has come, those of ImpalaUpdate, of the group, and of publishing.
+absl::StatusOr<std::unique_ptr<Learner>> MakeRoleLearner(const RoleLearnerOptions& options,
+                                                         replay::Replay* replay, weights::Weights* weights,
+                                                         collectives::ProcessGroup* group);
+
+}  // namespace tandem::rl
+
+#endif  // TANDEM_WORKER_RL_ROLES_ROLE_LEARNER_H_

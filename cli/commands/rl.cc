@@ -46,7 +46,7 @@ struct RlFlags {
   std::vector<std::string> set;
   std::string report, tensorboard, seeds;
   int parallel = 1;
-  bool print_job = false;
+  bool print_job = false, resume = false;
 };
 
 struct ModelFlags {
@@ -96,7 +96,8 @@ RlRuns RunAll(const std::vector<rl::RlSpec>& jobs, const RlFlags& flags) {
       results[i] = rl::RunRl(jobs[i], {.silent = threads > 1,
                                        .terminal = ::isatty(STDOUT_FILENO) == 1,
                                        .tensorboard = tensorboard,
-                                       .stop = &rl_stop});
+                                       .stop = &rl_stop,
+                                       .resume = flags.resume});
       if (jobs.size() == 1 || !results[i]->ok()) continue;
       const rl::RlReport& report = **results[i];
       if (report.evaluation.returns.empty()) continue;
@@ -148,7 +149,8 @@ int RunJob(const RlFlags& flags) {
     StopRlOnSigterm();
     return RunRlRole(*job, {.run = {.terminal = ::isatty(STDOUT_FILENO) == 1,
                                     .tensorboard = flags.tensorboard,
-                                    .stop = &rl_stop},
+                                    .stop = &rl_stop,
+                                    .resume = flags.resume},
                             .report = flags.report});
   }
   std::vector<rl::RlSpec> jobs = {*job};
@@ -167,6 +169,7 @@ int RunJob(const RlFlags& flags) {
       jobs.push_back(*job);
       jobs.back().learner.seeds = {.environment = seed, .policy = seed, .evaluation = seed};
       jobs.back().model_file = WithSeed(job->model_file, seed);
+      jobs.back().checkpoint_file = WithSeed(job->checkpoint_file, seed);
     }
   }
   if (!flags.report.empty()) {
@@ -190,7 +193,10 @@ int RunJob(const RlFlags& flags) {
         job->model_file.c_str(), static_cast<unsigned long long>(job->learner.seeds.evaluation + 1),
         job->model_file.c_str());
   }
-  if (stopped) LogInfo("stopped on request; the models of the runs so far are saved, but not all evaluated");
+  if (stopped)
+    LogInfo(
+        "stopped on request; the models of the runs so far are saved, but not all evaluated; --resume goes "
+        "on");
   const int code = Report("rl", status);
   return code == 0 && stopped ? kAskedToStopRl : code;
 }
@@ -300,6 +306,8 @@ void AddRl(CLI::App& app, CommandContext* context) {
   command->add_option("--parallel", flags->parallel, "With --seeds: runs at the same time, one thread each")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
+  command->add_flag("--resume", flags->resume,
+                    "Go on from the job's checkpoint (checkpoint.file), if there is one");
   command->add_flag("--print-job", flags->print_job,
                     "Print the job with every default spelled out, and stop");
   CLI::App* eval_command =

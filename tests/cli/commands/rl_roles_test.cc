@@ -3,6 +3,7 @@
 
 #include <signal.h>
 
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -15,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "rpc/connect.h"
+#include "tests/testing/processes/file_watch.h"
 #include "tests/testing/processes/tandem_process.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
@@ -60,7 +62,8 @@ class RlRolesTest : public ::testing::Test {
 };
 
 TEST_F(RlRolesTest, TwoLearnersTwoReplayServersAndThreeActorsTrainAJob) {
-  const Finished trained = RunTandem(Job({"--learners", "2", "--replay", "2", "--actors", "3"}));
+  const Finished trained =
+      RunTandem(Job({"--learners", "2", "--replay", "2", "--actors", "3"}), {}, dir_.path());
   ASSERT_EQ(trained.exit_code, 0) << trained.out << trained.err;
   EXPECT_THAT(trained.out,
               AllOf(HasSubstr("[learner/0]   greedy evaluation      1.00"), HasSubstr("lag of unrolls")));
@@ -72,7 +75,8 @@ TEST_F(RlRolesTest, TwoLearnersTwoReplayServersAndThreeActorsTrainAJob) {
 TEST_F(RlRolesTest, AKilledActorAndAKilledReplayServerComeBack) {
   TandemProcess job(Job({"--learners", "1", "--replay", "1", "--actors", "2", "--restart",
                          "replay=alone:1000", "--restart", "actor=alone:1000"},
-                        {"--set", "stop.env_steps=1000000000000"}));
+                        {"--set", "stop.env_steps=1000000000000"}),
+                    {}, dir_.path());
   std::string address;
   ASSERT_TRUE(job.WaitForOutput("serving at "));
   const auto find_address = [&](const std::string& text) {
@@ -109,9 +113,28 @@ TEST_F(RlRolesTest, AKilledActorAndAKilledReplayServerComeBack) {
   EXPECT_EQ(RunTandem({"rl", "eval", dir_.File("runs/arms/model.safetensors")}).exit_code, 0);
 }
 
+TEST_F(RlRolesTest, AKilledLearnerGoesOnFromItsCheckpoint) {
+  std::filesystem::create_directories(dir_.File("runs/arms"));
+  testing::FileWatch watch({dir_.File("runs/arms")});
+  TandemProcess job(
+      Job({"--learners", "1", "--replay", "1", "--actors", "1", "--max-restarts", "2"},
+          {"--resume", "--set", "checkpoint.every_seconds=0.01", "--set", "stop.env_steps=1000000000000"}),
+      {}, dir_.path());
+  const std::string checkpoint = dir_.File("runs/arms/checkpoint.safetensors");
+  ASSERT_TRUE(watch.Await([&] { return std::filesystem::exists(checkpoint); },
+                          absl::Now() + testing::kTestTimeout, {job.pid()}))
+      << job.err();
+  const pid_t learner = Find("learner");
+  ASSERT_GT(learner, 0);
+  ASSERT_EQ(::kill(learner, SIGKILL), 0);
+  EXPECT_TRUE(job.WaitForOutput("resumed at step ")) << job.out() << job.err();
+  job.Signal(SIGTERM);
+  EXPECT_EQ(job.Wait(), 75) << job.out() << job.err();
+}
+
 TEST_F(RlRolesTest, MistakesAreNamed) {
   const auto error = [&](const std::vector<std::string>& args) {
-    const Finished finished = RunTandem(args);
+    const Finished finished = RunTandem(args, {}, dir_.path());
     EXPECT_NE(finished.exit_code, 0) << finished.out;
     return finished.err;
   };

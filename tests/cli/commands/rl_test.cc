@@ -152,6 +152,11 @@ TEST_F(RlCommandTest, SigtermSavesTheModel) {
   ASSERT_TRUE(process.WaitForOutput("arms: ppo on bandit for 1000000000000 steps"));
   process.Signal(SIGTERM);
   EXPECT_EQ(process.Wait(), 75) << process.err();
+  TandemProcess resumed({"rl", "job.yaml", "--resume", "--set", "stop.env_steps=1000000000000"}, {},
+                        dir_.path());
+  EXPECT_TRUE(resumed.WaitForOutput("resumed at step "));
+  resumed.Signal(SIGTERM);
+  EXPECT_EQ(resumed.Wait(), 75) << resumed.err();
   EXPECT_EQ(RunTandem({"rl", "eval", "runs/arms/model.safetensors"}, {}, dir_.path()).exit_code, 0);
 }
 

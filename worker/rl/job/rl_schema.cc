@@ -159,12 +159,29 @@ void DescribeRlJob(Fields& f, RlSpec& job) {
     f.Path("model", &job.model_file,
            "file to which the model is saved at the end; `runs/NAME/model.safetensors` by default");
   }
+  f.Group("checkpoint", "every_seconds", "", [&](Fields& g) {
+    if (g.reading() || !job.checkpoint_file.empty()) {
+      g.Path("file", &job.checkpoint_file,
+             "file with the state of the run, from which `--resume` goes on; `checkpoint.safetensors` beside "
+             "the "
+             "model by default");
+    }
+    double every = absl::ToDoubleSeconds(job.checkpoint_every);
+    g.Real("every_seconds", &every, Between(0, 86400),
+           "time between checkpoints; 0: only when the run is asked to stop");
+    job.checkpoint_every = absl::Seconds(every);
+  });
   double log_every = absl::ToDoubleSeconds(job.log_every);
   f.Real("log_every_seconds", &log_every, Between(1e-3, 86400),
          "time between progress lines and between records for TensorBoard");
   job.log_every = absl::Seconds(log_every);
   if (!f.parsing()) return;
   if (job.model_file.empty()) job.model_file = absl::StrCat("runs/", job.name, "/model.safetensors");
+  if (job.checkpoint_file.empty()) {
+    const size_t slash = job.model_file.rfind('/');
+    job.checkpoint_file = absl::StrCat(slash == std::string::npos ? "" : job.model_file.substr(0, slash + 1),
+                                       "checkpoint.safetensors");
+  }
   CheckTogether(f, job);
 }
 

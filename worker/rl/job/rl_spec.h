@@ -24,6 +24,10 @@ struct RlSpec {
   int evaluation_episodes = 100;      // 0: no evaluation at the end
   std::string model_file;             // "runs/<name>/model.safetensors" unless the file gives one
   absl::Duration log_every = absl::Seconds(1);
+  // Where the run saves its state, and how often; ZeroDuration: only when it is asked to stop. No file:
+  // never.
+  std::string checkpoint_file;  // "checkpoint.safetensors" beside the model unless the job gives one
+  absl::Duration checkpoint_every = absl::Minutes(1);
 };
 
 }  // namespace tandem::rl

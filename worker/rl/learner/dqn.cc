@@ -86,6 +86,31 @@ class Dqn : public Learner {
   }
 
   Policy& policy() override { return policy_; }
+  LearnerState state() const override {
+    // Parameters have no const accessor.
+    const absl::Span<const float> target = const_cast<QNetwork&>(target_).parameters().values();
+    return {.env_steps = env_steps_,
+            .updates = updates_,
+            .optimizer = optimizer_->state(),
+            .target = {target.begin(), target.end()}};
+  }
+  absl::Status Restore(const LearnerState& state) override {
+    const absl::Span<float> target = target_.parameters().values();
+    if (state.target.size() != target.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("the target network has ", state.target.size(),
+                                                     " parameters, and this job's has ", target.size()));
+    }
+    TANDEM_RETURN_IF_ERROR(optimizer_->Restore(state.optimizer));
+    std::copy(state.target.begin(), state.target.end(), target.begin());
+    env_steps_ = learned_steps_ = target_steps_ = state.env_steps;
+    updates_ = state.updates;
+    // Neither episodes nor actions are repeated.
+    TANDEM_ASSIGN_OR_RETURN(environments_,
+                            VectorEnvironment::Create(options_.environment, options_.environments,
+                                                      Mix64(options_.seeds.environment, env_steps_)));
+    exploring_ = CounterRandom(options_.seeds.policy, Mix64(HashBytes("dqn exploration"), env_steps_));
+    return absl::OkStatus();
+  }
   Figures figures() const override {
     return {{"loss/td_error", mean_error_},
             {"policy/mean_q", mean_q_},
@@ -220,7 +245,7 @@ class Dqn : public Learner {
   }
 
   const LearnerOptions options_;
-  const std::unique_ptr<VectorEnvironment> environments_;
+  std::unique_ptr<VectorEnvironment> environments_;
   QNetwork policy_, target_;
   const size_t observation_size_;
   CounterRandom exploring_;

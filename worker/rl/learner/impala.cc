@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/clock.h"
+#include "base/random.h"
 #include "base/status.h"
 #include "replay/client/local_replay.h"
 #include "weights/client/local_weights.h"
@@ -48,21 +49,11 @@ class Impala : public Learner {
     const auto queue =
         static_cast<uint64_t>(options_.algorithm.queue) + (options_.lockstep ? options_.environments : 0);
     TANDEM_RETURN_IF_ERROR(replay_.CreateTable(UnrollQueue(environment->spec(), queue)));
-    TANDEM_ASSIGN_OR_RETURN(publisher_,
-                            weights::Publisher::Create(&weights_, {.model = kPolicyModel, .name = "learner"},
-                                                       absl::InfiniteFuture()));
-    TANDEM_RETURN_IF_ERROR(Publish());
-    for (size_t i = 0; i < options_.actors; ++i) {
-      TANDEM_ASSIGN_OR_RETURN(actors_.emplace_back(),
-                              UnrollActor::Create(ActorOptions(options_, i), &replay_, &weights_));
-    }
-    if (options_.lockstep) return absl::OkStatus();
-    for (const std::unique_ptr<UnrollActor>& actor : actors_)
-      threads_.emplace_back([this, &actor] { Run(actor.get()); });
-    return absl::OkStatus();
+    return MakeActors();
   }
 
   absl::Status Advance() override {
+    TANDEM_RETURN_IF_ERROR(Begin());
     if (options_.lockstep) TANDEM_RETURN_IF_ERROR(Step(actors_[next_actor_++ % actors_.size()].get()));
     TakeReports();
     for (;;) {
@@ -90,8 +81,53 @@ class Impala : public Learner {
   Policy& policy() override { return update_->policy(); }
   Figures figures() const override { return update_->figures(); }
   std::optional<LagFigures> lag() const override { return update_->lag(); }
+  LearnerState state() const override {
+    return {.env_steps = env_steps_,
+            .updates = updates_,
+            .version = publisher_ == nullptr ? first_version_ : publisher_->version().number,
+            .optimizer = update_->optimizer().state()};
+  }
+  absl::Status Restore(const LearnerState& state) override {
+    TANDEM_RETURN_IF_ERROR(update_->Restore(state));
+    env_steps_ = state.env_steps;
+    updates_ = state.updates;
+    first_version_ = state.version;
+    {
+      absl::MutexLock lock(&mutex_);
+      acted_steps_ = state.env_steps;
+    }
+    actors_.clear();
+    return MakeActors();
+  }
 
  private:
+  absl::Status MakeActors() {
+    for (size_t i = 0; i < options_.actors; ++i) {
+      UnrollActorOptions actor = ActorOptions(options_, i);
+      if (env_steps_ > 0) {  // a run that goes on repeats neither episodes nor actions
+        actor.environment_seed = Mix64(actor.environment_seed, env_steps_);
+        actor.exploration = env_steps_;
+      }
+      TANDEM_ASSIGN_OR_RETURN(actors_.emplace_back(), UnrollActor::Create(actor, &replay_, &weights_));
+    }
+    return absl::OkStatus();
+  }
+
+  // Publishes the first weights and starts the actors, once.
+  absl::Status Begin() {
+    if (publisher_ != nullptr) return absl::OkStatus();
+    TANDEM_ASSIGN_OR_RETURN(
+        publisher_,
+        weights::Publisher::Create(
+            &weights_, {.model = kPolicyModel, .name = "learner", .after_version = first_version_},
+            absl::InfiniteFuture()));
+    TANDEM_RETURN_IF_ERROR(Publish());
+    if (options_.lockstep) return absl::OkStatus();
+    for (const std::unique_ptr<UnrollActor>& actor : actors_)
+      threads_.emplace_back([this, &actor] { Run(actor.get()); });
+    return absl::OkStatus();
+  }
+
   absl::Status Publish() {
     return publisher_
         ->Publish(TensorsOf(update_->policy()), {.step = updates_, .items_consumed = consumed_},
@@ -142,8 +178,9 @@ class Impala : public Learner {
   std::unique_ptr<ImpalaUpdate> update_;
   std::unique_ptr<weights::Publisher> publisher_;
   std::vector<std::unique_ptr<UnrollActor>> actors_;
-  uint64_t consumed_ = 0;  // unrolls
-  size_t next_actor_ = 0;  // in lockstep
+  uint64_t consumed_ = 0;       // unrolls
+  uint64_t first_version_ = 0;  // the version of the checkpoint
+  size_t next_actor_ = 0;       // in lockstep
   std::atomic<bool> stop_{false};
   mutable absl::Mutex mutex_;
   uint64_t acted_steps_ ABSL_GUARDED_BY(mutex_) = 0;

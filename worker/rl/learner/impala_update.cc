@@ -202,6 +202,12 @@ absl::Status ImpalaUpdate::Apply(uint64_t env_steps) {
   return absl::OkStatus();
 }
 
+absl::Status ImpalaUpdate::Restore(const LearnerState& state) {
+  TANDEM_RETURN_IF_ERROR(optimizer_->Restore(state.optimizer));
+  updates_ = state.updates;
+  return absl::OkStatus();
+}
+
 Figures ImpalaUpdate::figures() const {
   return {{"loss/policy", policy_loss_},
           {"loss/value", value_loss_},

@@ -39,7 +39,8 @@ class ImpalaUpdate {
   ActorCritic& policy() { return policy_; }
   worker::DenseOptimizer& optimizer() { return *optimizer_; }
   uint64_t updates() const { return updates_; }
-  void set_updates(uint64_t updates) { updates_ = updates; }
+  // Goes on from a state, as Learner::Restore does.
+  absl::Status Restore(const LearnerState& state);
   const LagFigures& lag() const { return lag_; }
   Figures figures() const;
 

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "worker/nn/dense_optimizer.h"
 #include "worker/rl/envs/environment.h"
 #include "worker/rl/envs/vector_environment.h"
 #include "worker/rl/policy/policy.h"
@@ -70,6 +71,15 @@ struct LagFigures {
   double mean() const { return unrolls > dropped ? sum / static_cast<double>(unrolls - dropped) : 0; }
 };
 
+// What a checkpoint has of a learner beside the parameters of its policy. A run that goes on from it begins
+// new episodes, and DQN fills its replay table anew.
+struct LearnerState {
+  uint64_t env_steps = 0, updates = 0;
+  uint64_t version = 0;  // of the weights that were published last, of an algorithm with actors
+  worker::DenseOptimizerState optimizer;
+  std::vector<float> target;  // the parameters of DQN's target network
+};
+
 using Figures = std::vector<std::pair<absl::string_view, double>>;  // names are string literals
 
 // Not thread-safe. Uses only the calling thread, and a run gives the same parameters each time it is
@@ -90,6 +100,11 @@ class Learner {
   // Tells other processes that there will be no further Advance. Errors are those of the connections.
   virtual absl::Status Finish() { return absl::OkStatus(); }
   virtual Policy& policy() = 0;
+  // Returns the state for a checkpoint.
+  virtual LearnerState state() const = 0;
+  // Goes on from a checkpoint. Called before the first Advance, when policy() has its parameters already.
+  // InvalidArgument, after which the learner must not be used, if the state is that of another job.
+  virtual absl::Status Restore(const LearnerState& state) = 0;
   // Returns figures of the last update, by the tags of TensorBoard.
   virtual Figures figures() const = 0;
   // Returns the lags of an algorithm with actors.

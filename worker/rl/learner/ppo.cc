@@ -63,6 +63,21 @@ class Ppo : public Learner {
   }
 
   Policy& policy() override { return policy_; }
+  LearnerState state() const override {
+    return {.env_steps = env_steps_, .updates = updates_, .optimizer = optimizer_->state()};
+  }
+  absl::Status Restore(const LearnerState& state) override {
+    TANDEM_RETURN_IF_ERROR(optimizer_->Restore(state.optimizer));
+    env_steps_ = state.env_steps;
+    updates_ = state.updates;
+    epochs_ = updates_ / static_cast<uint64_t>(options_.algorithm.minibatches);
+    // Neither episodes nor actions are repeated.
+    TANDEM_ASSIGN_OR_RETURN(environments_,
+                            VectorEnvironment::Create(options_.environment, options_.environments,
+                                                      Mix64(options_.seeds.environment, env_steps_)));
+    acting_ = CounterRandom(options_.seeds.policy, Mix64(HashBytes("ppo actions"), env_steps_));
+    return absl::OkStatus();
+  }
   Figures figures() const override { return figures_; }
 
  private:
@@ -210,7 +225,7 @@ class Ppo : public Learner {
   }
 
   const LearnerOptions options_;
-  const std::unique_ptr<VectorEnvironment> environments_;
+  std::unique_ptr<VectorEnvironment> environments_;
   ActorCritic policy_;
   const size_t action_size_, observation_size_, streams_;
   const size_t size_;  // transitions of an update

@@ -16,6 +16,7 @@
 #include "weights/client/remote_weights.h"
 #include "worker/nn/gemm.h"
 #include "worker/rl/roles/role_learner.h"
+#include "worker/rl/run/model_file.h"
 
 namespace tandem::rl {
 namespace {
@@ -42,9 +43,18 @@ absl::StatusOr<RlReport> Train(const RlSpec& spec, const RlRunOptions& options, 
                           job->LearnerGroup(kGroupTimeout));
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Learner> learner,
                           MakeRoleLearner({.learner = spec.learner}, &replay, &weights, group.get()));
+  if (options.resume) {
+    // Only the host of rank 0 need have the file.
+    absl::StatusOr<std::string> bytes = env.rank == 0 ? ReadCheckpoint(spec) : std::string();
+    TANDEM_RETURN_IF_ERROR(bytes);
+    TANDEM_ASSIGN_OR_RETURN(*bytes, group->BroadcastBytes(*bytes));
+    if (!bytes->empty())
+      TANDEM_RETURN_IF_ERROR(RestoreCheckpoint(spec, *bytes, spec.checkpoint_file, learner.get()));
+  }
   if (env.rank == 0) return RunLearner(spec, options, learner.get());
   RlSpec other = spec;
   other.model_file.clear();
+  other.checkpoint_file.clear();
   other.evaluation_episodes = 0;
   other.mean_return.reset();
   RlRunOptions silent = options;

@@ -45,11 +45,19 @@ class RoleLearner : public Learner {
                             MakeEnvironment(options_.learner.environment));
     TANDEM_ASSIGN_OR_RETURN(update_, ImpalaUpdate::Create(options_.learner, environment->spec()));
     sums_.resize(update_->policy().parameters().gradients().size() + kExtras);
+    return absl::OkStatus();
+  }
+
+  // Publishes the first weights, once. All ranks must call it.
+  absl::Status Begin() {
+    if (begun_) return absl::OkStatus();
+    begun_ = true;
     std::string begun;
     if (group_->rank() == 0) {
       TANDEM_ASSIGN_OR_RETURN(
-          publisher_, weights::Publisher::Create(weights_, {.model = kPolicyModel, .name = "learner/0"},
-                                                 MonotonicNow() + kPublishTimeout));
+          publisher_, weights::Publisher::Create(
+                          weights_, {.model = kPolicyModel, .name = "learner/0", .after_version = version_},
+                          MonotonicNow() + kPublishTimeout));
       TANDEM_RETURN_IF_ERROR(Publish(/*last=*/false));
       begun = absl::StrCat(publisher_->version().number);
     }
@@ -60,6 +68,7 @@ class RoleLearner : public Learner {
   }
 
   absl::Status Advance() override {
+    TANDEM_RETURN_IF_ERROR(Begin());
     absl::StatusOr<replay::Batch> batch = NextBatch();
     const absl::Span<float> gradients = update_->policy().parameters().gradients();
     float* const extras = sums_.data() + gradients.size();
@@ -92,11 +101,26 @@ class RoleLearner : public Learner {
 
   absl::Status Finish() override {
     // The other ranks leave when rank 0 has said that there will be no more.
+    TANDEM_RETURN_IF_ERROR(Begin());
     if (group_->rank() == 0) TANDEM_RETURN_IF_ERROR(Publish(/*last=*/true));
     return Annotate(group_->Barrier().Wait(), "the end of the learners");
   }
 
   void RequestStop() override { stop_requested_ = true; }
+  LearnerState state() const override {
+    return {.env_steps = env_steps_,
+            .updates = updates_,
+            .version = version_,
+            .optimizer = update_->optimizer().state()};
+  }
+  absl::Status Restore(const LearnerState& state) override {
+    TANDEM_RETURN_IF_ERROR(update_->Restore(state));
+    env_steps_ = state.env_steps;
+    updates_ = state.updates;
+    version_ = state.version;
+    consumed_ = state.env_steps / static_cast<uint64_t>(options_.learner.algorithm.unroll);
+    return absl::OkStatus();
+  }
   Policy& policy() override { return update_->policy(); }
   Figures figures() const override { return update_->figures(); }
   std::optional<LagFigures> lag() const override { return update_->lag(); }
@@ -162,7 +186,7 @@ class RoleLearner : public Learner {
   uint64_t version_ = 0;                           // the number of the newest weights
   uint64_t consumed_ = 0;                          // unrolls, of all ranks
   std::vector<float> sums_;                        // gradients, then the extras
-  bool stop_requested_ = false;
+  bool begun_ = false, stop_requested_ = false;
 };
 
 }  // namespace

@@ -9,7 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/checksummed_file.h"
 #include "base/json.h"
 #include "base/read_file.h"
@@ -101,12 +103,10 @@ absl::Status CheckSize(const std::string& path, const LearnerOptions& learner, s
                                     " parameters, and the file has ", bytes, " bytes of values"));
 }
 
-}  // namespace
-
-absl::Status SaveModel(const RlSpec& job, Policy& policy, const std::string& path) {
-  const std::vector<Array> arrays = ArraysOf(policy);
+// Writes arrays with a text of metadata each.
+absl::Status WriteArrays(const std::string& path, const Json& metadata, const std::vector<Array>& arrays) {
   Json header;
-  header["__metadata__"] = {{"format", "tandem-rl-1"}, {"job", RlJobToYaml(job)}};
+  header["__metadata__"] = metadata;
   std::string data;
   for (const Array& array : arrays) {
     const size_t begin = data.size();
@@ -129,34 +129,131 @@ absl::Status SaveModel(const RlSpec& job, Policy& policy, const std::string& pat
   return WriteFileAtomically(path, bytes);
 }
 
-absl::StatusOr<LoadedPolicy> LoadModel(const std::string& path) {
-  const absl::StatusOr<std::string> bytes = ReadFile(path, kMaxFileBytes);
-  if (!bytes.ok()) return Annotate(bytes.status(), "the model");
+Json MetadataOf(const RlSpec& job) { return {{"format", "tandem-rl-1"}, {"job", RlJobToYaml(job)}}; }
+
+// The parts of a file, checked as far as this is possible without the job.
+struct Parts {
+  Json header, metadata;
+  absl::string_view data;  // the arrays; part of the file's bytes
+  RlSpec job;
+};
+
+absl::StatusOr<Parts> Split(const std::string& path, absl::string_view bytes) {
+  Parts parts;
   uint64_t size = 0;
-  if (bytes->size() < sizeof size) return Damaged(path, "it is shorter than 8 bytes");
-  std::memcpy(&size, bytes->data(), sizeof size);
-  if (size > kMaxHeaderBytes || size > bytes->size() - sizeof size) {
+  if (bytes.size() < sizeof size) return Damaged(path, "it is shorter than 8 bytes");
+  std::memcpy(&size, bytes.data(), sizeof size);
+  if (size > kMaxHeaderBytes || size > bytes.size() - sizeof size) {
     return Damaged(path, absl::StrCat("its header would have ", size, " bytes"));
   }
-  const absl::string_view all = *bytes;
-  const Json header = ParseOrderedJson(all.substr(sizeof size, size));
-  if (header.is_discarded() || !header.is_object()) return Damaged(path, "its header is no JSON object");
-  const Json metadata = header.value("__metadata__", Json());
+  parts.header = ParseOrderedJson(bytes.substr(sizeof size, size));
+  if (parts.header.is_discarded() || !parts.header.is_object())
+    return Damaged(path, "its header is no JSON object");
+  parts.metadata = parts.header.value("__metadata__", Json());
+  const Json& metadata = parts.metadata;
   if (!metadata.is_object() || metadata.value("format", Json()) != Json("tandem-rl-1") ||
       !metadata.contains("job") || !metadata["job"].is_string()) {
     return Damaged(path, "its header has no metadata with the format tandem-rl-1 and a job");
   }
-  LoadedPolicy loaded;
+  parts.data = bytes.substr(sizeof size + size);
   const absl::StatusOr<RlSpec> job =
       ParseWholeRlJob(metadata["job"].get<std::string>(), absl::StrCat(path, " (job)"));
   if (!job.ok()) return Damaged(path, job.status().message());
-  loaded.job = *job;
-  TANDEM_RETURN_IF_ERROR(CheckSize(path, loaded.job.learner, all.size() - sizeof size - size));
-  TANDEM_ASSIGN_OR_RETURN(loaded.policy, MakePolicy(loaded.job.learner));
-  for (const Array& array : ArraysOf(*loaded.policy)) {
-    TANDEM_RETURN_IF_ERROR(ReadArray(path, header, all.substr(sizeof size + size), array));
+  parts.job = *job;
+  return parts;
+}
+
+// The arrays of a learner's state. The values are borrowed.
+std::vector<Array> StateArrays(LearnerState& state) {
+  std::vector<Array> arrays;
+  const auto add = [&](const char* name, std::vector<float>& values) {
+    if (!values.empty()) arrays.push_back({name, {static_cast<int>(values.size())}, absl::MakeSpan(values)});
+  };
+  add("state.optimizer", state.optimizer.slots);
+  add("state.target", state.target);
+  return arrays;
+}
+
+absl::Status CheckSameJob(const std::string& path, const LearnerOptions& have, const LearnerOptions& wanted) {
+  const auto differ = [&](const char* what, const std::string& one, const std::string& other) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the checkpoint '", path, "' has the ", what, " '", one, "', and the job '", other,
+                     "'; give another checkpoint.file, or begin without --resume"));
+  };
+  if (have.environment.kind != wanted.environment.kind)
+    return differ("environment", have.environment.kind, wanted.environment.kind);
+  if (have.algorithm.kind != wanted.algorithm.kind)
+    return differ("algorithm", have.algorithm.kind, wanted.algorithm.kind);
+  if (have.policy.hidden != wanted.policy.hidden)
+    return differ("hidden layers", absl::StrJoin(have.policy.hidden, ","),
+                  absl::StrJoin(wanted.policy.hidden, ","));
+  if (have.policy.normalize_observations != wanted.policy.normalize_observations) {
+    return differ("normalize_observations", have.policy.normalize_observations ? "true" : "false",
+                  wanted.policy.normalize_observations ? "true" : "false");
   }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status SaveModel(const RlSpec& job, Policy& policy, const std::string& path) {
+  return WriteArrays(path, MetadataOf(job), ArraysOf(policy));
+}
+
+absl::StatusOr<LoadedPolicy> LoadModel(const std::string& path) {
+  const absl::StatusOr<std::string> bytes = ReadFile(path, kMaxFileBytes);
+  if (!bytes.ok()) return Annotate(bytes.status(), "the model");
+  TANDEM_ASSIGN_OR_RETURN(const Parts parts, Split(path, *bytes));
+  LoadedPolicy loaded;
+  loaded.job = parts.job;
+  TANDEM_RETURN_IF_ERROR(CheckSize(path, loaded.job.learner, parts.data.size()));
+  TANDEM_ASSIGN_OR_RETURN(loaded.policy, MakePolicy(loaded.job.learner));
+  for (const Array& array : ArraysOf(*loaded.policy))
+    TANDEM_RETURN_IF_ERROR(ReadArray(path, parts.header, parts.data, array));
   return loaded;
+}
+
+absl::Status SaveCheckpoint(const RlSpec& job, Learner& learner, const std::string& path) {
+  LearnerState state = learner.state();
+  std::vector<Array> arrays = ArraysOf(learner.policy());
+  const std::vector<Array> of_state = StateArrays(state);
+  arrays.insert(arrays.end(), of_state.begin(), of_state.end());
+  Json metadata = MetadataOf(job);
+  metadata["env_steps"] = absl::StrCat(state.env_steps);
+  metadata["updates"] = absl::StrCat(state.updates);
+  metadata["version"] = absl::StrCat(state.version);
+  metadata["optimizer_steps"] = absl::StrCat(state.optimizer.steps);
+  uint32_t crc = 0;
+  for (const Array& array : arrays) {
+    crc =
+        Crc32({reinterpret_cast<const char*>(array.values.data()), array.values.size() * sizeof(float)}, crc);
+  }
+  metadata["crc32"] = absl::StrCat(crc);
+  return WriteArrays(path, metadata, arrays);
+}
+
+absl::Status RestoreCheckpoint(const RlSpec& job, const std::string& bytes, const std::string& path,
+                               Learner* learner) {
+  TANDEM_ASSIGN_OR_RETURN(const Parts parts, Split(path, bytes));
+  const auto number = [&](const char* name, uint64_t* value) {
+    const Json text = parts.metadata.value(name, Json());
+    if (text.is_string() && absl::SimpleAtoi(text.get<std::string>(), value)) return absl::OkStatus();
+    return Damaged(path, absl::StrCat("it has no '", name, "', so it is no checkpoint of a run"));
+  };
+  LearnerState state = learner->state();  // with the sizes of this job
+  uint64_t crc = 0;
+  TANDEM_RETURN_IF_ERROR(number("crc32", &crc));
+  if (Crc32(parts.data) != crc) return Damaged(path, "the CRC-32 of its arrays differs");
+  TANDEM_RETURN_IF_ERROR(CheckSameJob(path, parts.job.learner, job.learner));
+  TANDEM_RETURN_IF_ERROR(number("env_steps", &state.env_steps));
+  TANDEM_RETURN_IF_ERROR(number("updates", &state.updates));
+  TANDEM_RETURN_IF_ERROR(number("version", &state.version));
+  TANDEM_RETURN_IF_ERROR(number("optimizer_steps", &state.optimizer.steps));
+  std::vector<Array> arrays = ArraysOf(learner->policy());
+  const std::vector<Array> of_state = StateArrays(state);
+  arrays.insert(arrays.end(), of_state.begin(), of_state.end());
+  for (const Array& array : arrays) TANDEM_RETURN_IF_ERROR(ReadArray(path, parts.header, parts.data, array));
+  return Annotate(learner->Restore(state), absl::StrCat("the checkpoint '", path, "'"));
 }
 
 }  // namespace tandem::rl

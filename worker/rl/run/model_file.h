@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "worker/rl/job/rl_spec.h"
+#include "worker/rl/learner/learner.h"
 #include "worker/rl/policy/policy.h"
 
 namespace tandem::rl {
@@ -25,6 +26,16 @@ struct LoadedPolicy {
 // if there is none. Replaces the file atomically; after an error an older file is unchanged. Blocks on the
 // disk.
 absl::Status SaveModel(const RlSpec& job, Policy& policy, const std::string& path);
+
+// Writes a checkpoint of `learner`, which runs `job`: a model file that also has the state of the learner, so
+// that everything that reads models reads it. Replaces the file atomically, as SaveModel does.
+absl::Status SaveCheckpoint(const RlSpec& job, Learner& learner, const std::string& path);
+// Lets `learner`, which runs `job` and has not begun, go on from the checkpoint whose bytes are `bytes`;
+// `path` is for errors. Errors: DataLoss for bytes that are no checkpoint or are damaged; InvalidArgument,
+// which names what differs, for one of another environment, algorithm or policy. The learner must not be used
+// after an error.
+absl::Status RestoreCheckpoint(const RlSpec& job, const std::string& bytes, const std::string& path,
+                               Learner* learner);
 
 // Reads a file that SaveModel has written. NotFound if there is none at `path`. DataLoss, naming what is
 // wrong, if it is damaged, is no model of `tandem rl`, or has other arrays than the job's policy.

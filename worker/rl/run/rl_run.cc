@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "base/logging.h"
 #include "base/random.h"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "worker/nn/gemm.h"
 #include "worker/report/tensorboard_writer.h"
@@ -171,7 +172,21 @@ absl::StatusOr<RlReport> RunRl(const RlSpec& job, const RlRunOptions& options) {
   static std::once_flag one_thread;
   std::call_once(one_thread, worker::UseOneBlasThread);
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Learner> learner, MakeLearner(job.learner));
+  if (options.resume) {
+    TANDEM_ASSIGN_OR_RETURN(const std::string bytes, ReadCheckpoint(job));
+    if (!bytes.empty()) {
+      TANDEM_RETURN_IF_ERROR(RestoreCheckpoint(job, bytes, job.checkpoint_file, learner.get()));
+    }
+  }
   return RunLearner(job, options, learner.get());
+}
+
+absl::StatusOr<std::string> ReadCheckpoint(const RlSpec& job) {
+  constexpr size_t kMaxBytes = size_t{1} << 34;
+  absl::StatusOr<std::string> bytes = ReadFile(job.checkpoint_file, kMaxBytes);
+  if (absl::IsNotFound(bytes.status())) return std::string();
+  TANDEM_RETURN_IF_ERROR(Annotate(bytes.status(), "the checkpoint"));
+  return bytes;
 }
 
 absl::StatusOr<RlReport> RunLearner(const RlSpec& job, const RlRunOptions& options, Learner* learner) {
@@ -181,14 +196,25 @@ absl::StatusOr<RlReport> RunLearner(const RlSpec& job, const RlRunOptions& optio
                   .seed = job.learner.seeds.environment};
   // Better now than after hours of training.
   if (!job.model_file.empty()) TANDEM_RETURN_IF_ERROR(Annotate(CheckWritable(job.model_file), "the model"));
+  if (!job.checkpoint_file.empty())
+    TANDEM_RETURN_IF_ERROR(Annotate(CheckWritable(job.checkpoint_file), "the checkpoint"));
   Follower follower(job, options);
   TANDEM_RETURN_IF_ERROR(follower.Open());
   if (!options.silent) {
     std::printf("%s: %s on %s for %llu steps, seed %llu\n", job.name.c_str(), report.algorithm.c_str(),
                 report.environment.c_str(), static_cast<unsigned long long>(job.learner.env_steps),
                 static_cast<unsigned long long>(report.seed));
+    if (learner->env_steps() > 0)
+      std::printf("resumed at step %llu\n", static_cast<unsigned long long>(learner->env_steps()));
     std::fflush(stdout);
   }
+  // A failing disk must not end the training: the next checkpoint may succeed.
+  const auto save = [&] {
+    if (job.checkpoint_file.empty()) return;
+    const absl::Status saved = SaveCheckpoint(job, *learner, job.checkpoint_file);
+    if (!saved.ok()) LogWarning(absl::StrCat("no checkpoint was saved: ", saved.message()));
+  };
+  absl::Time last_saved = options.clock->Now();
   while (!learner->stopped() && learner->env_steps() < job.learner.env_steps) {
     if (options.stop != nullptr && options.stop->load()) {
       learner->RequestStop();
@@ -197,12 +223,18 @@ absl::StatusOr<RlReport> RunLearner(const RlSpec& job, const RlRunOptions& optio
     report.failure = Annotate(learner->Advance(), absl::StrCat("job '", job.name, "'"));
     follower.Take(*learner);
     if (!report.failure.ok()) break;
+    if (job.checkpoint_every > absl::ZeroDuration() &&
+        options.clock->Now() - last_saved >= job.checkpoint_every) {
+      save();
+      last_saved = options.clock->Now();
+    }
     if (follower.enough()) {
       report.stopped_early = true;
       learner->RequestStop();
     }
   }
   report.interrupted = learner->stopped() && !report.stopped_early;
+  if (report.interrupted && report.failure.ok()) save();
   if (report.failure.ok()) report.failure = Annotate(learner->Finish(), absl::StrCat("job '", job.name, "'"));
   follower.End(*learner);
   report.env_steps = learner->env_steps();

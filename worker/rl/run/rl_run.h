@@ -19,12 +19,14 @@ struct RlRunOptions {
   bool terminal = false;                    // the progress line is redrawn in place
   std::string tensorboard;                  // directory for the scalars; empty: none
   const std::atomic<bool>* stop = nullptr;  // set: the run ends soon, with the model as it is then
+  bool resume = false;                      // goes on from the job's checkpoint, if there is one
   Clock* clock = Clock::Real();
 };
 
-// Trains until the job's end, evaluates the final parameters greedily, saves them and returns the report.
-// Prints progress lines to stdout. Runs may be concurrent if their model files and TensorBoard directories
-// differ. Threads, and whether a run has the same bits each time, are as of Learner. Errors:
+// Trains until the job's end, with a checkpoint now and then and when it is asked to stop, evaluates the
+// final parameters greedily, saves them and returns the report. Prints progress lines to stdout. Runs may be
+// concurrent if their model files and TensorBoard directories differ. Threads, and whether a run has the same
+// bits each time, are as of Learner. Errors:
 //
 // - before the training: those of MakeLearner, and of a model file or TensorBoard directory that cannot be
 //   written
@@ -33,8 +35,10 @@ struct RlRunOptions {
 //
 // - afterwards: those of Evaluate and SaveModel
 absl::StatusOr<RlReport> RunRl(const RlSpec& job, const RlRunOptions& options);
-// Does the same with a learner that the caller has made for this job. BLAS must use one thread
-// (worker/nn/gemm.h).
+// Returns the bytes of the job's checkpoint, or "" if there is none. Blocks on the disk.
+absl::StatusOr<std::string> ReadCheckpoint(const RlSpec& job);
+// Does the same as RunRl with a learner that the caller has made for this job, and lets go on if it is to
+// resume. BLAS must use one thread (worker/nn/gemm.h).
 absl::StatusOr<RlReport> RunLearner(const RlSpec& job, const RlRunOptions& options, Learner* learner);
 
 }  // namespace tandem::rl

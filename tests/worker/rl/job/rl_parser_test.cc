@@ -31,6 +31,7 @@ stop: {env_steps: 1000, mean_return: 0.9}
 evaluation: {episodes: 7}
 seed: {all: 5, evaluation: 9}
 model: /tmp/model.safetensors
+checkpoint: {every_seconds: 7}
 )";
 
 TEST(RlParserTest, EveryGroupIsRead) {
@@ -56,6 +57,8 @@ TEST(RlParserTest, EveryGroupIsRead) {
   EXPECT_EQ(job->learner.seeds.policy, 5u);
   EXPECT_EQ(job->learner.seeds.evaluation, 9u);
   EXPECT_EQ(job->model_file, "/tmp/model.safetensors");
+  EXPECT_EQ(job->checkpoint_file, "/tmp/checkpoint.safetensors");
+  EXPECT_EQ(job->checkpoint_every, absl::Seconds(7));
 }
 
 TEST(RlParserTest, AJobComesBackAfterWriting) {
@@ -169,6 +172,7 @@ TEST(RlReferenceTest, TheTablesOfTheDocumentAreThoseOfTheSchema) {
        {"actors", worker::FieldTable(fields, "actors")},
        {"stop", worker::FieldTable(fields, "stop")},
        {"evaluation", worker::FieldTable(fields, "evaluation")},
+       {"checkpoint", worker::FieldTable(fields, "checkpoint")},
        {"seed", worker::FieldTable(fields, "seed")}});
 }
 

@@ -162,15 +162,17 @@ TEST(RolesTest, ALearnerThatIsReplacedEnds) {
   Servers servers(options);
   collectives::MemoryStore rendezvous[2];
   const auto first_group = Group(&rendezvous[0], 0, 1), second_group = Group(&rendezvous[1], 0, 1);
-  const auto first =
-      MakeRoleLearner({.learner = options}, &servers.replay, &servers.local, first_group.get());
-  TANDEM_ASSERT_OK(first);
+  const auto make = [&](collectives::ProcessGroup* group) {
+    return *MakeRoleLearner({.learner = options, .patience = absl::ZeroDuration()}, &servers.replay,
+                            &servers.local, group);
+  };
+  const std::unique_ptr<Learner> first = make(first_group.get()), second = make(second_group.get());
+  // Each begins to publish, and then gets no unrolls.
+  EXPECT_THAT(first->Advance(), StatusIs(absl::StatusCode::kDeadlineExceeded));
   const uint64_t version = servers.store.Head(kPolicyModel)->info.version.number;
-  const auto second =
-      MakeRoleLearner({.learner = options}, &servers.replay, &servers.local, second_group.get());
-  TANDEM_ASSERT_OK(second);
+  EXPECT_THAT(second->Advance(), StatusIs(absl::StatusCode::kDeadlineExceeded));
   EXPECT_GT(servers.store.Head(kPolicyModel)->info.version.number, version);
-  EXPECT_THAT((*first)->Advance(), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("replaced by")));
+  EXPECT_THAT(first->Advance(), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("replaced by")));
 }
 
 TEST(RolesTest, JobsThatCannotHaveRolesAreRefused) {

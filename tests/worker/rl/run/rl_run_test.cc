@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "base/clock.h"
 #include "base/read_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -30,7 +31,9 @@ using ::testing::HasSubstr;
 RlSpec Job(const std::string& text) {
   const absl::StatusOr<RlSpec> job = ParseRlJob(text, "job.yaml");
   TANDEM_EXPECT_OK(job);
-  return job.value_or(RlSpec{});
+  RlSpec spec = job.value_or(RlSpec{});
+  spec.checkpoint_file.clear();
+  return spec;
 }
 
 // One seed of CartPole in lockstep: actors and learner take turns in one thread.
@@ -200,6 +203,105 @@ TEST(RlReportTest, TheReportIsJsonWithTheCurve) {
   EXPECT_EQ(two["mean"], 1.0);
   EXPECT_THAT(FormatRlReport({run, other}, 2), HasSubstr("mean of 2 seeds: 1.00 +- 0.71"));
   EXPECT_THAT(FormatRlReport({run}, 1), HasSubstr("over 2 fresh episodes"));
+}
+
+// Runs a job for a part of its steps, saves a checkpoint as SIGTERM does, and goes on from it.
+TEST(CheckpointTest, ARunGoesOnFromItsCheckpoint) {
+  for (const char* algorithm :
+       {"{kind: ppo, unroll: 16}", "{kind: dqn, learning_starts: 100}", "{kind: impala, unroll: 8}"}) {
+    SCOPED_TRACE(algorithm);
+    testing::TempDir dir;
+    RlSpec job =
+        Job(absl::StrCat("env: cartpole\nstop: 6000\nevaluation: 5\n",
+                         "policy: {hidden: [8], normalize_observations: true}\nalgorithm: ", algorithm));
+    job.model_file = dir.File("model.safetensors");
+    job.checkpoint_file = dir.File("checkpoint.safetensors");
+    const std::unique_ptr<Learner> begun = *MakeLearner(job.learner);
+    while (begun->env_steps() < 3000) TANDEM_ASSERT_OK(begun->Advance());
+    TANDEM_ASSERT_OK(SaveCheckpoint(job, *begun, job.checkpoint_file));
+    const LearnerState before = begun->state();
+    EXPECT_GT(before.updates, 0u);
+    EXPECT_GT(before.optimizer.steps, 0u);
+
+    const std::unique_ptr<Learner> resumed = *MakeLearner(job.learner);
+    TANDEM_ASSERT_OK(RestoreCheckpoint(job, *ReadCheckpoint(job), job.checkpoint_file, resumed.get()));
+    const LearnerState after = resumed->state();
+    EXPECT_EQ(after.env_steps, before.env_steps);
+    EXPECT_EQ(after.updates, before.updates);
+    EXPECT_EQ(after.version, before.version);
+    EXPECT_EQ(after.target, before.target);
+    EXPECT_EQ(after.optimizer.steps, before.optimizer.steps);
+    EXPECT_EQ(after.optimizer.slots, before.optimizer.slots);
+    const auto values = [](Learner& learner) {
+      const absl::Span<float> all = learner.policy().parameters().values();
+      return std::vector<float>(all.begin(), all.end());
+    };
+    EXPECT_EQ(values(*resumed), values(*begun));
+    const absl::Span<float> averages = resumed->policy().parameters().running_averages();
+    const absl::Span<float> wanted = begun->policy().parameters().running_averages();
+    ASSERT_EQ(averages.size(), wanted.size());
+    // PPO and DQN count the first observations of the new learner as well before its state is replaced.
+    EXPECT_TRUE(std::equal(averages.begin(), averages.end(), wanted.begin()));
+
+    const absl::StatusOr<RlReport> report = RunRl(job, {.silent = true, .resume = true});
+    TANDEM_ASSERT_OK(report);
+    EXPECT_GE(report->env_steps, 6000u);
+    EXPECT_GT(report->updates, before.updates);
+    EXPECT_LT(report->env_steps, before.env_steps + 6000);
+    TANDEM_EXPECT_OK(LoadModel(job.checkpoint_file));  // a checkpoint is a model as well
+  }
+}
+
+TEST(CheckpointTest, ARequestToStopSavesOneAndWithoutOneARunBegins) {
+  testing::TempDir dir;
+  RlSpec job = Job("env: cartpole\nalgorithm: ppo\nstop: {env_steps: 1e12}\n");
+  job.model_file = dir.File("model.safetensors");
+  job.checkpoint_file = dir.File("sub/checkpoint.safetensors");
+  const std::atomic<bool> stop{true};
+  TANDEM_ASSERT_OK(RunRl(job, {.silent = true, .stop = &stop, .resume = true}));
+  EXPECT_TRUE(std::filesystem::exists(job.checkpoint_file));
+}
+
+TEST(CheckpointTest, ACheckpointIsWrittenNowAndThen) {
+  testing::TempDir dir;
+  SimulatedClock clock;
+  RlSpec job = Job("env: bandit\nalgorithm: ppo\nstop: 4000\nevaluation: 2\n");
+  job.model_file.clear();
+  job.checkpoint_file = dir.File("checkpoint.safetensors");
+  TANDEM_ASSERT_OK(RunRl(job, {.silent = true, .clock = &clock}));
+  EXPECT_FALSE(std::filesystem::exists(job.checkpoint_file));  // the time stands still
+  job.checkpoint_every = absl::Nanoseconds(1);
+  TANDEM_ASSERT_OK(RunRl(job, {.silent = true}));
+  EXPECT_TRUE(std::filesystem::exists(job.checkpoint_file));
+}
+
+TEST(CheckpointTest, OnesOfOtherJobsAndDamagedOnesAreRefused) {
+  testing::TempDir dir;
+  RlSpec job = Job("env: cartpole\nalgorithm: dqn\npolicy: {hidden: [8]}\n");
+  const std::string path = dir.File("checkpoint.safetensors");
+  const std::unique_ptr<Learner> learner = *MakeLearner(job.learner);
+  TANDEM_ASSERT_OK(SaveCheckpoint(job, *learner, path));
+  const std::string bytes = *ReadFile(path);
+  const auto error = [&](const std::string& text, const std::string& with) {
+    const RlSpec other = Job(text);
+    const std::unique_ptr<Learner> fresh = *MakeLearner(other.learner);
+    const absl::Status status = RestoreCheckpoint(other, with, path, fresh.get());
+    EXPECT_FALSE(status.ok());
+    return std::string(status.message());
+  };
+  const std::string same = "env: cartpole\nalgorithm: dqn\npolicy: {hidden: [8]}\n";
+  EXPECT_THAT(error("env: catch\nalgorithm: dqn\npolicy: {hidden: [8]}\n", bytes),
+              AllOf(HasSubstr("has the environment 'cartpole', and the job 'catch'"), HasSubstr("--resume")));
+  EXPECT_THAT(error("env: cartpole\nalgorithm: ppo\npolicy: {hidden: [8]}\n", bytes),
+              HasSubstr("has the algorithm 'dqn', and the job 'ppo'"));
+  EXPECT_THAT(error("env: cartpole\nalgorithm: dqn\npolicy: {hidden: [8, 8]}\n", bytes),
+              HasSubstr("has the hidden layers '8', and the job '8,8'"));
+  std::string damaged = bytes;
+  damaged[damaged.size() - 100] = static_cast<char>(damaged[damaged.size() - 100] ^ 1);
+  EXPECT_THAT(error(same, damaged), HasSubstr("the CRC-32 of its arrays differs"));
+  EXPECT_THAT(error(same, bytes.substr(0, bytes.size() / 2)), HasSubstr("is damaged"));
+  TANDEM_ASSERT_OK(SaveModel(job, learner->policy(), path));
+  EXPECT_THAT(error(same, *ReadFile(path)), HasSubstr("so it is no checkpoint of a run"));
 }
 
 class ModelFileTest : public ::testing::Test {

@@ -22,7 +22,6 @@ constexpr char kPull[] = "/tandem.v1.Weights/Pull";
 
 // A call that need not wait, or whose deadline has passed, gets this long for its round trip.
 constexpr absl::Duration kRoundTrip = absl::Seconds(5);
-constexpr absl::Duration kShortestWait = absl::Milliseconds(20);
 constexpr absl::Duration kLongestCall = absl::Hours(24);
 
 rpc::CallOptions Within(absl::Duration timeout) { return {.timeout = timeout, .idempotent = true}; }
@@ -87,12 +86,14 @@ absl::StatusOr<std::shared_ptr<const Model>> RemoteWeights::Newer(absl::string_v
   request.set_have_epoch(than.epoch);
   request.set_have_version(than.number);
   for (;;) {
-    const absl::Duration left = deadline - MonotonicNow();
-    request.set_wait(left > absl::ZeroDuration());
+    const absl::Duration wait =
+        std::clamp(deadline - MonotonicNow(), absl::ZeroDuration(), options_.call_timeout);
+    request.set_wait(wait > absl::ZeroDuration());
+    request.set_wait_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(wait)) + 1);
     v1::WeightsHeadResponse response;
-    const absl::Status asked = rpc::CallProto(
-        *channel_, kHead, request, &response,
-        Within(request.wait() ? std::min(std::max(left, kShortestWait), options_.call_timeout) : kRoundTrip));
+    // The server ends the wait; the rest of the time is for the way there and back.
+    const absl::Status asked =
+        rpc::CallProto(*channel_, kHead, request, &response, Within(wait + kRoundTrip));
     const bool over = MonotonicNow() >= deadline;
     if (!asked.ok()) {
       if (!over && (absl::IsDeadlineExceeded(asked) || absl::IsUnavailable(asked))) continue;

@@ -11,7 +11,7 @@
 namespace tandem::weights {
 
 struct RemoteWeightsOptions {
-  // The longest time of one call of Newer, which makes another one until its deadline.
+  // The longest wait of one call of Newer, which makes another one until its deadline.
   absl::Duration call_timeout = absl::Seconds(30);
 };
 

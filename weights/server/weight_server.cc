@@ -115,7 +115,11 @@ void WeightServer::Head(const std::shared_ptr<rpc::ServerCall>& call) {
   // The answer leaves a moment before the caller gives up.
   const absl::Time now = options_.store.clock->Now();
   const absl::Duration left = std::min(call->deadline() - now, options_.max_wait);
-  const absl::Time end = now + left - std::clamp(left / 10, absl::Milliseconds(5), absl::Seconds(1));
+  absl::Time end = now + left - std::clamp(left / 10, absl::Milliseconds(5), absl::Seconds(1));
+  if (request.wait_ms() > 0) {
+    constexpr uint64_t kMostMilliseconds = uint64_t{1} << 40;
+    end = std::min(end, now + absl::Milliseconds(std::min(request.wait_ms(), kMostMilliseconds)));
+  }
   const auto give_up = [this, waiting, answer] {
     const std::shared_ptr<rpc::ServerCall> taken = waiting->Take();
     if (taken == nullptr) return;

@@ -153,6 +153,12 @@ int RunJob(const RlFlags& flags) {
                                     .resume = flags.resume},
                             .report = flags.report});
   }
+  if (job->remote_inference) {
+    LogError(
+        "the job's actors.inference is 'server', which needs processes of role inference: tandem run "
+        "--learners 1 --replay 1 --actors 4 --role inference=1 -- tandem rl JOB.yaml");
+    return kUsageError;
+  }
   std::vector<rl::RlSpec> jobs = {*job};
   if (!flags.seeds.empty()) {
     const absl::StatusOr<std::vector<uint64_t>> seeds = ParseSeeds(flags.seeds);

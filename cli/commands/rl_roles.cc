@@ -22,6 +22,7 @@
 #include "worker/rl/learner/registry.h"
 #include "worker/rl/roles/actor_role.h"
 #include "worker/rl/roles/experience_server.h"
+#include "worker/rl/roles/inference_role.h"
 #include "worker/rl/roles/learner_role.h"
 #include "worker/rl/roles/role_job.h"
 
@@ -31,13 +32,13 @@ namespace {
 constexpr absl::Duration kStoreTimeout = absl::Seconds(60);
 constexpr int kRlAskedToStop = 75;
 
-// Serves until the launcher's signal. Signals of others are ignored, as `tandem ps` does: systemd and Slurm
-// signal all processes of a job, and the learners may still need this one.
-absl::Status ServeExperience(const rl::RlSpec& spec, rl::RoleJob* job) {
+// Starts a server and serves until the launcher's signal. Signals of others are ignored, as `tandem ps` does:
+// systemd and Slurm signal all processes of a job, and the learners may still need this one.
+template <typename Role>
+absl::Status ServeRole(const rl::RlSpec& spec, rl::RoleJob* job) {
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<launcher::SignalPipe> signals,
                           launcher::SignalPipe::Install({SIGTERM, SIGINT}));
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<rl::ExperienceServer> server,
-                          rl::ExperienceServer::Start(spec, job));
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Role> server, Role::Start(spec, job));
   LogInfo(absl::StrCat("serving at ", server->address()));
   const pid_t launcher = launcher::OwnLauncher();
   for (bool stop = false; !stop;) {
@@ -82,8 +83,11 @@ int RunRlRole(const rl::RlSpec& spec, const RlRoleOptions& options) {
   } else if ((*job)->is(rl::kActorRole)) {
     worker::UseOneBlasThread();
     code = Report("rl", rl::RunActorRole(spec, job->get(), *options.run.stop));
+  } else if ((*job)->is(rl::kInferenceRole)) {
+    worker::UseOneBlasThread();
+    code = Report("rl", ServeRole<rl::InferenceRole>(spec, job->get()));
   } else {
-    code = Report("rl", ServeExperience(spec, job->get()));
+    code = Report("rl", ServeRole<rl::ExperienceServer>(spec, job->get()));
   }
   (*job)->Close();
   return code;

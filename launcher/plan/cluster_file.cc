@@ -122,8 +122,8 @@ void ReadRoles(const YAML::Node& node, JobErrors* errors, LaunchPlan* plan) {
 RolePlan DefaultRole(absl::string_view name) {
   RolePlan role;
   role.name = std::string(name);
-  role.serves = name == "ps" || name == "replay" || name == "actor";
-  if (name == "actor") role.restart = Restart::kAlone;
+  role.serves = name == "ps" || name == "replay" || name == "actor" || name == "inference";
+  if (name == "actor" || name == "inference") role.restart = Restart::kAlone;
   return role;
 }
 

@@ -113,6 +113,35 @@ TEST_F(RlRolesTest, AKilledActorAndAKilledReplayServerComeBack) {
   EXPECT_EQ(RunTandem({"rl", "eval", dir_.File("runs/arms/model.safetensors")}).exit_code, 0);
 }
 
+TEST_F(RlRolesTest, AnInferenceServerActsForAllActorsAndComesBack) {
+  TandemProcess job(Job({"--learners", "1", "--replay", "1", "--actors", "2", "--role", "inference=1"},
+                        {"--set", "actors.inference=server", "--set", "stop.env_steps=1000000000000", "--set",
+                         "log_every_seconds=0.05", "--tensorboard", dir_.File("scalars")}),
+                    {}, dir_.path());
+  ASSERT_TRUE(job.WaitForOutput("for 1000000000000 steps"));
+  std::filesystem::create_directories(dir_.File("scalars"));
+  testing::FileWatch watch({dir_.File("scalars")});
+  const auto size = [&] {
+    uint64_t bytes = 0;
+    for (const auto& file : std::filesystem::directory_iterator(dir_.File("scalars")))
+      bytes += file.file_size();
+    return bytes;
+  };
+  // Scalars are written as long as the learner gets unrolls.
+  const auto goes_on = [&] {
+    const uint64_t before = size();
+    return watch.Await([&] { return size() > before + 4000; }, absl::Now() + testing::kTestTimeout,
+                       {job.pid()});
+  };
+  ASSERT_TRUE(goes_on()) << job.err();
+  const pid_t inference = Find("inference");
+  ASSERT_GT(inference, 0);
+  ASSERT_EQ(::kill(inference, SIGKILL), 0);
+  EXPECT_TRUE(goes_on()) << job.err();
+  job.Signal(SIGTERM);
+  EXPECT_EQ(job.Wait(), 75) << job.out() << job.err();
+}
+
 TEST_F(RlRolesTest, AKilledLearnerGoesOnFromItsCheckpoint) {
   std::filesystem::create_directories(dir_.File("runs/arms"));
   testing::FileWatch watch({dir_.File("runs/arms")});
@@ -138,11 +167,14 @@ TEST_F(RlRolesTest, MistakesAreNamed) {
     EXPECT_NE(finished.exit_code, 0) << finished.out;
     return finished.err;
   };
-  EXPECT_THAT(error(Job({"--workers", "1"})), HasSubstr("tandem rl has the roles learner, actor and replay"));
+  EXPECT_THAT(error(Job({"--workers", "1"})),
+              HasSubstr("tandem rl has the roles learner, actor, replay and inference"));
   EXPECT_THAT(error(Job({"--learners", "1"}, {"--set", "algorithm={kind: ppo}"})),
               HasSubstr("the algorithm 'ppo' acts and learns in one process"));
   EXPECT_THAT(error(Job({"--learners", "1", "--replay", "2", "--actors", "1"})),
               HasSubstr("the job has 2 replay servers and 1 learners"));
+  EXPECT_THAT(error({"rl", dir_.File("job.yaml"), "--set", "actors.inference=server"}),
+              HasSubstr("needs processes of role inference"));
   EXPECT_THAT(error(Job({"--learners", "1"}, {"--seeds", "1-2"})),
               HasSubstr("--seeds trains in this process"));
 }

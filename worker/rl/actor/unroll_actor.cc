@@ -30,9 +30,10 @@ replay::TableOptions UnrollQueue(const EnvironmentSpec& environment, uint64_t si
   return queue;
 }
 
-UnrollActor::UnrollActor(const UnrollActorOptions& options, weights::Weights* weights,
+UnrollActor::UnrollActor(const UnrollActorOptions& options, weights::Weights* weights, ActionSource* source,
                          std::unique_ptr<VectorEnvironment> environments)
-    : source_(weights),
+    : weights_(weights),
+      source_(source),
       environments_(std::move(environments)),
       policy_(environments_->spec(), options.policy, options.policy_seed),
       copies_(environments_->count()),
@@ -53,6 +54,7 @@ UnrollActor::UnrollActor(const UnrollActorOptions& options, weights::Weights* we
   unroll_.terminated.resize(size);
   unroll_.truncated.resize(size);
   unroll_.first.resize(size);
+  unroll_.versions.resize(steps_);
   normalized_.resize(copies_ * observation_size_);
   taken_.resize(copies_ * action_size_);
   values_.resize(copies_);
@@ -60,12 +62,13 @@ UnrollActor::UnrollActor(const UnrollActorOptions& options, weights::Weights* we
 
 absl::StatusOr<std::unique_ptr<UnrollActor>> UnrollActor::Create(const UnrollActorOptions& options,
                                                                  replay::Replay* replay,
-                                                                 weights::Weights* weights) {
+                                                                 weights::Weights* weights,
+                                                                 ActionSource* source) {
   TANDEM_ASSIGN_OR_RETURN(
       std::unique_ptr<VectorEnvironment> environments,
       VectorEnvironment::Create(options.environment, options.copies,
                                 Mix64(options.environment_seed, Mix64(HashBytes("actor"), options.index))));
-  std::unique_ptr<UnrollActor> actor(new UnrollActor(options, weights, std::move(environments)));
+  std::unique_ptr<UnrollActor> actor(new UnrollActor(options, weights, source, std::move(environments)));
   const auto steps = static_cast<uint32_t>(actor->steps_ * actor->copies_);
   // One chunk has the steps of all copies, copy after copy. It is one longer, so that Deliver completes it
   // when all items have been made: they then travel in one request.
@@ -82,26 +85,55 @@ absl::StatusOr<std::unique_ptr<UnrollActor>> UnrollActor::Create(const UnrollAct
 absl::StatusOr<bool> UnrollActor::TakeWeights(absl::Time deadline) {
   const weights::ModelVersion have = model_ == nullptr ? weights::ModelVersion() : model_->info.version;
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<const weights::Model> newer,
-                          source_->Newer(kPolicyModel, have, deadline));
+                          weights_->Newer(kPolicyModel, have, deadline));
   if (newer == nullptr) return false;
   TANDEM_RETURN_IF_ERROR(LoadWeights(*newer, &policy_));
   model_ = std::move(newer);
   return true;
 }
 
-absl::Status UnrollActor::Act() {
+absl::Status UnrollActor::Choose(size_t row, absl::Time deadline) {
+  const auto part = [this, row](auto& values, size_t width) {
+    return absl::MakeSpan(values).subspan(row * width, copies_ * width);
+  };
+  const absl::Span<const float> seen = environments_->observations();
+  const absl::Span<float> actions = part(unroll_.actions, action_size_),
+                          log_probabilities = part(unroll_.log_probabilities, 1);
+  int64_t& version = unroll_.versions[row / copies_];
+  if (source_ != nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(const ActedWith with,
+                            source_->Act(seen, copies_, actions, log_probabilities, deadline));
+    version = static_cast<int64_t>(with.version.number);
+    last_ = with.last;
+    return absl::OkStatus();
+  }
   TANDEM_CHECK_MSG(model_ != nullptr, "an actor needs weights before it acts");
+  policy_.Normalize(seen, absl::MakeSpan(normalized_));
+  policy_.Act(normalized_.data(), copies_, acting_, actions, log_probabilities, absl::MakeSpan(values_));
+  version = static_cast<int64_t>(model_->info.version.number);
+  return absl::OkStatus();
+}
+
+absl::Status UnrollActor::AskWhetherLast(absl::Time deadline) {
+  std::vector<float> actions(copies_ * action_size_), log_probabilities(copies_);
+  TANDEM_ASSIGN_OR_RETURN(const ActedWith with,
+                          source_->Act(environments_->observations(), copies_, absl::MakeSpan(actions),
+                                       absl::MakeSpan(log_probabilities), deadline));
+  last_ = with.last;
+  return absl::OkStatus();
+}
+
+absl::Status UnrollActor::Act(absl::Time deadline) {
   const auto part = [this](auto& values, size_t row, size_t width) {
     return absl::MakeSpan(values).subspan(row * width, copies_ * width);
   };
-  for (size_t row = 0; row < steps_ * copies_; row += copies_) {
+  for (; row_ < steps_ * copies_; row_ += copies_) {
+    const size_t row = row_;
+    TANDEM_RETURN_IF_ERROR(Choose(row, deadline));
     const absl::Span<const float> seen = environments_->observations();
     std::copy(seen.begin(), seen.end(), part(unroll_.observations, row, observation_size_).begin());
     std::copy(begins_.begin(), begins_.end(), part(unroll_.first, row, 1).begin());
-    policy_.Normalize(seen, absl::MakeSpan(normalized_));
-    const absl::Span<float> actions = part(unroll_.actions, row, action_size_);
-    policy_.Act(normalized_.data(), copies_, acting_, actions, part(unroll_.log_probabilities, row, 1),
-                absl::MakeSpan(values_));
+    const absl::Span<const float> actions = part(unroll_.actions, row, action_size_);
     for (size_t c = 0; c < copies_; ++c) {
       policy_.distribution().ToEnvironment(actions.subspan(c * action_size_, action_size_),
                                            absl::MakeSpan(taken_).subspan(c * action_size_, action_size_));
@@ -123,11 +155,11 @@ absl::Status UnrollActor::Act() {
       unroll_.episode_lengths[row + episode.environment] = static_cast<float>(episode.length);
     }
   }
+  row_ = 0;
   return Write();
 }
 
 absl::Status UnrollActor::Write() {
-  const auto version = static_cast<int64_t>(model_->info.version.number);
   for (size_t c = 0; c < copies_; ++c) {
     for (size_t i = c; i < steps_ * copies_; i += copies_) {
       const auto value = [i](const auto& values, size_t width) {
@@ -138,7 +170,7 @@ absl::Status UnrollActor::Write() {
            value(unroll_.log_probabilities, 1), value(unroll_.rewards, 1), value(unroll_.terminated, 1),
            value(unroll_.truncated, 1), value(unroll_.next_observations, observation_size_),
            value(unroll_.episode_returns, 1), value(unroll_.episode_lengths, 1)},
-          {.is_first = unroll_.first[i] != 0, .policy_version = version}));
+          {.is_first = unroll_.first[i] != 0, .policy_version = unroll_.versions[i / copies_]}));
     }
     TANDEM_RETURN_IF_ERROR(
         writer_->CreateItem(kUnrollTable, 1.0, writer_->Last(static_cast<uint32_t>(steps_))));

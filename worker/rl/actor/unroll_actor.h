@@ -18,6 +18,7 @@
 #include "replay/client/replay.h"
 #include "replay/client/writer.h"
 #include "weights/client/weights.h"
+#include "worker/rl/actor/action_source.h"
 #include "worker/rl/envs/vector_environment.h"
 #include "worker/rl/policy/actor_critic.h"
 
@@ -47,18 +48,26 @@ struct UnrollActorOptions {
 // Acts in the copies of one actor. Each call of Act makes one item per copy. Not thread-safe.
 class UnrollActor {
  public:
-  // `replay` and `weights` must outlive the actor. Errors: those of VectorEnvironment::Create and
+  // With `source`, that chooses the actions, and `weights` is not used; otherwise the actor does, with the
+  // weights that it takes. All three must outlive the actor. Errors: those of VectorEnvironment::Create and
   // Writer::Create.
   static absl::StatusOr<std::unique_ptr<UnrollActor>> Create(const UnrollActorOptions& options,
                                                              replay::Replay* replay,
-                                                             weights::Weights* weights);
+                                                             weights::Weights* weights,
+                                                             ActionSource* source = nullptr);
 
   // Takes the newest weights. Returns false if there are none newer than those that it has by `deadline`.
   // Errors: those of Weights::Newer, and FailedPrecondition for a model of another job.
   absl::StatusOr<bool> TakeWeights(absl::Time deadline);
-  // Acts for one unroll in each copy and makes an item of each. Requires weights. Does not block. Errors:
-  // those of VectorEnvironment::Step; the actor must not be used any more after one.
-  absl::Status Act();
+  // Acts for one unroll in each copy and makes an item of each. Requires weights, and then does not block;
+  // otherwise blocks for the source, until `deadline`. After DeadlineExceeded and Unavailable of the source
+  // the next call goes on with the same step. Other errors are those of VectorEnvironment::Step; the actor
+  // must not be used any more after one.
+  absl::Status Act(absl::Time deadline = absl::InfiniteFuture());
+  // Asks the source with which weights it acts, so that last() is up to date. Requires a source.
+  absl::Status AskWhetherLast(absl::Time deadline);
+  // Returns true if the weights that acted last are the learner's last ones.
+  bool last() const { return last_ || (model_ != nullptr && model_->info.last); }
   // Inserts the items that Act has made. Blocks while the queue is full, until `deadline`. After
   // DeadlineExceeded and Unavailable the next call inserts the rest.
   absl::Status Deliver(absl::Time deadline);
@@ -76,13 +85,17 @@ class UnrollActor {
     std::vector<float> observations, actions, log_probabilities, rewards, next_observations, episode_returns,
         episode_lengths;
     std::vector<uint8_t> terminated, truncated, first;
+    std::vector<int64_t> versions;  // of the weights, one for each time
   };
 
-  UnrollActor(const UnrollActorOptions& options, weights::Weights* weights,
+  UnrollActor(const UnrollActorOptions& options, weights::Weights* weights, ActionSource* source,
               std::unique_ptr<VectorEnvironment> environments);
+  // Chooses the actions of the step that begins at `row`.
+  absl::Status Choose(size_t row, absl::Time deadline);
   absl::Status Write();
 
-  weights::Weights* const source_;
+  weights::Weights* const weights_;
+  ActionSource* const source_;
   const std::unique_ptr<VectorEnvironment> environments_;
   ActorCritic policy_;
   const size_t copies_, steps_, observation_size_, action_size_;
@@ -92,6 +105,8 @@ class UnrollActor {
   Columns unroll_;
   std::vector<uint8_t> begins_;  // of each copy: its next step is the first of an episode
   std::vector<float> normalized_, taken_, values_;
+  size_t row_ = 0;     // of the next step in the unroll
+  bool last_ = false;  // the source has said so
   uint64_t env_steps_ = 0;
   std::vector<Episode> episodes_;
 };

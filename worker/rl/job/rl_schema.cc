@@ -87,9 +87,9 @@ void CheckTogether(Fields& f, const RlSpec& job) {
     f.Wrong("algorithm", absl::StrCat("cannot handle the environment '", options.environment.kind,
                                       "': ", supported.message()));
   }
-  if (!algorithm->build.has_actors && (options.actors > 1 || options.lockstep)) {
-    f.Wrong("actors", absl::StrCat("has 'count' or 'lockstep', but the algorithm '", algorithm->name,
-                                   "' acts by itself, in 'envs' copies; impala has actors"));
+  if (!algorithm->build.has_actors && (options.actors > 1 || options.lockstep || job.remote_inference)) {
+    f.Wrong("actors", absl::StrCat("has 'count', 'lockstep' or 'inference', but the algorithm '",
+                                   algorithm->name, "' acts by itself, in 'envs' copies; impala has actors"));
   }
   CheckMemory(f, options, (*environment)->spec());
   const uint64_t transitions =
@@ -136,6 +136,12 @@ void DescribeRlJob(Fields& f, RlSpec& job) {
     g.Bool("lockstep", &learner.lockstep,
            "actors and learner take turns on one thread, so that runs have the same bits each time; `impala` "
            "only");
+    int inference = job.remote_inference ? 1 : 0;
+    g.OneOf(
+        "inference", &inference, {"local", "server"},
+        "where actions are chosen: in each actor, or in the processes of role `inference`, which batch the "
+        "observations of all actors; `impala` under `tandem run` only");
+    job.remote_inference = inference == 1;
   });
   f.Group("seed", "all", "", [&](Fields& g) { DescribeSeeds(g, learner.seeds); });
   f.Group("stop", "env_steps", "", [&](Fields& g) {

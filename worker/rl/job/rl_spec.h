@@ -23,6 +23,7 @@ struct RlSpec {
   std::optional<double> mean_return;  // the run stops early when the last 100 episodes reach this on average
   int evaluation_episodes = 100;      // 0: no evaluation at the end
   std::string model_file;             // "runs/<name>/model.safetensors" unless the file gives one
+  bool remote_inference = false;      // inference servers choose the actions; only in jobs with roles
   absl::Duration log_every = absl::Seconds(1);
   // Where the run saves its state, and how often; ZeroDuration: only when it is asked to stop. No file:
   // never.

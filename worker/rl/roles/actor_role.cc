@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "replay/client/remote_replay.h"
 #include "weights/client/remote_weights.h"
+#include "worker/rl/inference/remote_policy.h"
 #include "worker/rl/learner/impala_update.h"
 
 namespace tandem::rl {
@@ -57,23 +58,31 @@ class Patience {
 absl::Status RunActorLoop(const ActorLoopOptions& options, replay::Replay* replay,
                           weights::Weights* weights) {
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<UnrollActor> actor,
-                          UnrollActor::Create(options.actor, replay, weights));
+                          UnrollActor::Create(options.actor, replay, weights, options.source));
   const auto stopped = [&] { return options.stop != nullptr && options.stop->load(); };
-  const auto over = [&] { return stopped() || (actor->model() != nullptr && actor->model()->info.last); };
+  const auto over = [&] { return stopped() || actor->last(); };
+  const bool alone = options.source == nullptr;
   Patience patience(options.patience);
   while (!over()) {
-    const bool first = actor->model() == nullptr;
-    const absl::StatusOr<bool> newer =
-        actor->TakeWeights(first ? MonotonicNow() + kSlice : absl::InfinitePast());
-    if (!newer.ok() && !MayPass(newer.status())) return newer.status();
-    if (actor->model() == nullptr) {
-      TANDEM_RETURN_IF_ERROR(patience.Check(
-          "no weights", newer.ok() ? absl::NotFoundError("no learner has published any") : newer.status()));
+    if (alone) {
+      const bool first = actor->model() == nullptr;
+      const absl::StatusOr<bool> newer =
+          actor->TakeWeights(first ? MonotonicNow() + kSlice : absl::InfinitePast());
+      if (!newer.ok() && !MayPass(newer.status())) return newer.status();
+      if (actor->model() == nullptr) {
+        TANDEM_RETURN_IF_ERROR(patience.Check(
+            "no weights", newer.ok() ? absl::NotFoundError("no learner has published any") : newer.status()));
+        continue;
+      }
+      if (over()) break;
+    }
+    const absl::Status acted = actor->Act(MonotonicNow() + kSlice);
+    if (!acted.ok()) {
+      if (!MayPass(acted)) return acted;
+      TANDEM_RETURN_IF_ERROR(patience.Check("no actions", acted));
       continue;
     }
-    if (over()) break;
     patience.Reset();
-    TANDEM_RETURN_IF_ERROR(actor->Act());
     actor->TakeEpisodes();
     absl::Status delivered;
     while (!(delivered = actor->Deliver(MonotonicNow() + kSlice)).ok()) {
@@ -81,8 +90,9 @@ absl::Status RunActorLoop(const ActorLoopOptions& options, replay::Replay* repla
       if (stopped()) return absl::OkStatus();
       TANDEM_RETURN_IF_ERROR(patience.Check("no place for unrolls", delivered));
       // A learner that has ended takes no more.
-      const absl::StatusOr<bool> last = actor->TakeWeights(absl::InfinitePast());
-      if (!last.ok() && !MayPass(last.status())) return last.status();
+      const absl::Status asked = alone ? actor->TakeWeights(absl::InfinitePast()).status()
+                                       : actor->AskWhetherLast(MonotonicNow() + kSlice);
+      if (!asked.ok() && !MayPass(asked)) return asked;
       if (over()) return absl::OkStatus();
     }
     patience.Reset();
@@ -92,21 +102,31 @@ absl::Status RunActorLoop(const ActorLoopOptions& options, replay::Replay* repla
 
 absl::Status RunActorRole(const RlSpec& spec, RoleJob* job, const std::atomic<bool>& stop) {
   const collectives::Environment& env = job->environment();
-  TANDEM_ASSIGN_OR_RETURN(const int servers, job->ReplayServers(kJoinTimeout));
+  TANDEM_ASSIGN_OR_RETURN(const int servers, job->Servers(kReplayRole, kJoinTimeout));
   TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> queue,
-                          job->ConnectReplay(env.role_rank % servers, kJoinTimeout));
-  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> first, job->ConnectReplay(0, kJoinTimeout));
+                          job->Connect(kReplayRole, env.role_rank % servers, kJoinTimeout));
   replay::RemoteReplay replay(queue, {.name = env.member()});
-  weights::RemoteWeights weights(first);
   ActorLoopOptions options = {.actor = ActorOptions(spec.learner, static_cast<size_t>(env.role_rank)),
                               .stop = &stop};
+  std::unique_ptr<weights::RemoteWeights> weights;
+  std::unique_ptr<RemotePolicy> policy;
+  if (spec.remote_inference) {
+    TANDEM_ASSIGN_OR_RETURN(const int policies, job->Servers(kInferenceRole, kJoinTimeout));
+    TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<rpc::Channel> server,
+                            job->Connect(kInferenceRole, env.role_rank % policies, kJoinTimeout));
+    policy = std::make_unique<RemotePolicy>(std::move(server));
+    options.source = policy.get();
+  } else {
+    TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<rpc::Channel> first, job->Connect(kReplayRole, 0, kJoinTimeout));
+    weights = std::make_unique<weights::RemoteWeights>(std::move(first));
+  }
   // An actor that was started again must not repeat its episodes.
   if (job->restarts() > 0) {
     const auto life = static_cast<uint64_t>(job->restarts());
     options.actor.environment_seed = Mix64(options.actor.environment_seed, life);
     options.actor.exploration = life;
   }
-  TANDEM_RETURN_IF_ERROR(RunActorLoop(options, &replay, &weights));
+  TANDEM_RETURN_IF_ERROR(RunActorLoop(options, &replay, weights.get()));
   while (!stop) absl::SleepFor(absl::Milliseconds(20));  // a signal handler cannot wake it otherwise
   return absl::OkStatus();
 }

@@ -20,16 +20,17 @@ struct ActorLoopOptions {
   // The longest time without weights or without a place in the queue, after which the actor gives up.
   absl::Duration patience = absl::Minutes(10);
   const std::atomic<bool>* stop = nullptr;
+  ActionSource* source = nullptr;  // chooses the actions; nullptr: the actor itself does, with weights
 };
 
-// Acts until the learner has published its last weights, or `stop` is set; blocks. A server that is away is
-// waited for, with a warning now and then. Errors: those of UnrollActor, and DeadlineExceeded or Unavailable
-// when `patience` has passed.
+// Acts until the learner has published its last weights, or `stop` is set; blocks. `weights` may be nullptr
+// if there is a `source`. A server that is away is waited for, with a warning now and then. Errors: those of
+// UnrollActor, and DeadlineExceeded when `patience` has passed.
 absl::Status RunActorLoop(const ActorLoopOptions& options, replay::Replay* replay, weights::Weights* weights);
 
-// The process of role `actor`: connects to its replay server and to the weights in replay/0, acts, and then
-// waits for `stop`, because the launcher takes an actor that ends before the learners for one that has
-// failed.
+// The process of role `actor`: connects to its replay server, and to the weights in replay/0 or to its
+// inference server. Acts, and then waits for `stop`: the launcher takes an actor that ends before the
+// learners for one that has failed.
 absl::Status RunActorRole(const RlSpec& spec, RoleJob* job, const std::atomic<bool>& stop);
 
 }  // namespace tandem::rl

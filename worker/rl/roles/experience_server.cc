@@ -4,13 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "replay/wire/messages.h"
-#include "rpc/address.h"
-#include "rpc/epoch_gate.h"
-#include "rpc/network.h"
 #include "worker/rl/actor/unroll_actor.h"
 #include "worker/rl/envs/environment.h"
 
@@ -30,30 +25,14 @@ absl::StatusOr<std::unique_ptr<ExperienceServer>> ExperienceServer::Start(const 
         std::make_unique<weights::WeightServer>(weights::WeightServerOptions{.name = env.member()});
     services.push_back(server->weights_->service());
   }
-  // Clients keep their channels to the address of an earlier life, so the new one must have the same.
-  TANDEM_ASSIGN_OR_RETURN(std::string listen, job->EarlierReplayAddress());
-  std::string host;
-  if (listen.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(host, rpc::LocalAddressFor(job->store().address()));
-    listen = rpc::IsLoopbackHost(host) ? "127.0.0.1:0" : rpc::ListenAddressFor(host, 0);
-  } else {
-    TANDEM_ASSIGN_OR_RETURN(const rpc::Address address, rpc::ParseAddress(listen));
-    host = address.host;
-  }
-  TANDEM_ASSIGN_OR_RETURN(
-      server->listening_,
-      rpc::Server::Start({.listen = listen, .gate = std::make_shared<rpc::EpochGate>(env.caller())},
-                         std::move(services)));
-  if (absl::StrContains(host, ':') && host.front() != '[') host = absl::StrCat("[", host, "]");
-  server->address_ = absl::StrCat(host, ":", server->listening_->port());
-  TANDEM_RETURN_IF_ERROR(job->RegisterReplay(server->address_));
+  TANDEM_ASSIGN_OR_RETURN(server->listening_, Listening::Start(std::move(services), job));
   return server;
 }
 
 void ExperienceServer::Stop() {
   if (replay_ != nullptr) replay_->Stop();
   if (weights_ != nullptr) weights_->Stop();
-  if (listening_ != nullptr) listening_->Shutdown(absl::Seconds(1));
+  listening_ = nullptr;
 }
 
 }  // namespace tandem::rl

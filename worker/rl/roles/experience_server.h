@@ -8,9 +8,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "replay/server/replay_server.h"
-#include "rpc/server.h"
 #include "weights/server/weight_server.h"
 #include "worker/rl/job/rl_spec.h"
+#include "worker/rl/roles/listening.h"
 #include "worker/rl/roles/role_job.h"
 
 namespace tandem::rl {
@@ -24,7 +24,7 @@ class ExperienceServer {
   static absl::StatusOr<std::unique_ptr<ExperienceServer>> Start(const RlSpec& spec, RoleJob* job);
   ~ExperienceServer() { Stop(); }
 
-  const std::string& address() const { return address_; }
+  const std::string& address() const { return listening_->address(); }
   // Ends all calls and connections. Idempotent.
   void Stop();
 
@@ -33,8 +33,7 @@ class ExperienceServer {
 
   std::unique_ptr<replay::ReplayServer> replay_;
   std::unique_ptr<weights::WeightServer> weights_;
-  std::unique_ptr<rpc::Server> listening_;
-  std::string address_;
+  std::unique_ptr<Listening> listening_;  // destroyed first
 };
 
 }  // namespace tandem::rl

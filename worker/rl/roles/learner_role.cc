@@ -27,16 +27,16 @@ constexpr absl::Duration kGroupTimeout = absl::Minutes(11);
 
 absl::StatusOr<RlReport> Train(const RlSpec& spec, const RlRunOptions& options, RoleJob* job) {
   const collectives::Environment& env = job->environment();
-  TANDEM_ASSIGN_OR_RETURN(const int servers, job->ReplayServers(kLearnerJoinTimeout));
+  TANDEM_ASSIGN_OR_RETURN(const int servers, job->Servers(kReplayRole, kLearnerJoinTimeout));
   if (servers > env.world_size) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the job has ", servers, " replay servers and ", env.world_size,
         " learners; each learner takes from one server, so there must be at least as many learners"));
   }
   TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> queue,
-                          job->ConnectReplay(env.rank % servers, kLearnerJoinTimeout));
+                          job->Connect(kReplayRole, env.rank % servers, kLearnerJoinTimeout));
   TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> first,
-                          job->ConnectReplay(0, kLearnerJoinTimeout));
+                          job->Connect(kReplayRole, 0, kLearnerJoinTimeout));
   replay::RemoteReplay replay(queue, {.name = env.member()});
   weights::RemoteWeights weights(first);
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<collectives::ProcessGroup> group,

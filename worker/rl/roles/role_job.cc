@@ -14,10 +14,10 @@
 namespace tandem::rl {
 namespace {
 
-constexpr char kReplayCount[] = "rl/replay/count";
 constexpr char kHowToStart[] = "tandem run --learners 1 --replay 1 --actors 4 -- tandem rl JOB.yaml";
 
-std::string ReplayKey(int index) { return absl::StrCat("rl/replay/", index); }
+std::string AddressKey(absl::string_view role, int index) { return absl::StrCat("rl/", role, "/", index); }
+std::string CountKey(absl::string_view role) { return absl::StrCat("rl/", role, "/count"); }
 
 }  // namespace
 
@@ -25,10 +25,10 @@ absl::StatusOr<std::unique_ptr<RoleJob>> RoleJob::Open(absl::Duration timeout) {
   std::unique_ptr<RoleJob> job(new RoleJob);
   TANDEM_ASSIGN_OR_RETURN(job->env_, collectives::Environment::FromEnv());
   const collectives::Environment& env = job->env_;
-  if (!job->is(kLearnerRole) && !job->is(kActorRole) && !job->is(kReplayRole)) {
+  if (!job->is(kLearnerRole) && !job->is(kActorRole) && !job->is(kReplayRole) && !job->is(kInferenceRole)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("tandem rl has the roles learner, actor and replay, and this process is '", env.role,
-                     "' (TANDEM_ROLE); start the job with: ", kHowToStart));
+        absl::StrCat("tandem rl has the roles learner, actor, replay and inference, and this process is '",
+                     env.role, "' (TANDEM_ROLE); start the job with: ", kHowToStart));
   }
   if (job->is(kLearnerRole) != env.worker) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -45,35 +45,37 @@ absl::StatusOr<std::unique_ptr<RoleJob>> RoleJob::Open(absl::Duration timeout) {
   return job;
 }
 
-absl::Status RoleJob::RegisterReplay(const std::string& address) {
-  TANDEM_RETURN_IF_ERROR(store().Set(ReplayKey(env_.role_rank), address));
-  return store().Set(kReplayCount, absl::StrCat(env_.role_world_size));
+absl::Status RoleJob::RegisterServer(const std::string& address) {
+  TANDEM_RETURN_IF_ERROR(store().Set(AddressKey(env_.role, env_.role_rank), address));
+  return store().Set(CountKey(env_.role), absl::StrCat(env_.role_world_size));
 }
 
-absl::StatusOr<std::string> RoleJob::EarlierReplayAddress() {
-  const std::vector<std::string> key = {ReplayKey(env_.role_rank)};
+absl::StatusOr<std::string> RoleJob::EarlierAddress() {
+  const std::vector<std::string> key = {AddressKey(env_.role, env_.role_rank)};
   TANDEM_ASSIGN_OR_RETURN(const bool known, store().Check(key));
   if (!known) return std::string();
   return store().Get(key[0], absl::Seconds(10));
 }
 
-absl::StatusOr<int> RoleJob::ReplayServers(absl::Duration timeout) {
-  const absl::StatusOr<std::string> text = store().Get(kReplayCount, timeout);
+absl::StatusOr<int> RoleJob::Servers(absl::string_view role, absl::Duration timeout) {
+  const absl::StatusOr<std::string> text = store().Get(CountKey(role), timeout);
   if (absl::IsDeadlineExceeded(text.status())) {
-    return absl::DeadlineExceededError(absl::StrCat("no process of role 'replay' has come within ",
-                                                    absl::FormatDuration(timeout),
-                                                    "; start the job with: ", kHowToStart));
+    return absl::DeadlineExceededError(absl::StrCat(
+        "no process of role '", role, "' has come within ", absl::FormatDuration(timeout),
+        role == kInferenceRole ? "; start one with --role inference=1 beside: " : "; start the job with: ",
+        kHowToStart));
   }
   TANDEM_RETURN_IF_ERROR(text);
   int count = 0;
   if (!absl::SimpleAtoi(*text, &count) || count < 1)
-    return absl::InternalError(absl::StrCat("the store's '", kReplayCount, "' is '", *text, "'"));
+    return absl::InternalError(absl::StrCat("the store's '", CountKey(role), "' is '", *text, "'"));
   return count;
 }
 
-absl::StatusOr<std::shared_ptr<rpc::Channel>> RoleJob::ConnectReplay(int index, absl::Duration timeout) {
-  const absl::StatusOr<std::string> address = store().Get(ReplayKey(index), timeout);
-  TANDEM_RETURN_IF_ERROR(Annotate(address.status(), absl::StrCat("waiting for replay/", index)));
+absl::StatusOr<std::shared_ptr<rpc::Channel>> RoleJob::Connect(absl::string_view role, int index,
+                                                               absl::Duration timeout) {
+  const absl::StatusOr<std::string> address = store().Get(AddressKey(role, index), timeout);
+  TANDEM_RETURN_IF_ERROR(Annotate(address.status(), absl::StrCat("waiting for ", role, "/", index)));
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel,
                           rpc::Connect(*address, {.channel = {.caller = env_.caller()}}));
   return std::shared_ptr<rpc::Channel>(std::move(channel));

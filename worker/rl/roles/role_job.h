@@ -17,7 +17,8 @@
 
 namespace tandem::rl {
 
-inline constexpr char kLearnerRole[] = "learner", kActorRole[] = "actor", kReplayRole[] = "replay";
+inline constexpr char kLearnerRole[] = "learner", kActorRole[] = "actor", kReplayRole[] = "replay",
+                      kInferenceRole[] = "inference";
 
 // Not thread-safe.
 class RoleJob {
@@ -34,15 +35,16 @@ class RoleJob {
   collectives::Store& store() { return *store_->store(); }
   const std::shared_ptr<rpc::Channel>& store_channel() const { return store_->channel(); }
 
-  // Publishes the address of replay server `role_rank`, and how many there are.
-  absl::Status RegisterReplay(const std::string& address);
-  // Returns the address at which the replay server of this process was registered by an earlier life, or "".
-  absl::StatusOr<std::string> EarlierReplayAddress();
-  // Returns how many replay servers the job has. Blocks until one has registered, at most `timeout`.
+  // Publishes the address of this process, a server, and how many there are of its role.
+  absl::Status RegisterServer(const std::string& address);
+  // Returns the address at which an earlier life of this process was registered, or "".
+  absl::StatusOr<std::string> EarlierAddress();
+  // Returns how many servers of `role` the job has. Blocks until one has registered, at most `timeout`.
   // DeadlineExceeded says how to start one.
-  absl::StatusOr<int> ReplayServers(absl::Duration timeout);
-  // Connects to replay server `index`. Blocks until it has registered, at most `timeout`.
-  absl::StatusOr<std::shared_ptr<rpc::Channel>> ConnectReplay(int index, absl::Duration timeout);
+  absl::StatusOr<int> Servers(absl::string_view role, absl::Duration timeout);
+  // Connects to server `index` of `role`. Blocks until it has registered, at most `timeout`.
+  absl::StatusOr<std::shared_ptr<rpc::Channel>> Connect(absl::string_view role, int index,
+                                                        absl::Duration timeout);
 
   // Returns the group of the learners. Blocks until all have come, at most `timeout`, which also bounds each
   // operation.

@@ -62,9 +62,9 @@ TEST(RlParserTest, EveryGroupIsRead) {
 }
 
 TEST(RlParserTest, AJobComesBackAfterWriting) {
-  for (const char* text :
-       {kJob, "env: pendulum\nalgorithm: ppo\nseed: 4\n",
-        "env: catch\nalgorithm: {kind: impala, queue: 99}\nactors: {count: 3, lockstep: true}\n"}) {
+  for (const char* text : {kJob, "env: pendulum\nalgorithm: ppo\nseed: 4\n",
+                           "env: catch\nalgorithm: {kind: impala, queue: 99}\nactors: {count: 3, lockstep: "
+                           "true, inference: server}\n"}) {
     const absl::StatusOr<RlSpec> job = ParseRlJob(text, "job.yaml");
     TANDEM_ASSERT_OK(job);
     const std::string written = RlJobToYaml(*job);

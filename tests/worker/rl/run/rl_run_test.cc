@@ -310,6 +310,7 @@ class ModelFileTest : public ::testing::Test {
     job_ =
         Job("name: kept\nenv: pendulum\nalgorithm: ppo\npolicy: {hidden: [8, 4], normalize_observations: "
             "true}\n");
+    job_.checkpoint_file = "runs/kept/checkpoint.safetensors";  // as the parser fills it in
     policy_ = *MakePolicy(job_.learner);
     CounterRandom random(1, 1);
     for (float& value : policy_->parameters().values()) value = static_cast<float>(random.Normal());

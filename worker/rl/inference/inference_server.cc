@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/rl/inference/inference_server.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/logging.h"
+#include "base/status.h"
+#include "rpc/wire/bulk_codec.h"
+#include "worker/rl/actor/unroll_actor.h"
+#include "worker/rl/policy/policy_weights.h"
+
+namespace tandem::rl {
+namespace {
+
+// Stop must not wait longer than this for the thread that follows the weights.
+constexpr absl::Duration kFollowSlice = absl::Milliseconds(500);
+constexpr size_t kMaxHeader = 4096;
+
+}  // namespace
+
+InferenceServer::InferenceServer(const InferenceServerOptions& options, const EnvironmentSpec& environment,
+                                 weights::Weights* weights)
+    : options_(options),
+      weights_(weights),
+      policy_(environment, options.policy, options.seed),
+      observation_size_(environment.observation_size),
+      action_size_(policy_.distribution().action_size()),
+      random_(options.seed, HashBytes("inference actions")),
+      computing_([this] { Compute(); }),
+      following_([this] { Follow(); }) {}
+
+rpc::Service InferenceServer::service() {
+  rpc::Service service;
+  service.name = "tandem.v1.Inference";
+  service.methods = {
+      {"Act", [this](std::shared_ptr<rpc::ServerCall> call) { Act(call); }},
+      {"GetStatistics",
+       rpc::ProtoHandler<v1::InferenceStatisticsRequest, v1::InferenceStatistics>(
+           [this](const auto&) -> absl::StatusOr<v1::InferenceStatistics> { return Statistics(); })},
+  };
+  return service;
+}
+
+void InferenceServer::Act(const std::shared_ptr<rpc::ServerCall>& call) {
+  v1::InferenceActRequest request;
+  Bytes payload;
+  absl::Status status = rpc::DecodeBulk(call->request(), &request, &payload, kMaxHeader);
+  if (status.ok() && (request.rows() == 0 || request.rows() > options_.max_rows ||
+                      payload.size() != request.rows() * observation_size_ * sizeof(float))) {
+    status = absl::InvalidArgumentError(absl::StrCat(options_.name, ": ", request.rows(), " observations in ",
+                                                     payload.size(), " bytes; there must be 1 to ",
+                                                     options_.max_rows, ", each of ", observation_size_,
+                                                     " float32 numbers"));
+  }
+  if (!status.ok()) return call->Finish(std::move(status));
+  Call one = {.call = call,
+              .rows = request.rows(),
+              .observations = std::vector<float>(request.rows() * observation_size_),
+              .arrived = MonotonicNow()};
+  BytesReader(payload).Copy(one.observations.data(), payload.size());
+  for (const float number : one.observations) {
+    if (!std::isfinite(number)) {
+      return call->Finish(absl::InvalidArgumentError(
+          absl::StrCat(options_.name, ": an observation has the number ", number, ", which is not finite")));
+    }
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!failure_.ok()) {
+      status = failure_;
+    } else if (stopped_) {
+      status = absl::CancelledError(absl::StrCat(options_.name, " has stopped"));
+    } else if (waiting_.size() >= options_.max_waiting) {
+      status = absl::ResourceExhaustedError(
+          absl::StrCat(options_.name, ": ", waiting_.size(), " calls wait already"));
+    } else {
+      waiting_.push_back(std::move(one));
+      return;
+    }
+  }
+  call->Finish(std::move(status));
+}
+
+void InferenceServer::Follow() {
+  weights::ModelVersion have;
+  for (;;) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (stopped_) return;
+    }
+    const absl::Time begin = MonotonicNow();
+    absl::StatusOr<std::shared_ptr<const weights::Model>> newer =
+        weights_->Newer(kPolicyModel, have, begin + kFollowSlice);
+    absl::MutexLock lock(&mutex_);
+    if (newer.ok() && *newer != nullptr) {
+      have = (*newer)->info.version;
+      newest_ = *std::move(newer);
+      continue;
+    }
+    // The store may be away for a while; the weights that are here still act. An error that comes at once
+    // must not make this thread spin.
+    if (newer.ok() || stopped_) continue;
+    const auto stopped = +[](bool* flag) { return *flag; };
+    Clock::Real()->AwaitUntil(&mutex_, absl::Condition(stopped, &stopped_), begin + kFollowSlice);
+  }
+}
+
+void InferenceServer::Compute() {
+  for (;;) {
+    std::vector<Call> calls;
+    std::shared_ptr<const weights::Model> newest;
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(this, &InferenceServer::Ready));
+      if (stopped_) return;
+      calls.swap(waiting_);
+      newest = newest_;
+    }
+    if (newest != model_) {
+      const absl::Status loaded = LoadWeights(*newest, &policy_);
+      if (!loaded.ok()) {
+        LogError(loaded.message());
+        for (const Call& call : calls) call.call->Finish(Annotate(loaded, options_.name));
+        absl::MutexLock lock(&mutex_);
+        failure_ = loaded;
+        for (Call& call : waiting_) call.call->Finish(Annotate(loaded, options_.name));
+        waiting_.clear();
+        return;
+      }
+      model_ = std::move(newest);
+    }
+    Run(std::move(calls));
+  }
+}
+
+void InferenceServer::Run(std::vector<Call> calls) {
+  const absl::Time begin = MonotonicNow();
+  const size_t arrived = calls.size();
+  std::erase_if(calls, [&](const Call& call) {
+    if (!call.call->IsCancelled()) return false;
+    call.call->Finish(absl::CancelledError("the client is gone"));
+    return true;
+  });
+  size_t rows = 0;
+  absl::Duration waited;
+  for (const Call& call : calls) {
+    rows += call.rows;
+    waited += begin - call.arrived;
+  }
+  observations_.resize(rows * observation_size_);
+  actions_.resize(rows * action_size_);
+  log_probabilities_.resize(rows);
+  values_.resize(rows);
+  auto to = observations_.begin();
+  for (const Call& call : calls) to = std::copy(call.observations.begin(), call.observations.end(), to);
+  if (rows > 0) {
+    policy_.Normalize(observations_, absl::MakeSpan(observations_));
+    policy_.Act(observations_.data(), rows, random_, absl::MakeSpan(actions_),
+                absl::MakeSpan(log_probabilities_), absl::MakeSpan(values_));
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    sums_.set_dropped_calls(sums_.dropped_calls() + arrived - calls.size());
+    sums_.set_calls(sums_.calls() + calls.size());
+    sums_.set_rows(sums_.rows() + rows);
+    sums_.set_batches(sums_.batches() + (rows > 0 ? 1 : 0));
+    sums_.set_wait_seconds_mean(sums_.wait_seconds_mean() + absl::ToDoubleSeconds(waited));
+    sums_.set_compute_seconds_mean(sums_.compute_seconds_mean() +
+                                   absl::ToDoubleSeconds(MonotonicNow() - begin));
+    sums_.set_epoch(model_->info.version.epoch);
+    sums_.set_version(model_->info.version.number);
+  }
+  size_t row = 0;
+  for (const Call& call : calls) {
+    Respond(call, row);
+    row += call.rows;
+  }
+}
+
+void InferenceServer::Respond(const Call& call, size_t begin) {
+  v1::InferenceActResponse response;
+  response.set_epoch(model_->info.version.epoch);
+  response.set_version(model_->info.version.number);
+  response.set_last(model_->info.last);
+  std::string payload(call.rows * (action_size_ + 1) * sizeof(float), '\0');
+  auto* const to = reinterpret_cast<float*>(payload.data());
+  std::copy_n(actions_.begin() + static_cast<ptrdiff_t>(begin * action_size_), call.rows * action_size_, to);
+  std::copy_n(log_probabilities_.begin() + static_cast<ptrdiff_t>(begin), call.rows,
+              to + call.rows * action_size_);
+  call.call->Finish(rpc::EncodeBulk(response, Bytes(std::move(payload))));
+}
+
+v1::InferenceStatistics InferenceServer::Statistics() const {
+  absl::MutexLock lock(&mutex_);
+  v1::InferenceStatistics statistics = sums_;
+  const auto mean = [](double sum, uint64_t count) {
+    return count == 0 ? 0 : sum / static_cast<double>(count);
+  };
+  statistics.set_batch_rows_mean(mean(static_cast<double>(sums_.rows()), sums_.batches()));
+  statistics.set_wait_seconds_mean(mean(sums_.wait_seconds_mean(), sums_.calls()));
+  statistics.set_compute_seconds_mean(mean(sums_.compute_seconds_mean(), sums_.batches()));
+  statistics.set_waiting_calls(waiting_.size());
+  return statistics;
+}
+
+void InferenceServer::Stop() {
+  std::vector<Call> rest;
+  {
+    absl::MutexLock lock(&mutex_);
+    stopped_ = true;
+    rest.swap(waiting_);
+  }
+  for (const Call& call : rest)
+    call.call->Finish(absl::CancelledError(absl::StrCat(options_.name, " has stopped")));
+  if (computing_.joinable()) computing_.join();
+  if (following_.joinable()) following_.join();
+}
+
+}  // namespace tandem::rl

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tandem ckpt: lists, verifies and exports checkpoints, and computes their digests.
+// tandem ckpt: lists, shows, verifies, compacts and exports checkpoints, and computes their digests.
 
 #include <algorithm>
 #include <cstdint>
@@ -12,18 +12,23 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "base/checksummed_file.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
 #include "cli/doctor/human_bytes.h"
 #include "nlohmann/json.hpp"
+#include "ps/checkpoint/chain.h"
 #include "ps/checkpoint/checkpoint_dir.h"
 #include "ps/checkpoint/digest.h"
 #include "ps/checkpoint/export.h"
+#include "ps/checkpoint/format.h"
 
 namespace tandem::cli {
 namespace {
@@ -104,7 +109,8 @@ Json ToJson(const ps::CheckpointEntry& entry) {
                {"step", entry.step},
                {"epoch", manifest.epoch()},
                {"time", absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", time, absl::UTCTimeZone())},
-               {"bytes", TotalBytes(manifest)}};
+               {"bytes", TotalBytes(manifest)},
+               {"base", manifest.base()}};
   json["metrics"] = Json::object();
   for (const auto& [name, value] : std::map<std::string, double>(manifest.metrics().begin(),
                                                                  manifest.metrics().end())) {
@@ -112,9 +118,16 @@ Json ToJson(const ps::CheckpointEntry& entry) {
   }
   json["files"] = Json::array();
   for (const ps::v1::CheckpointFile& file : manifest.files()) {
-    json["files"].push_back({{"name", file.name()}, {"bytes", file.bytes()}, {"crc32", file.crc32()}});
+    json["files"].push_back(
+        {{"name", file.name()}, {"bytes", file.bytes()}, {"crc32", file.crc32()}, {"base", file.base()}});
   }
   return json;
+}
+
+// Returns the step in a checkpoint's name, for tables: "1000" of "step-000000001000"; "-" of an empty name.
+std::string StepOf(absl::string_view name) {
+  uint64_t step;
+  return absl::ConsumePrefix(&name, "step-") && absl::SimpleAtoi(name, &step) ? absl::StrCat(step) : "-";
 }
 
 absl::Status List(const std::string& directory, bool as_json) {
@@ -125,15 +138,97 @@ absl::Status List(const std::string& directory, bool as_json) {
     PrintJson(json);
     return absl::OkStatus();
   }
+  const bool deltas =
+      std::any_of(checkpoints.begin(), checkpoints.end(),
+                  [](const ps::CheckpointEntry& entry) { return !entry.manifest.base().empty(); });
   std::vector<Row> rows = {{"step", "epoch", "time", "size", "model", "metrics", "path"}};
+  if (deltas) rows[0].insert(rows[0].begin() + 4, "builds on");
   for (const ps::CheckpointEntry& entry : checkpoints) {
     const absl::Time time = absl::FromUnixMillis(entry.manifest.unix_millis());
     rows.push_back({absl::StrCat(entry.step), absl::StrCat(entry.manifest.epoch()),
                     absl::FormatTime("%Y-%m-%d %H:%M:%S", time, absl::LocalTimeZone()),
                     HumanBytes(TotalBytes(entry.manifest)), entry.manifest.model(), Metrics(entry.manifest),
                     entry.path});
+    if (deltas) rows.back().insert(rows.back().begin() + 4, StepOf(entry.manifest.base()));
   }
   PrintTable(rows);
+  return absl::OkStatus();
+}
+
+// Prints what one checkpoint holds, and the chain that it needs.
+absl::Status Show(const std::string& directory, bool as_json) {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<ps::CheckpointEntry> found, CheckpointsOf(directory));
+  const ps::CheckpointEntry& entry = found.back();
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<ps::CheckpointEntry> chain, ps::ChainOf(entry.path));
+  Json json = ToJson(entry);
+  json["run"] = entry.manifest.run_id();
+  json["chain"] = Json::array();
+  uint64_t bytes = 0;
+  for (const ps::CheckpointEntry& one : chain) {
+    json["chain"].push_back({{"path", one.path}, {"step", one.step}, {"bytes", TotalBytes(one.manifest)}});
+    bytes += TotalBytes(one.manifest);
+  }
+  std::vector<Row> files = {{"file", "table", "server", "rows", "removed", "clock", "size", "builds on"}};
+  json["files"].clear();
+  for (const ps::v1::CheckpointFile& file : entry.manifest.files()) {
+    Json one = {
+        {"name", file.name()}, {"bytes", file.bytes()}, {"crc32", file.crc32()}, {"base", file.base()}};
+    if (!absl::EndsWith(file.name(), ps::kTableFileSuffix)) {
+      files.push_back({file.name(), "", "", "", "", "", HumanBytes(file.bytes()), ""});
+      json["files"].push_back(std::move(one));
+      continue;
+    }
+    TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ps::TableFileReader> reader,
+                            ps::TableFileReader::Open(absl::StrCat(entry.path, "/", file.name())));
+    const ps::v1::TableFileHeader& header = reader->header();
+    uint64_t rows = 0, removed = 0;
+    for (const ps::v1::BucketIndex& bucket : reader->footer().buckets()) {
+      rows += bucket.rows();
+      removed += bucket.removed();
+    }
+    files.push_back({file.name(), header.config().name(),
+                     absl::StrCat(header.server_index(), " of ", header.num_servers()), absl::StrCat(rows),
+                     absl::StrCat(removed), absl::StrCat(header.version()), HumanBytes(file.bytes()),
+                     StepOf(file.base())});
+    one.update({{"table", header.config().name()},
+                {"server", header.server_index()},
+                {"servers", header.num_servers()},
+                {"rows", rows},
+                {"removed", removed},
+                {"clock", header.version()}});
+    json["files"].push_back(std::move(one));
+  }
+  if (as_json) {
+    PrintJson(json);
+    return absl::OkStatus();
+  }
+  std::printf("%s\n  job %s, model %s, step %llu, epoch %llu, run %s\n", entry.path.c_str(),
+              entry.manifest.job_name().c_str(), entry.manifest.model().c_str(),
+              static_cast<unsigned long long>(entry.step),
+              static_cast<unsigned long long>(entry.manifest.epoch()),
+              entry.manifest.run_id().empty() ? "-" : entry.manifest.run_id().c_str());
+  if (chain.size() > 1) {
+    std::vector<std::string> steps;
+    for (const ps::CheckpointEntry& one : chain) steps.push_back(absl::StrCat(one.step));
+    std::printf("  %zu checkpoints are needed, %s in all: steps %s\n", chain.size(),
+                HumanBytes(bytes).c_str(), absl::StrJoin(steps, ", ").c_str());
+  }
+  PrintTable(files);
+  return absl::OkStatus();
+}
+
+absl::Status Compact(const std::string& directory) {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<ps::CheckpointEntry> found, CheckpointsOf(directory));
+  const std::string& path = found.back().path;
+  const uint64_t before = TotalBytes(found.back().manifest);
+  TANDEM_ASSIGN_OR_RETURN(const bool compacted, ps::CompactCheckpoint(path));
+  if (!compacted) {
+    std::printf("%s: complete already\n", path.c_str());
+    return absl::OkStatus();
+  }
+  TANDEM_ASSIGN_OR_RETURN(const ps::v1::CheckpointManifest manifest, ps::ReadManifest(path));
+  std::printf("%s: complete, %s instead of %s; it needs no other checkpoint\n", path.c_str(),
+              HumanBytes(TotalBytes(manifest)).c_str(), HumanBytes(before).c_str());
   return absl::OkStatus();
 }
 
@@ -195,8 +290,24 @@ absl::Status Verify(const std::string& directory, bool as_json) {
   std::sort(paths.begin(), paths.end());
   absl::Status first;
   Json json = Json::array();
+  // A checkpoint is as good as those on which it builds, which are verified once.
+  std::map<std::string, absl::Status> verified;
+  const auto verify = [&](const std::string& path) {
+    const absl::StatusOr<std::vector<ps::CheckpointEntry>> chain = ps::ChainOf(path);
+    absl::Status good = chain.status();
+    for (size_t i = 0; chain.ok() && i < chain->size(); ++i) {
+      const std::string& one = (*chain)[i].path;
+      std::error_code ignored;
+      const auto [known, is_new] =
+          verified.emplace(std::filesystem::weakly_canonical(one, ignored), absl::OkStatus());
+      if (is_new) known->second = ps::VerifyCheckpoint(one);
+      good.Update(known->second);
+    }
+    good.Update(ps::VerifyLinks(path));
+    return good;
+  };
   for (const std::string& path : paths) {
-    const absl::Status good = ps::VerifyCheckpoint(path);
+    const absl::Status good = verify(path);
     if (as_json) {
       json.push_back({{"path", path}, {"good", good.ok()}, {"error", std::string(good.message())}});
     } else {
@@ -283,7 +394,7 @@ void AddExport(CLI::App* ckpt, CommandContext* context) {
 void AddCkpt(CLI::App& app, CommandContext* context) {
   auto directory = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false);
-  CLI::App* ckpt = app.add_subcommand("ckpt", "List, check, compare and export checkpoints");
+  CLI::App* ckpt = app.add_subcommand("ckpt", "List, show, check, compare, compact and export checkpoints");
   ckpt->require_subcommand(1);
   CLI::App* ls = ckpt->add_subcommand("ls", "Step, epoch, time, size, model and metrics of each checkpoint");
   ls->add_option("DIR", *directory, "A job's checkpoint directory, or one checkpoint")->required();
@@ -305,6 +416,19 @@ void AddCkpt(CLI::App& app, CommandContext* context) {
   digest->add_flag("--json", *json, "Print a JSON list with an object for each checkpoint");
   digest->callback(
       [directory, json, context] { context->exit_code = Report("ckpt digest", Digest(*directory, *json)); });
+  CLI::App* show =
+      ckpt->add_subcommand("show", "The files and tables of a checkpoint, and those on which it builds");
+  show->add_option("CKPT", *directory, "A checkpoint, or a directory of them: then the newest")->required();
+  show->add_flag("--json", *json, "Print a JSON object");
+  show->callback(
+      [directory, json, context] { context->exit_code = Report("ckpt show", Show(*directory, *json)); });
+  CLI::App* compact = ckpt->add_subcommand("compact",
+                                           "Make a checkpoint that builds on others complete, in place; "
+                                           "those before it are then not needed for it");
+  compact->add_option("CKPT", *directory, "A checkpoint, or a directory of them: then the newest")
+      ->required();
+  compact->callback(
+      [directory, context] { context->exit_code = Report("ckpt compact", Compact(*directory)); });
   AddExport(ckpt, context);
 }
 

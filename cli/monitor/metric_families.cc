@@ -167,9 +167,21 @@ constexpr Figure<ServerStatistics> kServerMetrics[] = {
      Of<&ServerStatistics::kept_bytes>},
     {"server_max_parked_bytes", "What the two may come to; more is refused", kGauge,
      Of<&ServerStatistics::max_parked_bytes>},
+    {"checkpoint_saves_total", "Checkpoints that this process has saved", kCounter,
+     Of<&ServerStatistics::checkpoint_saves>},
+    {"checkpoint_files_total", "Their table files", kCounter, Of<&ServerStatistics::checkpoint_files>},
+    {"checkpoint_delta_files_total", "Table files that hold only what has changed since the one before",
+     kCounter, Of<&ServerStatistics::checkpoint_delta_files>},
+    {"checkpoint_bytes", "Of this server's part of the last checkpoint", kGauge,
+     Of<&ServerStatistics::checkpoint_bytes>},
+    {"checkpoint_longest_pause_seconds", "For which pushes waited for a checkpoint", kGauge,
+     Of<&ServerStatistics::longest_checkpoint_pause_s>},
 };
 
+double LogFailed(const DurabilityInfo& info) { return info.failure().empty() ? 0 : 1; }
+
 constexpr Figure<DurabilityInfo> kDurabilityMetrics[] = {
+    {"log_failed", "1 while the log takes no records: its disk is full, or has failed", kGauge, LogFailed},
     {"log_position", "Records of the server's log", kCounter, Of<&DurabilityInfo::log_position>},
     {"log_durable_position", "Those that are safe", kCounter, Of<&DurabilityInfo::durable_position>},
     {"log_bytes", "Log since the last snapshot, in bytes", kGauge, Of<&DurabilityInfo::log_bytes>},

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -68,6 +69,8 @@ absl::Status RemoveTree(const std::string& path) {
   return error ? Failed(error, absl::StrCat("removing ", path)) : absl::OkStatus();
 }
 
+std::string NameOf(const std::string& path) { return fs::path(path).filename().string(); }
+
 absl::Status Rename(const std::string& from, const std::string& to) {
   if (::rename(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
   return absl::ErrnoToStatus(errno, absl::StrCat("renaming ", from, " to ", to));
@@ -97,6 +100,7 @@ absl::StatusOr<v1::CheckpointFile> DescribeFile(const std::string& directory, co
   file.set_crc32(written->crc32());
   file.set_clock(written->clock());
   file.set_footer_crc32(written->footer_crc32());
+  file.set_base(written->base());
   return file;
 }
 
@@ -113,6 +117,11 @@ absl::Status WriteManifest(const std::string& directory, const v1::CheckpointMan
 }  // namespace
 
 std::string CheckpointName(uint64_t step) { return absl::StrFormat("%s%012d", kStep, step); }
+
+bool IsCheckpointName(absl::string_view name) {
+  uint64_t step;
+  return ParseName(name, &step);
+}
 
 absl::StatusOr<std::string> BeginCheckpoint(const std::string& root, uint64_t step) {
   std::error_code error;
@@ -139,7 +148,7 @@ absl::StatusOr<std::string> CommitCheckpoint(const std::string& unfinished, v1::
   if (!absl::ConsumePrefix(&name, kUnfinished) || !ParseName(name, &step)) {
     return absl::InvalidArgumentError(absl::StrCat(unfinished, " was not made by BeginCheckpoint"));
   }
-  manifest.set_format_version(kCheckpointFormatVersion);
+  manifest.clear_base();
   manifest.clear_files();
   TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> names, EntriesOf(unfinished));
   std::map<std::string, const v1::SavedFile*> described;
@@ -155,10 +164,19 @@ absl::StatusOr<std::string> CommitCheckpoint(const std::string& unfinished, v1::
   for (const std::string& file_name : names) {
     if (file_name == kManifest) continue;
     const auto known = described.find(file_name);
+    v1::CheckpointFile* const file = manifest.add_files();
     TANDEM_ASSIGN_OR_RETURN(
-        *manifest.add_files(),
-        DescribeFile(unfinished, file_name, known == described.end() ? nullptr : known->second));
+        *file, DescribeFile(unfinished, file_name, known == described.end() ? nullptr : known->second));
+    if (file->base().empty()) continue;
+    if (file->base() == name || (!manifest.base().empty() && file->base() != manifest.base())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(Join(unfinished, file_name), " builds on ", file->base(), ", ",
+                       file->base() == name ? "which this checkpoint replaces"
+                                            : absl::StrCat("another file on ", manifest.base())));
+    }
+    manifest.set_base(file->base());
   }
+  manifest.set_format_version(manifest.base().empty() ? kCheckpointFormatVersion : kDeltaFormatVersion);
   TANDEM_RETURN_IF_ERROR(WriteManifest(unfinished, manifest));
   const std::string root = from.parent_path().string();
   const std::string path = Join(root, name);
@@ -170,9 +188,38 @@ absl::StatusOr<std::string> CommitCheckpoint(const std::string& unfinished, v1::
   return path;
 }
 
+absl::Status ReplaceByComplete(const std::string& directory, const std::string& replacement,
+                               const v1::CheckpointManifest& before,
+                               absl::Span<const v1::SavedFile> written) {
+  v1::CheckpointManifest manifest = before;
+  manifest.set_format_version(kCheckpointFormatVersion);
+  manifest.clear_base();
+  for (v1::CheckpointFile& file : *manifest.mutable_files()) {
+    const auto is_this = [&](const v1::SavedFile& one) { return one.name() == file.name(); };
+    const auto found = std::find_if(written.begin(), written.end(), is_this);
+    if (found != written.end()) {
+      TANDEM_ASSIGN_OR_RETURN(file, DescribeFile(replacement, file.name(), &*found));
+    }
+  }
+  TANDEM_RETURN_IF_ERROR(WriteManifest(replacement, manifest));
+  const absl::StatusOr<v1::CheckpointManifest> now = ReadManifest(directory);
+  std::string then_text, now_text;
+  if (!now.ok() || !google::protobuf::TextFormat::PrintToString(before, &then_text) ||
+      !google::protobuf::TextFormat::PrintToString(*now, &now_text) || now_text != then_text) {
+    return absl::AbortedError(absl::StrCat(directory, " has changed meanwhile: ",
+                                           now.ok() ? "its MANIFEST is another" : now.status().message()));
+  }
+  TANDEM_ASSIGN_OR_RETURN(const std::string replaced, ReplaceDirectory(replacement, directory));
+  absl::Status cleaned = SyncDirectory(fs::path(directory).parent_path().string());
+  if (!replaced.empty()) cleaned.Update(RemoveTree(replaced));
+  if (!cleaned.ok()) LogWarning(absl::StrCat(directory, " is complete now, but: ", cleaned.message()));
+  return absl::OkStatus();
+}
+
 absl::Status UpdateManifest(const std::string& directory, v1::CheckpointManifest manifest) {
   TANDEM_ASSIGN_OR_RETURN(v1::CheckpointManifest old, ReadManifest(directory));
   manifest.set_format_version(old.format_version());
+  manifest.set_base(old.base());
   manifest.mutable_files()->Swap(old.mutable_files());
   return WriteManifest(directory, manifest);
 }
@@ -252,10 +299,10 @@ absl::StatusOr<v1::CheckpointManifest> ReadManifest(const std::string& directory
       !google::protobuf::TextFormat::ParseFromString(*text, &manifest)) {
     return absl::DataLossError(absl::StrCat(path, " is damaged: its text and its CRC do not agree"));
   }
-  if (manifest.format_version() > kCheckpointFormatVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path, " is of format version ", manifest.format_version(), ", this program reads up to ",
-                     kCheckpointFormatVersion));
+  if (manifest.format_version() > kDeltaFormatVersion) {
+    return absl::FailedPreconditionError(absl::StrCat(path, " is of format version ",
+                                                      manifest.format_version(),
+                                                      ", this program reads up to ", kDeltaFormatVersion));
   }
   return manifest;
 }
@@ -307,6 +354,8 @@ absl::Status CheckSizes(const std::string& directory, const v1::CheckpointManife
 absl::Status PruneCheckpoints(const std::string& root, int keep, const std::string& protect,
                               const absl::optional<std::string>& run_id) {
   TANDEM_ASSIGN_OR_RETURN(std::vector<CheckpointEntry> entries, ListCheckpoints(root));
+  std::map<std::string, std::string> bases;  // by the name of the checkpoint that builds on them
+  for (const CheckpointEntry& entry : entries) bases[NameOf(entry.path)] = entry.manifest.base();
   if (run_id.has_value()) {
     entries.erase(
         std::remove_if(entries.begin(), entries.end(),
@@ -314,9 +363,23 @@ absl::Status PruneCheckpoints(const std::string& root, int keep, const std::stri
         entries.end());
   }
   std::error_code error;
+  std::set<std::string> removed;
   for (size_t i = 0; i + std::max(keep, 0) < entries.size(); ++i) {
     if (!protect.empty() && fs::equivalent(entries[i].path, protect, error)) continue;
-    TANDEM_RETURN_IF_ERROR(RemoveCheckpoint(entries[i].path));
+    removed.insert(NameOf(entries[i].path));
+  }
+  // A checkpoint also stays if another one that stays builds on it.
+  std::vector<std::string> staying;
+  for (const auto& [name, base] : bases) {
+    if (!removed.contains(name)) staying.push_back(base);
+  }
+  while (!staying.empty()) {
+    const std::string name = std::move(staying.back());
+    staying.pop_back();
+    if (removed.erase(name) > 0) staying.push_back(bases[name]);
+  }
+  for (const CheckpointEntry& entry : entries) {
+    if (removed.contains(NameOf(entry.path))) TANDEM_RETURN_IF_ERROR(RemoveCheckpoint(entry.path));
   }
   return absl::OkStatus();
 }

@@ -18,6 +18,8 @@
 //     DENSE               the workers' part (WriteDenseState)
 //     user.0-of-2.table   one file for each table and server (ps/checkpoint/format.h)
 //
+// A checkpoint may build on another one beside it, its base (ps/checkpoint/chain.h).
+//
 // The functions keep no state and block on the disk. At most one thread of one process may call
 // BeginCheckpoint, CommitCheckpoint and PruneCheckpoints for a root at a time; any number may read. Errors
 // name the path. Errors of the file system have the code of absl::ErrnoToStatus.
@@ -38,6 +40,8 @@ namespace tandem::ps {
 namespace v1 = ::tandem::v1;
 
 inline constexpr uint32_t kCheckpointFormatVersion = 1;
+// The format version of checkpoints that build on another.
+inline constexpr uint32_t kDeltaFormatVersion = 2;
 
 // A committed checkpoint.
 struct CheckpointEntry {
@@ -48,6 +52,8 @@ struct CheckpointEntry {
 
 // Returns the directory name of a step's checkpoint, such as "step-000000001234".
 std::string CheckpointName(uint64_t step);
+// Returns whether CheckpointName returns `name` for some step.
+bool IsCheckpointName(absl::string_view name);
 
 // Creates `root` if necessary, ends interrupted replacements (RepairCheckpoints), removes all unfinished
 // checkpoints under it, and returns the path of a new directory to write to. A committed checkpoint of the
@@ -55,9 +61,10 @@ std::string CheckpointName(uint64_t step);
 absl::StatusOr<std::string> BeginCheckpoint(const std::string& root, uint64_t step);
 // Commits the checkpoint in the directory `unfinished`, which BeginCheckpoint returned:
 //
-//   1. It fills in the manifest's `format_version` and its `files`. A file in `written`, which its writer has
-//      described, must be there with the same size and is not read. Every other file is read for its CRC. All
-//      other fields, including `step`, are the caller's.
+//   1. It fills in the manifest's `format_version`, its `files`, and the `base` on which these build. A file
+//   in
+//      `written`, which its writer has described, must be there with the same size and is not read. Every
+//      other file is read for its CRC. All other fields, including `step`, are the caller's.
 //   2. It writes MANIFEST, and makes it and the directory durable. Functions that write the other files, such
 //      as WriteTableFile and WriteDenseState, have made these durable already.
 //   3. It renames the directory to its final name. A checkpoint of that name is replaced and removed.
@@ -67,15 +74,22 @@ absl::StatusOr<std::string> BeginCheckpoint(const std::string& root, uint64_t st
 //
 // Returns the final path. After an error nothing is committed, the replaced checkpoint is where it was, and
 // the call may be repeated. Errors: InvalidArgument if `unfinished` is not a path that BeginCheckpoint
-// returns; DataLoss, naming the file, if a file of `written` is missing or has another size here. If the
-// rename succeeds but `root` cannot be synced, or the replaced checkpoint cannot be removed, the checkpoint is
-// committed, and a warning is logged.
+// returns, or if files build on several checkpoints or on the one that is replaced; DataLoss, naming the
+// file, if a file of `written` is missing or has another size here. If the rename succeeds but `root` cannot
+// be synced, or the replaced checkpoint cannot be removed, the checkpoint is committed, and a warning is
+// logged.
 absl::StatusOr<std::string> CommitCheckpoint(const std::string& unfinished, v1::CheckpointManifest manifest,
                                              absl::Span<const v1::SavedFile> written = {});
-// Replaces the MANIFEST of the committed checkpoint in `directory`, atomically and durably. `format_version`
-// and `files` stay as they are; all other fields are those of `manifest`. After an error the old one is in
-// place. Errors: those of ReadManifest, and of the file system.
+// Replaces the MANIFEST of the committed checkpoint in `directory`, atomically and durably. `format_version`,
+// `files` and `base` stay as they are; all other fields are those of `manifest`. After an error the old one
+// is in place. Errors: those of ReadManifest, and of the file system.
 absl::Status UpdateManifest(const std::string& directory, v1::CheckpointManifest manifest);
+// Replaces the committed checkpoint in `directory` by `replacement`, a directory beside it that has the same
+// files, none of which builds on another checkpoint. `before` is the checkpoint's manifest; those of its
+// files that are in `written` are new. Aborted, with nothing changed: the checkpoint has another manifest by
+// now, or is gone. For the rest as CommitCheckpoint. The caller removes `replacement` after an error.
+absl::Status ReplaceByComplete(const std::string& directory, const std::string& replacement,
+                               const v1::CheckpointManifest& before, absl::Span<const v1::SavedFile> written);
 // Brings back checkpoints whose replacement a crash has interrupted. To be called before a run looks for
 // checkpoints under `root`, by the process that writes them. OK if `root` does not exist.
 absl::Status RepairCheckpoints(const std::string& root);
@@ -117,7 +131,8 @@ absl::Status VerifyCheckpointFile(const std::string& directory, const v1::Checkp
 absl::Status CheckSizes(const std::string& directory, const v1::CheckpointManifest& manifest);
 // Removes all but the `keep` checkpoints of ListCheckpoints with the highest steps; a negative `keep` counts
 // as 0. Never removes the checkpoint in the directory `protect`, unless `protect` is empty; if it is not
-// among the highest steps, it is kept in addition. With a `run_id`, checkpoints with another run id (or none)
+// among the highest steps, it is kept in addition. So are the checkpoints on which those that are kept build,
+// whatever their run. With a `run_id`, checkpoints with another run id (or none)
 // are neither counted nor removed. Removes the oldest first and stops at the first error. An interrupted
 // removal leaves an unfinished checkpoint.
 absl::Status PruneCheckpoints(const std::string& root, int keep, const std::string& protect,

@@ -17,6 +17,7 @@
 #include "base/random.h"
 #include "base/read_file.h"
 #include "base/status.h"
+#include "ps/checkpoint/chain.h"
 #include "ps/checkpoint/checkpoint_dir.h"
 #include "ps/checkpoint/format.h"
 
@@ -49,13 +50,14 @@ absl::Status AddFile(const std::string& path, std::map<std::string, TableDigest>
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<TableFileReader> reader, TableFileReader::Open(path));
   TableDigest& table = (*tables)[reader->header().config().name()];
   const size_t row_bytes = reader->header().row_floats() * sizeof(float);
-  for (const v1::BucketIndex& bucket : reader->footer().buckets()) {
+  TANDEM_ASSIGN_OR_RETURN(TableChain chain, TableChain::Open(reader.get()));
+  for (const uint32_t bucket : chain.buckets()) {
     const auto add = [&](uint64_t id, const float* row, const RowHistory&) {
       // The id seeds the hash, so that swapping the rows of two ids changes the sum.
       table.digest += HashBytes({reinterpret_cast<const char*>(row), row_bytes}, Mix64(id));
       ++table.rows;
     };
-    TANDEM_RETURN_IF_ERROR(reader->ReadBucket(bucket, add, /*filter=*/nullptr));
+    TANDEM_RETURN_IF_ERROR(chain.ReadBucket(bucket, add).status());
   }
   return absl::OkStatus();
 }

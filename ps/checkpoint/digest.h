@@ -39,8 +39,9 @@ struct CheckpointDigest {
   std::vector<TorchFileDigest> torch;
 };
 
-// Reads every file of the checkpoint in `directory`, table files one bucket at a time. Errors name the path
-// and are those of ReadManifest, TableFileReader and ReadDenseState. NotFound: a file that the manifest lists
+// Reads every file of the checkpoint in `directory`, and those on which they build, one bucket at a time. A
+// checkpoint that builds on another has the digest of the complete one with the same rows. Errors name the
+// path and are those of ReadManifest, TableChain and ReadDenseState. NotFound: a file that the manifest lists
 // is missing.
 absl::StatusOr<CheckpointDigest> DigestCheckpoint(const std::string& directory);
 

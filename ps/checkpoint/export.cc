@@ -17,6 +17,7 @@
 #include "absl/types/span.h"
 #include "base/checksummed_file.h"
 #include "base/status.h"
+#include "ps/checkpoint/chain.h"
 #include "ps/checkpoint/checkpoint_dir.h"
 #include "ps/checkpoint/format.h"
 #include "ps/checkpoint/numpy_file.h"
@@ -165,25 +166,35 @@ absl::StatusOr<ExportedTable> ExportTable(const Readers& readers, const std::str
                       .dim = header.config().dim(),
                       .state = header.row_floats() - header.config().dim(),
                       .config = header.config()};
-  std::multimap<uint32_t, std::pair<TableFileReader*, const v1::BucketIndex*>> buckets;
+  std::multimap<uint32_t, TableChain*> buckets;
+  std::vector<std::unique_ptr<TableChain>> chains;
   for (const auto& reader : readers) {
     if (reader->header().row_floats() != header.row_floats()) {
       return absl::DataLossError(absl::StrCat(reader->path(), " does not belong with ",
                                               readers.front()->path(), ": another save wrote it"));
     }
+    TANDEM_ASSIGN_OR_RETURN(TableChain opened, TableChain::Open(reader.get()));
+    chains.push_back(std::make_unique<TableChain>(std::move(opened)));
     for (const v1::BucketIndex& bucket : reader->footer().buckets()) {
-      buckets.emplace(bucket.bucket(), std::make_pair(reader.get(), &bucket));
-      table.rows += bucket.rows();
+      buckets.emplace(bucket.bucket(), chains.back().get());
+      if (!reader->builds_on_another()) {
+        table.rows += bucket.rows();
+        continue;
+      }
+      // Files that build on others do not say how many rows there are, and an .npy file begins with the
+      // number.
+      const auto count = [&](uint64_t, const float*, const RowHistory&) { ++table.rows; };
+      TANDEM_RETURN_IF_ERROR(chains.back()->ReadBucket(bucket.bucket(), count).status());
     }
   }
   const auto create = options.format == ExportFormat::kCsv ? CsvSink::Create : NpySink::Create;
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<RowSink> sink, create(to, options.optimizer_state, &table));
-  for (const auto& [number, place] : buckets) {
+  for (const auto& [number, chain] : buckets) {
     absl::Status added;
     const auto add = [&](uint64_t id, const float* row, const RowHistory&) {
       if (added.ok()) added = sink->Add(id, row);
     };
-    TANDEM_RETURN_IF_ERROR(place.first->ReadBucket(*place.second, add, /*filter=*/nullptr));
+    TANDEM_RETURN_IF_ERROR(chain->ReadBucket(number, add).status());
     TANDEM_RETURN_IF_ERROR(added);
   }
   TANDEM_RETURN_IF_ERROR(sink->Finish());

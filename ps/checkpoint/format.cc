@@ -82,10 +82,11 @@ class RowWriter {
 };
 
 absl::Status WriteContents(const v1::TableFileHeader& header, absl::Span<const uint32_t> buckets,
-                           TableStorage& storage, const std::atomic<bool>& cancel, WritableFile* file,
+                           BucketSource source, const std::atomic<bool>& cancel, WritableFile* file,
                            TableFileSummary* summary) {
   const std::string header_bytes = header.SerializeAsString();
-  const std::string start = absl::StrCat(kTableFileMagic, U32(header_bytes.size()), header_bytes);
+  const absl::string_view magic = header.has_base() ? kDeltaFileMagic : kTableFileMagic;
+  const std::string start = absl::StrCat(magic, U32(header_bytes.size()), header_bytes);
   RowWriter out(file);
   out.Add(start);
   out.Add(U32(Crc32(start)));
@@ -109,10 +110,17 @@ absl::Status WriteContents(const v1::TableFileHeader& header, absl::Span<const u
       out.Add(row + dim, (header.row_floats() - dim) * sizeof(float));
       ++rows;
     };
-    TANDEM_RETURN_IF_ERROR(storage.VisitBucket(bucket, write));
-    const std::string filter = storage.SaveFilter(bucket);
-    out.Add(filter);
-    index->set_filter_bytes(filter.size());
+    TANDEM_ASSIGN_OR_RETURN(const BucketChanges changes, source(bucket, write));
+    out.Add(changes.filter);
+    index->set_filter_bytes(changes.filter.size());
+    if (header.has_base()) {
+      index->set_whole(changes.whole);
+      index->set_all_filter_bytes(changes.filter_bytes);
+      index->set_removed(changes.removed.size());
+      out.Add(changes.removed.data(), changes.removed.size() * sizeof(uint64_t));
+    } else {
+      TANDEM_CHECK(changes.whole);
+    }
     index->set_crc32(out.EndCrc());
     index->set_rows(rows);
     index->set_bytes(out.offset() - index->offset());
@@ -124,7 +132,7 @@ absl::Status WriteContents(const v1::TableFileHeader& header, absl::Span<const u
   out.Add(end);
   summary->footer_crc32 = Crc32(end);
   out.Add(U32(summary->footer_crc32));
-  out.Add(kTableFileMagic);
+  out.Add(magic);
   TANDEM_RETURN_IF_ERROR(out.Finish());
   summary->bytes = out.offset();
   summary->crc32 = out.file_crc();
@@ -140,11 +148,21 @@ std::string TableFileName(absl::string_view table, uint32_t server_index, uint32
 absl::StatusOr<TableFileSummary> WriteTableFile(const std::string& path, const v1::TableFileHeader& header,
                                                 absl::Span<const uint32_t> buckets, TableStorage& storage,
                                                 const std::atomic<bool>& cancel, const OpenFile& open) {
+  const auto source = [&](uint32_t bucket, TableStorage::RowVisitor visit) {
+    return header.has_base() ? storage.VisitChanges(bucket, visit)
+                             : storage.TableStorage::VisitChanges(bucket, visit);
+  };
+  return WriteTableFile(path, header, buckets, source, cancel, open);
+}
+
+absl::StatusOr<TableFileSummary> WriteTableFile(const std::string& path, const v1::TableFileHeader& header,
+                                                absl::Span<const uint32_t> buckets, BucketSource source,
+                                                const std::atomic<bool>& cancel, const OpenFile& open) {
   const std::string unfinished = absl::StrCat(path, ".tmp");
   TableFileSummary summary;
   const absl::Status status = [&]() -> absl::Status {
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, open(unfinished));
-    TANDEM_RETURN_IF_ERROR(WriteContents(header, buckets, storage, cancel, file.get(), &summary));
+    TANDEM_RETURN_IF_ERROR(WriteContents(header, buckets, source, cancel, file.get(), &summary));
     if (::rename(unfinished.c_str(), path.c_str()) != 0) {
       return absl::ErrnoToStatus(errno, absl::StrCat("renaming ", unfinished));
     }
@@ -179,11 +197,13 @@ absl::Status TableFileReader::ReadHeader(uint64_t* rows_begin) {
   TANDEM_RETURN_IF_ERROR(file_->Read(0, fixed, start.data()));
   if (absl::StartsWith(start, kOldTableFileMagic)) {
     magic_ = kOldTableFileMagic;
+  } else if (absl::StartsWith(start, kDeltaFileMagic)) {
+    magic_ = kDeltaFileMagic;
   } else if (!absl::StartsWith(start, kTableFileMagic)) {
     if (absl::StartsWith(start, kTableFileMagic.substr(0, 7))) {
       return absl::FailedPreconditionError(absl::StrCat(path(), " is of format version '", start.substr(7, 1),
                                                         "', this program reads versions '1' to '",
-                                                        kTableFileMagic.substr(7), "'"));
+                                                        kDeltaFileMagic.substr(7), "'"));
     }
     return Corrupt(0, "not a table file: it does not begin with TANDEMT2");
   }
@@ -202,7 +222,8 @@ absl::Status TableFileReader::ReadHeader(uint64_t* rows_begin) {
   TANDEM_RETURN_IF_ERROR(Annotate(ValidateTableConfig(header_.config()), path()));
   if (header_.server_index() >= header_.num_servers() || !absl::has_single_bit(header_.num_buckets()) ||
       header_.row_floats() < header_.config().dim() ||
-      header_.worker_clock_size() != static_cast<int64_t>(header_.config().num_workers())) {
+      header_.worker_clock_size() != static_cast<int64_t>(header_.config().num_workers()) ||
+      header_.has_base() != (magic_ == kDeltaFileMagic)) {
     return Corrupt(fixed, "the header contradicts itself");
   }
   *rows_begin = start.size();
@@ -232,8 +253,10 @@ absl::Status TableFileReader::ReadFooter(uint64_t rows_begin) {
   std::vector<bool> seen(header_.num_buckets());
   for (const v1::BucketIndex& bucket : footer_.buckets()) {
     if (bucket.offset() != at || bucket.bytes() > footer_at - at || bucket.filter_bytes() > bucket.bytes() ||
-        rows_bytes(bucket) % row_bytes() != 0 || rows_bytes(bucket) / row_bytes() != bucket.rows() ||
-        bucket.bucket() >= header_.num_buckets() || seen[bucket.bucket()]) {
+        bucket.removed() > (bucket.bytes() - bucket.filter_bytes()) / sizeof(uint64_t) ||
+        (!header_.has_base() && bucket.removed() != 0) || rows_bytes(bucket) % row_bytes() != 0 ||
+        rows_bytes(bucket) / row_bytes() != bucket.rows() || bucket.bucket() >= header_.num_buckets() ||
+        seen[bucket.bucket()]) {
       return Corrupt(footer_at,
                      absl::StrCat("the footer's entry of bucket ", bucket.bucket(), " makes no sense"));
     }
@@ -246,6 +269,17 @@ absl::Status TableFileReader::ReadFooter(uint64_t rows_begin) {
 
 absl::Status TableFileReader::ReadBucket(const v1::BucketIndex& bucket, TableStorage::RowVisitor visit,
                                          std::string* filter) {
+  if (header_.has_base()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path(), " holds only what has changed since ", header_.base().checkpoint()));
+  }
+  TANDEM_ASSIGN_OR_RETURN(BucketChanges changes, ReadChanges(bucket, visit));
+  if (filter != nullptr) *filter = std::move(changes.filter);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<BucketChanges> TableFileReader::ReadChanges(const v1::BucketIndex& bucket,
+                                                           TableStorage::RowVisitor visit) {
   const uint64_t rows_a_read = std::max<uint64_t>(1, kBuffer / row_bytes());
   const size_t dim = header_.config().dim();
   std::string buffer;
@@ -281,14 +315,21 @@ absl::Status TableFileReader::ReadBucket(const v1::BucketIndex& bucket, TableSto
     }
     done += count;
   }
-  std::string counters(bucket.filter_bytes(), '\0');
-  TANDEM_RETURN_IF_ERROR(file_->Read(bucket.offset() + rows_bytes(bucket), counters.size(), counters.data()));
-  crc = Crc32(counters, crc);
+  BucketChanges changes{.whole = !header_.has_base() || bucket.whole()};
+  changes.filter.resize(bucket.filter_bytes());
+  changes.filter_bytes = changes.whole ? bucket.filter_bytes() : bucket.all_filter_bytes();
+  changes.removed.resize(bucket.removed());
+  const uint64_t filter_at = bucket.offset() + rows_bytes(bucket);
+  TANDEM_RETURN_IF_ERROR(file_->Read(filter_at, changes.filter.size(), changes.filter.data()));
+  crc = Crc32(changes.filter, crc);
+  auto* const removed = reinterpret_cast<char*>(changes.removed.data());
+  const size_t removed_bytes = changes.removed.size() * sizeof(uint64_t);
+  TANDEM_RETURN_IF_ERROR(file_->Read(filter_at + bucket.filter_bytes(), removed_bytes, removed));
+  if (removed_bytes > 0) crc = Crc32({removed, removed_bytes}, crc);
   if (crc != bucket.crc32()) {
     return Corrupt(bucket.offset(), absl::StrCat("the CRC of bucket ", bucket.bucket(), " is wrong"));
   }
-  if (filter != nullptr) *filter = std::move(counters);
-  return absl::OkStatus();
+  return changes;
 }
 
 }  // namespace tandem::ps

@@ -3,7 +3,9 @@
 #define TANDEM_PS_CHECKPOINT_FORMAT_H_
 
 // Writes and reads table files. A table file contains the rows of one table that one server owned, grouped by
-// bucket (ps/shard_map.h). All integers and floats are little-endian; CRC-32 is zlib's (Crc32).
+// bucket (ps/shard_map.h), or only those that have changed since another file was written
+// (ps/checkpoint/chain.h puts the two together). All integers and floats are little-endian; CRC-32 is zlib's
+// (Crc32).
 //
 //   A  8 bytes   magic "TANDEMT2"; the last character is the version of the format
 //   B  u32       size of C in bytes
@@ -21,11 +23,20 @@
 //                and after the bucket's rows
 //                  E6  filter_bytes       the bucket's admission counters, if the table has any
 //                                         (ps/policies/admission.h)
+//                and in format version 3
+//                  E7  u64 x removed      the ids of rows that have been removed, in ascending order
 //   F            TableFileFooter, protobuf: for each bucket its offset in the file, rows, bytes, filter_bytes
 //                (included in bytes) and the CRC-32 of all its bytes
 //   G  u32       size of F in bytes
 //   H  u32       CRC-32 of F and G
 //   I  8 bytes   the magic again; a truncated file does not end in it
+//
+// Format version 3, "TANDEMT3", holds what has changed since the file that the header's `base` names. Its
+// buckets are as above, except that those which the footer does not call `whole` have
+//
+//   E1 to E5   the rows that were created or changed since then, and possibly others
+//   E6         the blocks of admission counters that have changed (ps/storage/admission_filter.h)
+//   E7         the ids of rows that were removed since then; those that exist again are among E1, too
 //
 // Writing the same rows twice gives the same bytes. A file can be restored onto any number of servers,
 // because its rows are grouped by bucket: each server reads the buckets that it owns. Format version 1, which
@@ -52,6 +63,7 @@ namespace tandem::ps {
 
 inline constexpr absl::string_view kTableFileMagic = "TANDEMT2";
 inline constexpr absl::string_view kOldTableFileMagic = "TANDEMT1";
+inline constexpr absl::string_view kDeltaFileMagic = "TANDEMT3";
 inline constexpr absl::string_view kTableFileSuffix = ".table";
 
 // Returns the name of a server's file of a table, such as "user.0-of-2.table". The table's name is used as it
@@ -67,7 +79,8 @@ struct TableFileSummary {
 
 // Writes the rows of `buckets`, in this order, to "<path>.tmp", syncs it and renames it to `path`, which
 // replaces an existing file. Does not sync the directory. Requires distinct `buckets`, and a `header` that
-// the caller has filled in completely; its row_floats is that of `storage`.
+// the caller has filled in completely; its row_floats is that of `storage`. If the header has a base, writes
+// what has changed since the cut of `storage`, in format version 3.
 //
 // Existing rows must not change during the call; pulls may still create rows. Blocks on the disk, without a
 // deadline, and holds a bucket's lock (shared) while its rows are written. Uses a buffer of 1 MiB.
@@ -77,6 +90,14 @@ struct TableFileSummary {
 // temporary file is removed and `path` is unchanged.
 absl::StatusOr<TableFileSummary> WriteTableFile(const std::string& path, const v1::TableFileHeader& header,
                                                 absl::Span<const uint32_t> buckets, TableStorage& storage,
+                                                const std::atomic<bool>& cancel,
+                                                const OpenFile& open = OpenPosixFile);
+// As above, with rows from `source`, which is called for one bucket after the other and visits its rows in
+// ascending order of id. If the header has no base, every bucket must be whole.
+using BucketSource =
+    absl::FunctionRef<absl::StatusOr<BucketChanges>(uint32_t bucket, TableStorage::RowVisitor visit)>;
+absl::StatusOr<TableFileSummary> WriteTableFile(const std::string& path, const v1::TableFileHeader& header,
+                                                absl::Span<const uint32_t> buckets, BucketSource source,
                                                 const std::atomic<bool>& cancel,
                                                 const OpenFile& open = OpenPosixFile);
 
@@ -98,14 +119,20 @@ class TableFileReader {
   const v1::TableFileFooter& footer() const { return footer_; }
   uint64_t bytes() const { return file_->size(); }
   uint32_t footer_crc32() const { return footer_crc32_; }  // as in TableFileSummary
+  // Returns whether the file holds only what has changed since another.
+  bool builds_on_another() const { return header_.has_base(); }
 
-  // Calls visit(id, row, history) for each row of `bucket`, which must be an entry of footer(), in ascending
-  // order of id. `row` is [row_floats]: the embedding converted to f32, then the optimizer state; it is valid
-  // during the call of `visit` only. Then sets `filter`, unless it is nullptr, to the bucket's admission
-  // counters (empty if there are none).
+  // Calls visit(id, row, history) for each row of `bucket` in this file. `bucket` must be an entry of
+  // footer(). Rows are in ascending order of id. `row` is [row_floats]: the embedding converted to f32, then
+  // the optimizer state; it is valid during the call of `visit` only. Returns the rest of the bucket:
+  // `filter` has the admission counters (empty if there are none), or a patch of them if the bucket is not
+  // whole.
   //
   // Errors: DataLoss as of Open; the system's when the file cannot be read. The CRC is checked last: after an
-  // error the caller must discard the rows that were visited. `filter` is then unchanged.
+  // error the caller must discard the rows that were visited.
+  absl::StatusOr<BucketChanges> ReadChanges(const v1::BucketIndex& bucket, TableStorage::RowVisitor visit);
+  // As ReadChanges, for files that build on no other. Sets `filter`, unless it is nullptr, to the bucket's
+  // admission counters; after an error it is unchanged. FailedPrecondition: the file builds on another.
   absl::Status ReadBucket(const v1::BucketIndex& bucket, TableStorage::RowVisitor visit, std::string* filter);
 
  private:
@@ -121,7 +148,9 @@ class TableFileReader {
     return sizeof(uint64_t) + history_bytes() + dim * SizeOf(dtype()) +
            (header_.row_floats() - dim) * sizeof(float);
   }
-  uint64_t rows_bytes(const v1::BucketIndex& bucket) const { return bucket.bytes() - bucket.filter_bytes(); }
+  static uint64_t rows_bytes(const v1::BucketIndex& bucket) {
+    return bucket.bytes() - bucket.filter_bytes() - bucket.removed() * sizeof(uint64_t);
+  }
 
   absl::string_view magic_ = kTableFileMagic;
   const std::unique_ptr<ReadableFile> file_;

@@ -41,6 +41,16 @@ enum class WhenFull {
   kFail,
 };
 
+// Says how SaveCheckpoint builds on the checkpoint before.
+struct SaveOptions {
+  // The name that the checkpoint will have (CheckpointName), so that the next one can build on it; empty:
+  // none will. Servers then keep the ids of rows that are evicted, and a copy of admission counters.
+  std::string name;
+  // The checkpoint on which this one may build, the last that was saved with a name; it must be committed, in
+  // the same directory. Servers that cannot build on it write complete files. Empty: all files are complete.
+  std::string base;
+};
+
 struct ClientOptions {
   // This worker's rank. 0 <= worker < num_workers of every table to which it pushes.
   uint32_t worker = 0;
@@ -228,7 +238,11 @@ class Client {
   // this client's deferred gradients first. Returns the files as the servers wrote them; those of servers of
   // an older version have a name only. The caller must ensure that no push is under way (barrier), and must
   // commit the checkpoint (ps/checkpoint).
-  virtual absl::StatusOr<std::vector<v1::SavedFile>> SaveCheckpoint(const std::string& directory) = 0;
+  virtual absl::StatusOr<std::vector<v1::SavedFile>> SaveCheckpoint(const std::string& directory,
+                                                                    const SaveOptions& options) = 0;
+  absl::StatusOr<std::vector<v1::SavedFile>> SaveCheckpoint(const std::string& directory) {
+    return SaveCheckpoint(directory, SaveOptions());
+  }
   // Drops the copies and the deferred gradients of all caches of this client. To be called on every worker when
   // another one has loaded a checkpoint: LoadCheckpoint does it for its own client. Does not block.
   virtual void DropCached() = 0;

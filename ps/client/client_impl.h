@@ -76,7 +76,9 @@ class ClientImpl final : public Client {
   absl::Status ResetRowStalenessStatistics(const std::string& name) override;
   absl::Status PullDense(const std::string& table, uint64_t step, absl::Span<float> values) override;
   absl::Status PushDense(const std::string& table, uint64_t step, absl::Span<const float> gradients) override;
-  absl::StatusOr<std::vector<v1::SavedFile>> SaveCheckpoint(const std::string& directory) override;
+  absl::StatusOr<std::vector<v1::SavedFile>> SaveCheckpoint(const std::string& directory,
+                                                            const SaveOptions& options) override;
+  using Client::SaveCheckpoint;
   void DropCached() override;
   absl::Status LoadCheckpoint(const std::string& directory) override;
 

@@ -195,10 +195,13 @@ absl::Status ClientImpl::PushDense(const std::string& table, uint64_t step,
   return Push(step, {{.table = table, .ids = dense.ids, .gradients = dense.padded.data()}});
 }
 
-absl::StatusOr<std::vector<v1::SavedFile>> ClientImpl::SaveCheckpoint(const std::string& directory) {
+absl::StatusOr<std::vector<v1::SavedFile>> ClientImpl::SaveCheckpoint(const std::string& directory,
+                                                                      const SaveOptions& options) {
   TANDEM_RETURN_IF_ERROR(PushDeferred());
   v1::SaveCheckpointRequest request;
   request.set_directory(directory);
+  request.set_name(options.name);
+  request.set_base(options.base);
   TANDEM_ASSIGN_OR_RETURN(
       std::vector<v1::SaveCheckpointResponse> answers,
       CallAll<v1::SaveCheckpointResponse>("SaveCheckpoint", request, options_.checkpoint_timeout,

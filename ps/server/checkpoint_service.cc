@@ -6,13 +6,17 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <random>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/time.h"
 #include "base/checksummed_file.h"
+#include "base/clock.h"
 #include "base/status.h"
+#include "ps/checkpoint/chain.h"
 #include "ps/checkpoint/checkpoint_dir.h"
 #include "ps/checkpoint/format.h"
 
@@ -21,6 +25,18 @@ namespace {
 
 // The files of one table, one for each server that wrote the checkpoint.
 using TableFiles = std::vector<std::unique_ptr<TableFileReader>>;
+
+// Returns an id that tells the saves of a table apart; not 0.
+uint64_t NewSaveId() {
+  std::random_device random;
+  return uint64_t{random()} << 32 | random() | 1;
+}
+
+// Returns whether `path` is the file of that save.
+bool IsSave(const std::string& path, uint64_t save_id) {
+  const absl::StatusOr<std::unique_ptr<TableFileReader>> reader = TableFileReader::Open(path);
+  return reader.ok() && (*reader)->header().save_id() == save_id;
+}
 
 absl::Status CheckComplete(const std::string& table, const TableFiles& files) {
   const v1::TableFileHeader& first = files.front()->header();
@@ -114,7 +130,9 @@ absl::StatusOr<std::vector<uint64_t>> Clocks(const TableFiles& files, const v1::
 
 }  // namespace
 
-absl::StatusOr<v1::SaveCheckpointResponse> CheckpointService::Save(const std::string& directory) {
+absl::StatusOr<v1::SaveCheckpointResponse> CheckpointService::Save(const std::string& directory,
+                                                                   const std::string& name,
+                                                                   const std::string& base) {
   std::error_code error;
   if (!std::filesystem::is_directory(directory, error)) {
     return absl::NotFoundError(
@@ -126,6 +144,9 @@ absl::StatusOr<v1::SaveCheckpointResponse> CheckpointService::Save(const std::st
     if (shard_map_.OwnerOfBucket(b) == server_) buckets.push_back(b);
   }
   v1::SaveCheckpointResponse response;
+  const bool can_build = !base.empty() && base == saved_name_ && base != name;
+  std::map<std::string, SavedTable> saved;
+  const absl::Time begin = MonotonicNow();
   absl::Status status = requests_.BetweenPushes([&](RequestHandler::Waiters*) -> absl::Status {
     const std::vector<v1::WorkerFence> fences = requests_.SaveFences();
     for (const auto& table : tables_.All()) {
@@ -143,27 +164,58 @@ absl::StatusOr<v1::SaveCheckpointResponse> CheckpointService::Save(const std::st
       header.set_num_buckets(shard_map_.num_buckets());
       header.set_row_floats(storage->row_floats());
       header.mutable_fences()->Add(fences.begin(), fences.end());
-      const std::string name = TableFileName(table->name(), server_, shard_map_.num_servers());
+      if (!name.empty()) {
+        header.set_save_id(NewSaveId());
+        saved[table->name()] = {storage, header.save_id()};
+      }
+      const std::string file_name = TableFileName(table->name(), server_, shard_map_.num_servers());
+      const auto before = saved_tables_.find(table->name());
+      if (can_build && before != saved_tables_.end() && before->second.storage.lock() == storage &&
+          IsSave(absl::StrCat(BesideCheckpoint(directory, base), "/", file_name), before->second.save_id)) {
+        header.mutable_base()->set_checkpoint(base);
+        header.mutable_base()->set_save_id(before->second.save_id);
+      }
       TANDEM_ASSIGN_OR_RETURN(
           const TableFileSummary summary,
-          WriteTableFile(absl::StrCat(directory, "/", name), header, buckets, *storage, stopping_));
-      response.add_files(name);
+          WriteTableFile(absl::StrCat(directory, "/", file_name), header, buckets, *storage, stopping_));
+      response.add_files(file_name);
       response.set_bytes(response.bytes() + summary.bytes);
       v1::SavedFile* written = response.add_written();
-      written->set_name(name);
+      written->set_name(file_name);
       written->set_bytes(summary.bytes);
       written->set_crc32(summary.crc32);
       written->set_clock(header.version());
       written->set_footer_crc32(summary.footer_crc32);
+      written->set_base(header.base().checkpoint());
     }
+    // After an error the last cut stays, so that the next save can still build on it.
+    if (name.empty()) return absl::OkStatus();
+    for (auto& [table, one] : saved) one.storage.lock()->MarkCut();
+    saved_tables_ = std::move(saved);
+    saved_name_ = name;
     return absl::OkStatus();
   });
+  const double pause = absl::ToDoubleSeconds(MonotonicNow() - begin);
   if (status.ok()) status = SyncDirectory(directory);
   if (!status.ok()) {
-    for (const std::string& name : response.files()) ::unlink(absl::StrCat(directory, "/", name).c_str());
+    for (const std::string& file : response.files()) ::unlink(absl::StrCat(directory, "/", file).c_str());
     return Annotate(status, absl::StrCat("server ", server_, ": saving a checkpoint"));
   }
+  absl::MutexLock lock(&statistics_mutex_);
+  statistics_.set_checkpoint_saves(statistics_.checkpoint_saves() + 1);
+  statistics_.set_checkpoint_bytes(response.bytes());
+  statistics_.set_longest_checkpoint_pause_s(std::max(statistics_.longest_checkpoint_pause_s(), pause));
+  for (const v1::SavedFile& file : response.written()) {
+    statistics_.set_checkpoint_files(statistics_.checkpoint_files() + 1);
+    if (file.base().empty()) continue;
+    statistics_.set_checkpoint_delta_files(statistics_.checkpoint_delta_files() + 1);
+  }
   return response;
+}
+
+void CheckpointService::AddStatistics(v1::ServerStatistics* statistics) const {
+  absl::MutexLock lock(&statistics_mutex_);
+  statistics->MergeFrom(statistics_);
 }
 
 absl::StatusOr<v1::LoadCheckpointResponse> CheckpointService::Load(const std::string& directory) {
@@ -264,26 +316,25 @@ absl::Status CheckpointService::LoadRows(TableFileReader& file, const v1::TableC
   const v1::AdmissionConfig& saved = file.header().config().admission();
   const bool same_admission =
       saved.kind() == config.admission().kind() && saved.counters() == config.admission().counters();
+  TANDEM_ASSIGN_OR_RETURN(TableChain chain, TableChain::Open(&file));
   int buckets = 0;
-  for (const v1::BucketIndex& bucket : file.footer().buckets()) {
+  for (const uint32_t bucket : chain.buckets()) {
     if (buckets++ % kBucketsBetweenChecks == 0) {
       TANDEM_RETURN_IF_ERROR(tables_.CheckLoadedBytes(other_bytes + storage.Statistics().bytes));
     }
-    if (same_buckets && shard_map_.OwnerOfBucket(bucket.bucket()) != server_) continue;
+    if (same_buckets && shard_map_.OwnerOfBucket(bucket) != server_) continue;
     absl::Status restored;
     const auto restore = [&](uint64_t id, const float* row, const RowHistory& history) {
       if (!same_buckets && shard_map_.OwnerOf(id) != server_) return;
       if (restored.ok()) restored = storage.Restore(id, row, history);
     };
-    std::string filter;
-    TANDEM_RETURN_IF_ERROR(file.ReadBucket(bucket, restore, &filter));
+    TANDEM_ASSIGN_OR_RETURN(const BucketChanges read, chain.ReadBucket(bucket, restore));
     TANDEM_RETURN_IF_ERROR(restored);
     if (stopping_) return absl::CancelledError("the server is stopping");
     // Counters of another admission policy, or of other buckets, mean nothing here: ids are counted anew.
-    if (filter.empty() || !same_buckets || !same_admission) continue;
-    if (!storage.RestoreFilter(bucket.bucket(), filter)) {
-      return absl::DataLossError(absl::StrCat(file.path(), ": bucket ", bucket.bucket(), " has ",
-                                              filter.size(),
+    if (read.filter.empty() || !same_buckets || !same_admission) continue;
+    if (!storage.RestoreFilter(bucket, read.filter)) {
+      return absl::DataLossError(absl::StrCat(file.path(), ": bucket ", bucket, " has ", read.filter.size(),
                                               " bytes of admission counters, which is not what they need"));
     }
   }

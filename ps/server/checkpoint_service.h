@@ -5,11 +5,15 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <memory>
 #include <string>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "ps/checkpoint/format.h"
 #include "ps/server/request_handler.h"
 #include "ps/server/table/table_registry.h"
@@ -21,7 +25,8 @@ namespace tandem::ps {
 
 // Writes this server's part of a checkpoint, and reads it back. The rows, the optimizer state, the workers'
 // clocks and the push fences of a checkpoint are of one moment, at which no push is under way
-// (RequestHandler::BetweenPushes). Not thread-safe: the server's background thread uses it.
+// (RequestHandler::BetweenPushes). Not thread-safe, except for AddStatistics: the server's background thread
+// uses it.
 //
 // Both functions block on the disk and until the pushes under way are done, without a deadline. They give up
 // with Cancelled once the server is stopping, which they notice after each bucket.
@@ -44,10 +49,16 @@ class CheckpointService {
   // arrive during the whole call are deferred; pulls run. Committing the checkpoint is up to the caller
   // (ps/checkpoint/checkpoint_dir.h).
   //
+  // With `name`, the name that the checkpoint will have, the server remembers this moment. A later call whose
+  // `base` is this name writes only what has changed since, table by table, unless the table was made or
+  // loaded since, a call with another name came between, or the checkpoint `base` is not the one of that
+  // moment. Otherwise files are complete.
+  //
   // NotFound: this server does not see `directory`. FailedPrecondition: a table has acknowledged pushes that
   // still wait (ServerTable::Describe). Otherwise the errors of WriteTableFile. On an error removes the files
   // that it has finished; the gradients of GBA tables stay applied.
-  absl::StatusOr<v1::SaveCheckpointResponse> Save(const std::string& directory);
+  absl::StatusOr<v1::SaveCheckpointResponse> Save(const std::string& directory, const std::string& name = "",
+                                                  const std::string& base = "");
   // Replaces the tables with those of the committed checkpoint in `directory`, whatever number of servers
   // wrote it: reads the rows of this server's buckets, the clocks and the push fences. Creates the tables
   // that do not exist, with their saved configuration; existing tables keep theirs. Returns the number of
@@ -63,6 +74,8 @@ class CheckpointService {
   //   - ResourceExhausted: a limit of TableRegistry::Create, or the rows exceed max_memory_bytes by an eighth
   //   - otherwise the errors of ReadManifest, TableFileReader and TableRegistry::NewStorage
   absl::StatusOr<v1::LoadCheckpointResponse> Load(const std::string& directory);
+  // Fills in the fields about checkpoints that were saved. Thread-safe.
+  void AddStatistics(v1::ServerStatistics* statistics) const;
 
  private:
   absl::StatusOr<v1::LoadCheckpointResponse> LoadTables(const std::string& directory);
@@ -76,6 +89,17 @@ class CheckpointService {
   const uint32_t server_;
   const ShardMap& shard_map_;
   std::function<absl::Status()> after_load_;
+
+  // The last save with a name, on which the next one can build.
+  struct SavedTable {
+    std::weak_ptr<TableStorage> storage;  // its cut is of the moment of that save
+    uint64_t save_id;
+  };
+  std::string saved_name_;
+  std::map<std::string, SavedTable> saved_tables_;  // by table
+
+  mutable absl::Mutex statistics_mutex_;
+  v1::ServerStatistics statistics_ ABSL_GUARDED_BY(statistics_mutex_);  // the fields about checkpoints
 };
 
 }  // namespace tandem::ps

@@ -57,7 +57,8 @@ class Durability {
   ~Durability();
 
   // Restores the newest snapshot, replays the log behind it, and begins a new term of the log. Called once,
-  // before the server serves. Blocks on the disk. Errors, after which nothing on the disk has changed:
+  // before the server serves. Blocks on the disk. Removes unfinished snapshots. Errors, after which no record
+  // that was readable is lost:
   //
   //   - Unavailable: another process holds the log
   //   - DataLoss: a file is damaged or missing, and not at the log's end

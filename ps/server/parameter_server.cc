@@ -240,8 +240,9 @@ rpc::Service ParameterServer::Impl::MakeService() {
       {"SaveCheckpoint", Background<v1::SaveCheckpointRequest, v1::SaveCheckpointResponse>(
                              [this](const v1::SaveCheckpointRequest& request) {
                                return WithinRoot<v1::SaveCheckpointResponse>(
-                                   request.directory(),
-                                   [this](const std::string& path) { return checkpoints_.Save(path); });
+                                   request.directory(), [&](const std::string& path) {
+                                     return checkpoints_.Save(path, request.name(), request.base());
+                                   });
                              })},
       {"LoadCheckpoint", Background<v1::LoadCheckpointRequest, v1::LoadCheckpointResponse>(
                              [this](const v1::LoadCheckpointRequest& request) {
@@ -389,6 +390,7 @@ absl::StatusOr<v1::ServerStatistics> ParameterServer::Impl::Statistics() const {
   statistics.set_parked_bytes(requests_.deferred_bytes());
   statistics.set_kept_bytes(tables_.WaitingBytes());
   statistics.set_max_parked_bytes(options_.max_parked_bytes);
+  checkpoints_.AddStatistics(&statistics);
   ExportProcess(&statistics);
   return statistics;
 }

@@ -2,7 +2,12 @@
 #ifndef TANDEM_PS_STORAGE_ADMISSION_FILTER_H_
 #define TANDEM_PS_STORAGE_ADMISSION_FILTER_H_
 
-// AdmissionFilter applies a table's admission policy and keeps the policy's counters, bucket by bucket.
+// AdmissionFilter applies a table's admission policy and keeps the policy's counters, bucket by bucket. It
+// also tells how the counters have changed since a moment, as a patch:
+//
+//   for each block of 64 counters that has changed, in ascending order: u32 number of the block, 64 bytes
+//
+// The last block is padded with zeros.
 
 #include <cstdint>
 #include <memory>
@@ -25,7 +30,8 @@ class AdmissionFilter {
         seed_(seed),
         at_pull_(pulls_create && policy_->at_pull()),
         counter_bytes_(policy_->counter_bytes(num_buckets)),
-        counters_(counter_bytes_ > 0 ? num_buckets : 0) {}
+        counters_(counter_bytes_ > 0 ? num_buckets : 0),
+        at_cut_(counters_.size()) {}
 
   // Returns true if pulls create rows. Otherwise pushes ask Admit for every entry without a row.
   bool at_pull() const { return at_pull_; }
@@ -53,9 +59,18 @@ class AdmissionFilter {
   void Clear(uint32_t bucket) {
     if (!counters_.empty()) counters_[bucket] = {};
   }
+  // Makes this the moment from which Changes counts. Copies the bucket's counters.
+  void MarkCut(uint32_t bucket) {
+    if (!counters_.empty()) at_cut_[bucket] = counters_[bucket];
+  }
+  // Returns the changes since MarkCut as a patch.
+  std::string Changes(uint32_t bucket) const;
+  // Returns the size of what Save returns.
+  size_t saved_bytes(uint32_t bucket) const { return counters_.empty() ? 0 : counters_[bucket].size(); }
   // Returns the memory of a bucket's counters.
   size_t bytes(uint32_t bucket) const {
-    return counters_.empty() ? 0 : sizeof(counters_[bucket]) + counters_[bucket].capacity();
+    if (counters_.empty()) return 0;
+    return 2 * sizeof(counters_[bucket]) + counters_[bucket].capacity() + at_cut_[bucket].capacity();
   }
 
  private:
@@ -64,7 +79,12 @@ class AdmissionFilter {
   const bool at_pull_;
   const size_t counter_bytes_;                  // of each bucket; 0: the policy has no counters
   std::vector<std::vector<uint8_t>> counters_;  // one for each bucket, or none
+  std::vector<std::vector<uint8_t>> at_cut_;    // as they were at MarkCut
 };
+
+// Applies a patch that AdmissionFilter::Changes has returned to the counters `saved`, which become `bytes`
+// bytes long. Returns false, with `saved` unspecified, if the patch does not fit them.
+bool PatchFilter(absl::string_view patch, size_t bytes, std::string* saved);
 
 }  // namespace tandem::ps
 

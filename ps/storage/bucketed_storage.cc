@@ -196,7 +196,7 @@ StorageStatistics BucketedStorage::Statistics() const {
   statistics.bytes = sizeof(*this) + buckets_.shared_bytes() + scratch_pool_.bytes();
   for (uint32_t b = 0; b < buckets_.num_buckets(); ++b) {
     const FairLock::Reader lock(&buckets_.LockOfBucket(b));
-    statistics.bytes += buckets_.BucketBytes(b) + admission_.bytes(b);
+    statistics.bytes += buckets_.BucketBytes(b) + admission_.bytes(b) + evictor_.removed(b).bytes();
     if (spiller_ != nullptr) statistics.bytes += spiller_->BucketBytes(b);
   }
   statistics.admitted_rows = creator_.admitted_rows();
@@ -233,6 +233,55 @@ absl::StatusOr<bool> BucketedStorage::VisitRows(uint32_t bucket, uint64_t first_
   return false;
 }
 
+void BucketedStorage::MarkCut() {
+  cut_ = buckets_.clock();
+  has_cut_ = true;
+  for (uint32_t b = 0; b < buckets_.num_buckets(); ++b) {
+    const FairLock::Writer lock(&buckets_.LockOfBucket(b));
+    evictor_.RecordRemoved(b);
+    admission_.MarkCut(b);
+  }
+}
+
+absl::StatusOr<BucketChanges> TableStorage::VisitChanges(uint32_t bucket, RowVisitor visit) {
+  BucketChanges changes{.whole = true};
+  TANDEM_RETURN_IF_ERROR(VisitBucket(bucket, visit));
+  changes.filter = SaveFilter(bucket);
+  changes.filter_bytes = changes.filter.size();
+  return changes;
+}
+
+absl::StatusOr<BucketChanges> BucketedStorage::VisitChanges(uint32_t bucket, RowVisitor visit) {
+  TANDEM_CHECK(bucket < buckets_.num_buckets());
+  BucketChanges changes;
+  bool whole = !has_cut_ || buckets_.clock() - cut_ >= uint64_t{1} << 31;
+  {
+    const FairLock::Reader lock(&buckets_.LockOfBucket(bucket));
+    const RemovedRows& removed = evictor_.removed(bucket);
+    whole = whole || removed.too_many();
+    if (!whole) {
+      changes.removed = removed.Sorted();
+      changes.filter = admission_.Changes(bucket);
+      changes.filter_bytes = admission_.saved_bytes(bucket);
+    }
+  }
+  if (whole) return TableStorage::VisitChanges(bucket, visit);
+  TANDEM_RETURN_IF_ERROR(CheckWhole());
+  const auto since = static_cast<uint32_t>(cut_);
+  if (spiller_ != nullptr) {
+    TANDEM_RETURN_IF_ERROR(spiller_->VisitChanges(bucket, since, visit));
+    return changes;
+  }
+  const FairLock::Reader lock(&buckets_.LockOfBucket(bucket));
+  const RowLayout& layout = buckets_.layout();
+  std::vector<float> floats(layout.row_floats());
+  for (const Buckets::StoredRow& row : buckets_.SortedChanges(bucket, since)) {
+    buckets_.ReadRow(row.row, floats.data());
+    visit(row.id, floats.data(), {row.version, layout.count(row.row)});
+  }
+  return changes;
+}
+
 absl::Status BucketedStorage::Restore(uint64_t id, const float* floats, const RowHistory& history) {
   if (creator_.OutOfRange(id)) return absl::OkStatus();
   if (spiller_ != nullptr) return spiller_->Restore(id, floats, history);
@@ -258,6 +307,7 @@ void BucketedStorage::Clear() {
     buckets_.ClearBucket(bucket);
     admission_.Clear(bucket);
   };
+  has_cut_ = false;
   if (spiller_ != nullptr) return spiller_->Clear(clear_bucket);
   for (uint32_t b = 0; b < buckets_.num_buckets(); ++b) {
     const FairLock::Writer lock(&buckets_.LockOfBucket(b));

@@ -78,6 +78,8 @@ class BucketedStorage : public TableStorage {
   uint32_t row_floats() const override { return static_cast<uint32_t>(buckets_.layout().row_floats()); }
   absl::Status VisitBucket(uint32_t bucket, RowVisitor visit) override;
   absl::StatusOr<bool> VisitRows(uint32_t bucket, uint64_t first_id, size_t limit, RowVisitor visit) override;
+  void MarkCut() override;
+  absl::StatusOr<BucketChanges> VisitChanges(uint32_t bucket, RowVisitor visit) override;
   absl::Status Restore(uint64_t id, const float* row, const RowHistory& history) override;
   std::string SaveFilter(uint32_t bucket) const override;
   bool RestoreFilter(uint32_t bucket, absl::string_view counters) override;
@@ -105,6 +107,9 @@ class BucketedStorage : public TableStorage {
   RowUpdater updater_;
   std::unique_ptr<RowSpiller> spiller_;  // nullptr: rows are in memory only
   std::atomic<uint64_t> refused_{0};
+  // The clock at the last cut, and whether there was one. Used by the thread that takes checkpoints.
+  uint64_t cut_ = 0;
+  bool has_cut_ = false;
 };
 
 }  // namespace tandem::ps

@@ -87,6 +87,16 @@ std::vector<Buckets::StoredRow> Buckets::SortedRows(uint32_t bucket, uint64_t fi
   return rows;
 }
 
+std::vector<Buckets::StoredRow> Buckets::SortedChanges(uint32_t bucket, uint32_t since) const {
+  const RowStore& store = stores_[bucket];
+  std::vector<StoredRow> rows;
+  store.index().ForEach([&](const Cell& cell) {
+    if (ChangedSince(cell.version, since)) rows.push_back({cell.id, store.RowAt(cell.slot), cell.version});
+  });
+  std::sort(rows.begin(), rows.end(), [](const StoredRow& a, const StoredRow& b) { return a.id < b.id; });
+  return rows;
+}
+
 void Buckets::ReadRow(const char* row, float* floats) const {
   LoadRows(layout_.dtype, absl::MakeConstSpan(&row, 1), layout_.dim, floats);
   std::copy_n(layout_.state(row), layout_.state_floats, floats + layout_.dim);

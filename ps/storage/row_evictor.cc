@@ -52,7 +52,7 @@ std::vector<uint64_t> RowEvictor::LowestPriority(uint32_t bucket, uint32_t now,
 }
 
 void RowEvictor::EvictToQuota(uint32_t bucket, uint32_t now) {
-  EraseRows(&buckets_->store(bucket), LowestPriority(bucket, now, /*spared=*/nullptr));
+  EraseRows(bucket, LowestPriority(bucket, now, /*spared=*/nullptr));
 }
 
 void RowEvictor::SweepNext(uint64_t time) {
@@ -61,17 +61,19 @@ void RowEvictor::SweepNext(uint64_t time) {
   const uint32_t bucket = now & (buckets_->num_buckets() - 1);
   const FairLock::Writer lock(&buckets_->LockOfBucket(bucket));
   const Buckets::PauseTimer timer(buckets_);
-  RowStore& store = buckets_->store(bucket);
+  const RowStore& store = std::as_const(*buckets_).store(bucket);
   std::vector<uint64_t> leaving;
   std::vector<float> floats;
-  std::as_const(store).index().ForEach([&](const Cell& cell) {
+  store.index().ForEach([&](const Cell& cell) {
     if (policy_->Expired(StatsOf(store, cell, now, &floats))) leaving.push_back(cell.id);
   });
-  EraseRows(&store, leaving);
+  EraseRows(bucket, leaving);
 }
 
-void RowEvictor::EraseRows(RowStore* store, absl::Span<const uint64_t> ids) {
+void RowEvictor::EraseRows(uint32_t bucket, absl::Span<const uint64_t> ids) {
+  RowStore* const store = &buckets_->store(bucket);
   for (const uint64_t id : ids) store->Erase(id);
+  removed_[bucket].Add(ids, store->size());
   buckets_->NoteErased(ids.size());
   evicted_.fetch_add(ids.size(), std::memory_order_relaxed);
   buckets_->CompactIfSparse(store);

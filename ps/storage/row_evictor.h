@@ -21,6 +21,7 @@
 #include "ps/policies/eviction.h"
 #include "ps/storage/buckets.h"
 #include "ps/storage/recent_rows.h"
+#include "ps/storage/removed_rows.h"
 
 namespace tandem::ps {
 
@@ -33,7 +34,9 @@ class RowEvictor {
   // `policy` is nullptr in tables without eviction. Then SweepNext has no effect, and LowestPriority and
   // EvictToQuota must not be called.
   RowEvictor(Buckets* buckets, std::unique_ptr<Eviction> policy)
-      : buckets_(buckets), policy_(std::move(policy)) {}
+      : buckets_(buckets),
+        policy_(std::move(policy)),
+        removed_(policy_ == nullptr ? nullptr : new RemovedRows[buckets->num_buckets()]) {}
 
   // Returns the ids of the rows that must leave so that 15/16 of the quota, counted in rows, remain: those of
   // the lowest Eviction::Priority, in no particular order. Rows in `spared`, unless it is nullptr, have the
@@ -48,6 +51,17 @@ class RowEvictor {
   // expire in this table (Eviction::sweeps). Blocks until it has the bucket's lock, exclusively.
   void SweepNext(uint64_t time);
 
+  // Begins to record the rows that are erased from `bucket`, and forgets those recorded before. Requires the
+  // bucket's lock, exclusively.
+  void RecordRemoved(uint32_t bucket) {
+    if (removed_ != nullptr) removed_[bucket].Begin();
+  }
+  // Returns what was recorded. Requires the bucket's lock.
+  const RemovedRows& removed(uint32_t bucket) const {
+    static const RemovedRows none;
+    return removed_ == nullptr ? none : removed_[bucket];
+  }
+
   // Returns the number of rows that EvictToQuota and SweepNext have erased. Rows that went to disk are not
   // counted.
   uint64_t evicted_rows() const { return evicted_.load(std::memory_order_relaxed); }
@@ -55,11 +69,12 @@ class RowEvictor {
  private:
   RowStats StatsOf(const RowStore& store, const Buckets::Cell& cell, uint32_t now,
                    std::vector<float>* floats) const;
-  void EraseRows(RowStore* store, absl::Span<const uint64_t> ids);
+  void EraseRows(uint32_t bucket, absl::Span<const uint64_t> ids);
 
   Buckets* const buckets_;
   const std::unique_ptr<Eviction> policy_;
   std::atomic<uint64_t> evicted_{0};
+  const std::unique_ptr<RemovedRows[]> removed_;  // one for each bucket; nullptr: rows are never erased
 };
 
 }  // namespace tandem::ps

@@ -356,6 +356,41 @@ absl::StatusOr<bool> RowSpiller::VisitRows(uint32_t bucket, uint64_t first_id, s
   return false;
 }
 
+absl::Status RowSpiller::VisitChanges(uint32_t bucket, uint32_t since, TableStorage::RowVisitor visit) {
+  absl::ReaderMutexLock tier_lock(&TierLockOf(bucket));
+  const FairLock::Reader lock(&buckets_->LockOfBucket(bucket));
+  const RowLayout& layout = buckets_->layout();
+  std::vector<float> floats(layout.row_floats());
+  const auto visit_one = [&](uint64_t id, const char* row, uint32_t version) {
+    buckets_->ReadRow(row, floats.data());
+    visit(id, floats.data(), {version, layout.count(row)});
+  };
+  const std::vector<Buckets::StoredRow> changed = buckets_->SortedChanges(bucket, since);
+  auto next = changed.begin();
+  const BucketState& state = states_[bucket];
+  // Usually the rows that leave memory have not changed for long. Then the tier need not be read.
+  if (state.cold.load(std::memory_order_relaxed) > 0 && state.any_left &&
+      Buckets::ChangedSince(state.newest_left, since)) {
+    const RowStore& store = std::as_const(*buckets_).store(bucket);
+    std::vector<float> aligned((cold_row_bytes_ + sizeof(float) - 1) / sizeof(float));
+    const auto* const copy = reinterpret_cast<const char*>(aligned.data());
+    TANDEM_RETURN_IF_ERROR(
+        tier_->VisitBucket(bucket, /*first_id=*/0, cold_row_bytes_, [&](uint64_t id, const char* row) {
+          uint32_t version;
+          std::memcpy(&version, row, sizeof(version));
+          if (!Buckets::ChangedSince(version, since)) return true;
+          if (store.index().Find(id) != nullptr) return true;  // superseded
+          for (; next != changed.end() && next->id < id; ++next)
+            visit_one(next->id, next->row, next->version);
+          std::memcpy(aligned.data(), row, cold_row_bytes_);
+          visit_one(id, copy + sizeof(version), version);
+          return true;
+        }));
+  }
+  for (; next != changed.end(); ++next) visit_one(next->id, next->row, next->version);
+  return absl::OkStatus();
+}
+
 void RowSpiller::Clear(absl::FunctionRef<void(uint32_t bucket)> clear_bucket) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   for (uint32_t l = 0; l < buckets_->num_locks(); ++l) tier_locks_[l].mutex.Lock();
   for (uint32_t b = 0; b < buckets_->num_buckets(); ++b) {
@@ -364,6 +399,7 @@ void RowSpiller::Clear(absl::FunctionRef<void(uint32_t bucket)> clear_bucket) AB
     cold_rows_.fetch_sub(states_[b].cold.exchange(0), std::memory_order_relaxed);
     states_[b].left.Clear();
     states_[b].recent.Clear();
+    states_[b].any_left = false;
   }
   tier_->Clear();
   {
@@ -435,8 +471,8 @@ void RowSpiller::SpillBucket(uint32_t bucket, uint32_t now, uint64_t most) {
               0) {
         continue;  // updated since: not cold after all
       }
+      NoteLeft(bucket, ids[i], cell->version);
       store.Erase(ids[i]);
-      states_[bucket].left.Add(ids[i]);
       ++left;
     }
     buckets_->NoteErased(left);
@@ -444,6 +480,13 @@ void RowSpiller::SpillBucket(uint32_t bucket, uint32_t now, uint64_t most) {
     states_[bucket].cold.fetch_add(left, std::memory_order_relaxed);
     buckets_->CompactIfSparse(&store);
   }
+}
+
+void RowSpiller::NoteLeft(uint32_t bucket, uint64_t id, uint32_t version) {
+  BucketState& state = states_[bucket];
+  state.left.Add(id);
+  if (!state.any_left || Buckets::ChangedSince(version, state.newest_left)) state.newest_left = version;
+  state.any_left = true;
 }
 
 void RowSpiller::NoteSpilled(const absl::Status& status) {

@@ -98,6 +98,8 @@ class RowSpiller {
   // Implement TableStorage::VisitRows and TableStorage::Restore.
   absl::StatusOr<bool> VisitRows(uint32_t bucket, uint64_t first_id, size_t limit,
                                  TableStorage::RowVisitor visit);
+  // Implements TableStorage::VisitChanges: visits the rows whose version is `since` or later.
+  absl::Status VisitChanges(uint32_t bucket, uint32_t since, TableStorage::RowVisitor visit);
   // A row that exists keeps its count of updates if `keep_count` is true.
   absl::Status Restore(uint64_t id, const float* floats, RowHistory history, bool keep_count = false);
   // Removes all rows: calls clear_bucket(bucket) with each bucket's lock held exclusively, and clears the
@@ -126,6 +128,9 @@ class RowSpiller {
     SeenFilter left{0};
     // Rows that came to memory recently. Guarded by the lock.
     RecentRows recent;
+    // The latest version that a row had when it left memory, if one ever did. Guarded by the lock.
+    uint32_t newest_left = 0;
+    bool any_left = false;
   };
 
   absl::Mutex& TierLockOf(uint32_t bucket) const {
@@ -149,6 +154,7 @@ class RowSpiller {
   char* BringBack(const Grouping::Item& item, const char* cold);
   void NoteArrival(uint32_t bucket, uint64_t id);
   void SpillBucket(uint32_t bucket, uint32_t now, uint64_t most);
+  void NoteLeft(uint32_t bucket, uint64_t id, uint32_t version);
   void NoteSpilled(const absl::Status& status);
 
   const std::string name_;

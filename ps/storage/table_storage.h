@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -74,6 +75,18 @@ struct StorageStatistics {
   uint64_t spill_reads = 0;    // rows brought back to memory
   uint64_t spill_writes = 0;
   uint64_t failed_spills = 0;  // failed writes, each of which left rows in memory beyond the budget
+};
+
+// How a bucket differs from what it was at the last cut, besides the rows that exist (VisitChanges).
+struct BucketChanges {
+  // True: the rows visited are all rows of the bucket, and `filter` is all of its admission counters.
+  bool whole = false;
+  // The ids of rows that have left the table since the cut, in ascending order. Those that came back are
+  // among the rows visited, too. Empty if `whole`.
+  std::vector<uint64_t> removed;
+  // Changes of the bucket's admission counters, for PatchFilter.
+  std::string filter;
+  uint64_t filter_bytes = 0;  // of all counters of the bucket; 0: it has none
 };
 
 // Says what creates the rows of an EMBEDDING table.
@@ -173,6 +186,17 @@ class TableStorage {
   // neither sorted nor read. Returns whether there are rows with greater ids.
   virtual absl::StatusOr<bool> VisitRows(uint32_t bucket, uint64_t first_id, size_t limit,
                                          RowVisitor visit) = 0;
+  // The following two serve incremental checkpoints.
+  //
+  // Makes this moment the table's cut: from now on VisitChanges tells what has changed since. Requires that
+  // no Apply and no WriteRows is in progress. Pulls may be: a row that they create at this moment counts as
+  // changed. Takes memory for ids of rows that are evicted, and for a copy of the admission counters.
+  virtual void MarkCut() {}
+  // As VisitBucket, but visits only the rows that were created or changed since the cut, and possibly some
+  // whose last change is the last one before it. The bucket is visited as a whole if there was no cut, if the
+  // cut is 2^31 updates old, or if too many rows were evicted. Requires that no Apply and no WriteRows is in
+  // progress, and that neither Restore nor RestoreFilter was called since the cut.
+  virtual absl::StatusOr<BucketChanges> VisitChanges(uint32_t bucket, RowVisitor visit);
   // Creates or replaces the row of `id`. `row` is [row_floats()]; its embedding is rounded to nearest. A
   // DENSE table ignores ids out of range. After an error the id's row is unchanged.
   virtual absl::Status Restore(uint64_t id, const float* row, const RowHistory& history) = 0;
@@ -183,7 +207,8 @@ class TableStorage {
   virtual bool RestoreFilter(uint32_t bucket, absl::string_view counters) = 0;
   virtual uint64_t clock() const = 0;
   virtual void SetClock(uint64_t clock) = 0;
-  // Removes all rows and admission counters. A DENSE table's rows are removed too; Restore recreates them.
+  // Removes all rows and admission counters, and forgets the cut. A DENSE table's rows are removed too;
+  // Restore recreates them.
   virtual void Clear() = 0;
 };
 

@@ -188,6 +188,10 @@ void DescribeJob(Fields& f, JobSpec& job) {
     g.Choice("on_failure", &job.checkpoint.on_failure, {"continue", "stop"},
              "when a checkpoint cannot be saved: log an error and train on (the exit code tells if the last "
              "one failed), or end");
+    g.Integer(
+        "deltas", &job.checkpoint.deltas, Between(0, 500),
+        "checkpoints that in a row hold only the rows changed since the one before, until a complete one "
+        "is saved, which also happens once they have half its size. 0: all are complete");
   });
   f.Group("ps", nullptr, "", [&](Fields& g) {
     g.Choice("durability", &job.ps.durability, {"off", "log"},

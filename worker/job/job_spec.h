@@ -103,6 +103,7 @@ struct CheckpointSpec {
   int keep = 3;  // number of newest checkpoints that are kept, in addition to the best one
   absl::Duration timeout = absl::Minutes(10);  // limit of saving a checkpoint, and of loading one
   SaveFailure on_failure = SaveFailure::kContinue;
+  int deltas = 0;  // checkpoints in a row that hold only what has changed since the one before
 
   // Returns whether checkpoints other than that of the best epoch are saved.
   bool periodic() const { return every_epochs > 0 || every_steps > 0 || every_time > absl::ZeroDuration(); }

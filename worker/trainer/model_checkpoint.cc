@@ -167,9 +167,11 @@ absl::Status LoadedModel::Apply(Model* model, DenseOptimizer* optimizer,
 
 absl::StatusOr<std::string> SaveModel(const JobSpec& job, const ModelState& state, ps::Client* client,
                                       Model* model, const DenseOptimizer& optimizer,
-                                      const LearningRateSchedule& schedule) {
+                                      const LearningRateSchedule& schedule, CheckpointChain* chain) {
   TANDEM_ASSIGN_OR_RETURN(std::string unfinished, ps::BeginCheckpoint(job.checkpoint.dir, state.step));
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<v1::SavedFile> written, client->SaveCheckpoint(unfinished));
+  const ps::SaveOptions options = chain == nullptr ? ps::SaveOptions() : chain->OptionsFor(state.step);
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<v1::SavedFile> written,
+                          client->SaveCheckpoint(unfinished, options));
   v1::DenseState dense = ToDenseState(job, model, optimizer);
   for (const auto& [table, ids] : state.replicated) {
     v1::ReplicatedIds* const to = dense.add_replicated();
@@ -177,7 +179,12 @@ absl::StatusOr<std::string> SaveModel(const JobSpec& job, const ModelState& stat
     to->mutable_ids()->Add(ids.begin(), ids.end());
   }
   TANDEM_RETURN_IF_ERROR(ps::WriteDenseState(unfinished, dense));
-  return ps::CommitCheckpoint(unfinished, ToManifest(job, state, *model, schedule), written);
+  TANDEM_ASSIGN_OR_RETURN(
+      std::string path, ps::CommitCheckpoint(unfinished, ToManifest(job, state, *model, schedule), written));
+  if (chain == nullptr) return path;
+  const absl::StatusOr<v1::CheckpointManifest> committed = ps::ReadManifest(path);
+  if (committed.ok()) chain->Committed(path, *committed);
+  return path;
 }
 
 absl::Status UpdateModelState(const JobSpec& job, const std::string& path, const ModelState& state,

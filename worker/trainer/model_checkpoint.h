@@ -21,6 +21,7 @@
 #include "worker/models/model.h"
 #include "worker/nn/dense_optimizer.h"
 #include "worker/nn/lr_schedule.h"
+#include "worker/trainer/checkpoint_chain.h"
 
 namespace tandem::worker {
 
@@ -52,11 +53,12 @@ struct LoadedModel {
   absl::Status Apply(Model* model, DenseOptimizer* optimizer, LearningRateSchedule* schedule) const;
 };
 
-// Writes a checkpoint under job.checkpoint.dir, commits it and returns its path. After an error the new
-// checkpoint is not committed; older ones are unchanged.
+// Writes a checkpoint under job.checkpoint.dir, commits it and returns its path. `chain`, unless it is
+// nullptr, decides whether it builds on the one before. After an error the new checkpoint is not committed;
+// older ones are unchanged.
 absl::StatusOr<std::string> SaveModel(const JobSpec& job, const ModelState& state, ps::Client* client,
                                       Model* model, const DenseOptimizer& optimizer,
-                                      const LearningRateSchedule& schedule);
+                                      const LearningRateSchedule& schedule, CheckpointChain* chain = nullptr);
 // Replaces the state of the run in the committed checkpoint `path`; the model stays. After an error the old
 // state is in place.
 absl::Status UpdateModelState(const JobSpec& job, const std::string& path, const ModelState& state,

@@ -126,7 +126,7 @@ absl::StatusOr<bool> TrainingRun::SaveCheckpoint(const ModelState& state) {
     absl::StatusOr<std::string> path = absl::UnknownError("");
     if (replicated.ok()) {
       complete.replicated = *std::move(replicated);
-      path = SaveModel(job_, complete, context_.client, model_.get(), *optimizer_, *schedule_);
+      path = SaveModel(job_, complete, context_.client, model_.get(), *optimizer_, *schedule_, &chain_);
     } else {
       path = replicated.status();
     }

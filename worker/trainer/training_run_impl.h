@@ -30,6 +30,7 @@
 #include "worker/report/training_scalars.h"
 #include "worker/step/hybrid_trainer.h"
 #include "worker/trainer/boundary_agreement.h"
+#include "worker/trainer/checkpoint_chain.h"
 #include "worker/trainer/model_checkpoint.h"
 #include "worker/trainer/replication.h"
 #include "worker/trainer/run_checkpoints.h"
@@ -50,6 +51,7 @@ class TrainingRun {
         rank_(context.group->rank()),
         world_size_(context.group->world_size()),
         checkpoints_(&job_, options.overwrite),
+        chain_(job.checkpoint.dir, job.checkpoint.deltas),
         boundary_(context.group, context.stop, job.checkpoint.every_time, context.clock),
         progress_(rank_ != 0, options.terminal, job.train.log_every, context.clock),
         scalars_(job.train.log_every, context.clock) {}
@@ -114,6 +116,7 @@ class TrainingRun {
   const int world_size_;
   size_t batch_size_ = 0;       // per worker
   RunCheckpoints checkpoints_;  // rank 0 only
+  CheckpointChain chain_;       // rank 0 only
   BoundaryAgreement boundary_;
   Progress progress_;
   TrainingScalars scalars_;

@@ -207,11 +207,11 @@ TEST_F(Format, AFlippedBitInAnyByteIsAnError) {
 TEST_F(Format, ANewerFormatIsNotCalledDamaged) {
   TANDEM_ASSERT_OK(Write());
   TANDEM_ASSERT_OK_AND_ASSIGN(std::string bytes, ReadFile(path_));
-  bytes[7] = '3';
+  bytes[7] = '4';
   Overwrite(bytes);
   EXPECT_THAT(TableFileReader::Open(path_),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       AllOf(HasSubstr("version '3'"), HasSubstr("'1' to '2'"))));
+                       AllOf(HasSubstr("version '4'"), HasSubstr("'1' to '3'"))));
   EXPECT_THAT(TableFileReader::Open(dir_.File("none")), StatusIs(absl::StatusCode::kNotFound));
 }
 

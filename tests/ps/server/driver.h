@@ -229,9 +229,12 @@ class Driver {
     }
     return {};
   }
-  absl::StatusOr<v1::SaveCheckpointResponse> Save(const std::string& directory) {
+  absl::StatusOr<v1::SaveCheckpointResponse> Save(const std::string& directory, const std::string& name = "",
+                                                  const std::string& base = "") {
     v1::SaveCheckpointRequest request;
     request.set_directory(directory);
+    request.set_name(name);
+    request.set_base(base);
     return Call<v1::SaveCheckpointResponse>("SaveCheckpoint", request);
   }
   absl::StatusOr<v1::LoadCheckpointResponse> Load(const std::string& directory) {

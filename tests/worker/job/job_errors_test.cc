@@ -62,7 +62,7 @@ TEST(JobErrorsTest, ControlCharactersAreQuotedAsEscapes) {
 TEST(JobErrorsTest, AFieldUnlikeAnyOtherComesWithTheFieldsThereAre) {
   EXPECT_EQ(ReportedErrors("checkpoint: {zzz: 1}\n"),
             "jobs/x.yaml:3: unknown field 'zzz' in 'checkpoint'; its fields are dir, every_epochs, "
-            "every_steps, every_minutes, keep, timeout_seconds, on_failure");
+            "every_steps, every_minutes, keep, timeout_seconds, on_failure, deltas");
 }
 
 TEST(JobErrorsTest, AFieldOfAnotherKindIsUnknown) {

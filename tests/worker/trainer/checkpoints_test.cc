@@ -203,6 +203,28 @@ TEST_F(CheckpointsTest, LatestStepsBackPastADamagedCheckpointAndSetsItAside) {
   EXPECT_THAT(Entries("DENSE"), SizeIs(count));
 }
 
+TEST_F(CheckpointsTest, ARunWithIncrementalCheckpointsResumesWithTheSameBits) {
+  TANDEM_ASSERT_OK(Run(Job({CheckpointDir("whole")}), 2, 2, kPlain).status());
+  // All rows change in a few steps, so that every delta is followed by a complete one: those of steps 7, 19
+  // (the end of the epoch) and 28 are complete, those of 14, 21 and 35 are not.
+  const std::vector<std::string> deltas = {"checkpoint.deltas=3", "checkpoint.every_steps=7",
+                                           "checkpoint.keep=1"};
+  for (const bool broken : {false, true}) {
+    SCOPED_TRACE(broken);
+    const std::string name = broken ? "broken" : "dying";
+    std::vector<std::string> overrides = deltas;
+    overrides.push_back(CheckpointDir(name));
+    EXPECT_FALSE(Run(Job(overrides), 2, 2, kPlain, absl::Seconds(6), DieAfter(37 * 4)).ok());
+    EXPECT_THAT(Steps(name), ElementsAre(19, 28, 35));  // the best, the base, the newest
+    EXPECT_EQ(Entries(name)[2].manifest.base(), ps::CheckpointName(28));
+    if (broken) TANDEM_ASSERT_OK(ps::RemoveCheckpoint(Entries(name)[1].path));
+    TANDEM_ASSERT_OK(Run(Job(overrides), 1, 2, kLatest).status());
+    EXPECT_EQ(NewestDigest(name), NewestDigest("whole"));
+    EXPECT_EQ(std::filesystem::exists(dir_.File(absl::StrCat(name, "/damaged-", ps::CheckpointName(35)))),
+              broken);
+  }
+}
+
 TEST_F(CheckpointsTest, AFailedSaveIsReportedAndTrainingGoesOn) {
   const auto fail_save = [](int first, int last) -> rpc::FaultInjector {
     const auto count = std::make_shared<std::atomic<int>>(0);

@@ -108,6 +108,11 @@ class FakeNccl final : public NcclApi {
         for (FakeCall& call : calls) call.kernel->parts = 0;
       }
     }
+    // A split that is under way ends with its parent; NCCL frees the communicator that it was making.
+    if (fake->splitting) {
+      world_->live_.erase(fake->ring->splits[fake->rank].made);
+      fake->ring->splits.erase(fake->rank);
+    }
     Drop(fake);
     ++aborted_;
     if (depth_ == 0) world_->aborted_together_.push_back(std::exchange(aborted_, 0));

@@ -26,7 +26,7 @@ TensorView GpuView(std::vector<float>* values) {
 
 // Runs `body` on ranks that are threads, in a group "cpu:auto,cuda:nccl".
 void RunGroup(FakeWorld* world, int world_size, const std::function<void(GroupRank&)>& body,
-              absl::Duration timeout = absl::Seconds(30)) {
+              DebugLevel debug = DebugLevel::kOff) {
   MemoryStore store;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world_size; ++rank) {
@@ -38,7 +38,8 @@ void RunGroup(FakeWorld* world, int world_size, const std::function<void(GroupRa
       options.backend = "cpu:auto,cuda:nccl";
       options.rank = rank;
       options.world_size = world_size;
-      options.timeout = timeout;
+      options.timeout = absl::Seconds(30);
+      options.debug = debug;
       options.interface_address = "127.0.0.1";
       options.extra_backends = {MakeFactory(me.runtime, 0)};
       TANDEM_ASSERT_OK_AND_ASSIGN(me.group, InitProcessGroup(&store, options));
@@ -112,6 +113,18 @@ TEST(NcclGroupTest, SubgroupsAreSplitFromTheGroupsCommunicator) {
     }
   });
   EXPECT_EQ(world.splits(), 4);
+}
+
+TEST(NcclGroupTest, SubgroupsOfACheckedGroupAreSplitAndChecked) {
+  FakeWorld world;
+  auto body = [&](GroupRank& me) {
+    TANDEM_ASSERT_OK_AND_ASSIGN(auto pair, me.group->NewGroup({1, 0}));
+    std::vector<float> ones(4 + me.rank, 1.0f);
+    EXPECT_THAT(pair->AllReduce(GpuView(&ones)).status(),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("ranks of group")));
+  };
+  RunGroup(&world, 2, body, DebugLevel::kDetail);
+  EXPECT_EQ(world.splits(), 1);
 }
 
 TEST(NcclGroupTest, SubgroupsConnectAfreshIfNcclHasNoSplit) {

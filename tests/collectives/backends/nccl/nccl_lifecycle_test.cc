@@ -56,6 +56,33 @@ TEST(NcclLifecycleTest, AGroupThatCannotBeMadeLeavesOthersAlone) {
   });
 }
 
+TEST(NcclLifecycleTest, ASplitThatARankMissesEndsAtItsDeadline) {
+  FakeWorld world;
+  RunFakeRanks(&world, 2, [&](FakeRank& me) {
+    TANDEM_ASSERT_OK_AND_ASSIGN(auto parent, me.Make("g"));
+    if (me.rank == 1) {  // does not join in, and must not leave
+      TANDEM_ASSERT_OK(me.store->Get("over", absl::Seconds(30)));
+      return;
+    }
+    EXPECT_THAT(
+        parent->Split(0, 0, me.OptionsOf("part", absl::Milliseconds(50))),
+        StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("ncclCommSplit on rank 0 of group 'g'")));
+    parent.reset();
+    TANDEM_ASSERT_OK(me.store->Set("over", ""));
+  });
+}
+
+TEST(NcclLifecycleTest, ASplitThatIsNotTakenIsLeft) {
+  FakeWorld world;
+  RunFakeRanks(&world, 2, [&](FakeRank& me) {
+    TANDEM_ASSERT_OK_AND_ASSIGN(auto parent, me.Make("g"));
+    TANDEM_ASSERT_OK(parent->Split(0, me.rank, me.OptionsOf("part")).status());
+    std::vector<float> values(10, 1.0f);
+    TANDEM_EXPECT_OK(parent->Run(Sum(&values)));
+  });
+  EXPECT_THAT(world.aborted_together(), ::testing::IsEmpty());
+}
+
 TEST(NcclLifecycleTest, AnAbortBeforeTheCommunicatorExistsLeaksNone) {
   FakeWorld world;
   MemoryStore store;

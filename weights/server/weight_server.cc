@@ -108,6 +108,10 @@ void WeightServer::Head(const std::shared_ptr<rpc::ServerCall>& call) {
         const std::shared_ptr<rpc::ServerCall> taken = waiting->Take();
         if (taken == nullptr) return;
         timers_->Resume(timer);
+        if (absl::IsCancelled(newer.status())) {
+          // Clients repeat their calls after Unavailable, at a server that starts in place of this one.
+          return taken->Finish(absl::UnavailableError(absl::StrCat(options_.name, " stops")));
+        }
         if (!newer.ok()) return taken->Finish(Annotate(newer.status(), options_.name));
         answer(*taken);
       });

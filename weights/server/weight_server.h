@@ -42,7 +42,8 @@ class WeightServer {
   ModelStore& store() { return store_; }
   // Returns what ListModels returns.
   v1::ListWeightsResponse State() const;
-  // Ends all calls that wait with Cancelled. Idempotent.
+  // Ends all calls that wait, also later ones, with Unavailable: clients repeat them, at a server that starts
+  // in place of this one. Idempotent.
   void Stop();
 
  private:

@@ -3,7 +3,9 @@
 
 #include <thread>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
+#include "absl/synchronization/mutex.h"
 #include "base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -32,12 +34,13 @@ constexpr rpc::BackoffOptions kFastBackoff = {.initial = absl::Milliseconds(1), 
 // again at the same address.
 class ReplaceableServer {
  public:
-  explicit ReplaceableServer(rpc::FaultInjector injector = nullptr) {
-    Restart();
-    std::vector<rpc::Service> services = {server_->service()};
+  explicit ReplaceableServer(rpc::FaultInjector injector = nullptr, const WeightServerOptions& options = {})
+      : options_(options), current_(std::make_shared<Process>(options)) {
+    std::vector<rpc::Service> services = {current_->service};
     for (rpc::Method& method : services[0].methods) {
       method.handler = [this, name = method.name](std::shared_ptr<rpc::ServerCall> call) {
-        for (const rpc::Method& current : service_.methods) {
+        const std::shared_ptr<Process> process = Current();
+        for (const rpc::Method& current : process->service.methods) {
           if (current.name == name) return current.handler(std::move(call));
         }
       };
@@ -45,22 +48,39 @@ class ReplaceableServer {
     channel_ = rpc::ConnectLoopback(std::make_shared<const std::vector<rpc::Service>>(std::move(services)),
                                     std::move(injector), kFastBackoff);
   }
-  // No call may be under way.
+  // Stops the server in the regular way, as SIGTERM does, and starts another one. Calls may be under way.
   void Restart() {
-    server_ = std::make_unique<WeightServer>(WeightServerOptions());
-    service_ = server_->service();
+    const std::shared_ptr<Process> old = Current();
+    old->server.Stop();
+    absl::MutexLock lock(&mutex_);
+    current_ = std::make_shared<Process>(options_);
   }
-  WeightServer& server() { return *server_; }
+  WeightServer& server() { return Current()->server; }
   const std::shared_ptr<rpc::Channel>& channel() const { return channel_; }
   // Waits until `calls` calls of Head wait.
   void AwaitWaiting(uint64_t calls) {
-    while (server_->State().models_size() == 0 || server_->State().models(0).waiting() != calls)
+    const absl::Time deadline = Soon();
+    while (server().State().models_size() == 0 || server().State().models(0).waiting() != calls) {
+      TANDEM_CHECK_MSG(MonotonicNow() < deadline, absl::StrCat("there were never ", calls, " calls of Head"));
       std::this_thread::yield();
+    }
   }
 
  private:
-  std::unique_ptr<WeightServer> server_;
-  rpc::Service service_;
+  struct Process {
+    explicit Process(const WeightServerOptions& options) : server(options), service(server.service()) {}
+    WeightServer server;
+    const rpc::Service service;
+  };
+
+  std::shared_ptr<Process> Current() {
+    absl::MutexLock lock(&mutex_);
+    return current_;
+  }
+
+  const WeightServerOptions options_;
+  absl::Mutex mutex_;
+  std::shared_ptr<Process> current_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<rpc::Channel> channel_;  // destroyed first
 };
 
@@ -123,16 +143,40 @@ TEST(WeightServer, AWaitEndsAtItsDeadlineWithoutAVersion) {
   server.AwaitWaiting(0);  // the server ends its part by its own timer
 }
 
-TEST(WeightServer, AStoppedServerEndsWaits) {
+TEST(WeightServer, AReaderOfAStoppedServerWaitsAtTheNextOne) {
   ReplaceableServer server;
   RemoteWeights weights(server.channel());
   TANDEM_ASSERT_OK(server.server().store().Commit(Uniform({1, 1}, 1)));
   std::thread reader([&] {
-    EXPECT_THAT(weights.Newer("policy", {1, 1}, Soon()), StatusIs(absl::StatusCode::kCancelled));
+    const auto newer = weights.Newer("policy", {1, 1}, Soon());
+    TANDEM_ASSERT_OK(newer);
+    ASSERT_NE(*newer, nullptr);
+    EXPECT_EQ(ValueOf(**newer), 2);
   });
+  server.AwaitWaiting(1);
+  server.Restart();
+  TANDEM_ASSERT_OK(server.server().store().Commit(Uniform({1, 2}, 2)));
+  reader.join();
+}
+
+TEST(WeightServer, AStoppedServerEndsWaits) {
+  ReplaceableServer server;
+  TANDEM_ASSERT_OK(server.server().store().Commit(Uniform({1, 1}, 1)));
+  v1::WeightsHeadRequest request;
+  request.set_model("policy");
+  request.set_have_epoch(1);
+  request.set_have_version(1);
+  request.set_wait(true);
+  const auto wait = [&] {
+    v1::WeightsHeadResponse response;
+    return rpc::CallProto(*server.channel(), "/tandem.v1.Weights/Head", request, &response, {});
+  };
+  std::thread reader(
+      [&] { EXPECT_THAT(wait(), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("weights/0 stops"))); });
   server.AwaitWaiting(1);
   server.server().Stop();
   reader.join();
+  EXPECT_THAT(wait(), StatusIs(absl::StatusCode::kUnavailable));
 }
 
 TEST(WeightServer, ACommitWhoseAnswerIsLostCountsOnce) {

@@ -2,6 +2,7 @@
 #include "weights/client/remote_weights.h"
 
 #include <algorithm>
+#include <random>
 #include <string>
 #include <utility>
 
@@ -38,6 +39,9 @@ absl::StatusOr<EpochGrant> RemoteWeights::StartEpoch(absl::string_view model, ab
   v1::StartWeightsEpochRequest request;
   request.set_model(std::string(model));
   request.set_publisher(std::string(publisher));
+  // A repetition of this request, however late it arrives, must not begin another epoch.
+  std::random_device random;
+  request.set_token((uint64_t{random()} << 32 | random()) | 1);
   v1::StartWeightsEpochResponse response;
   TANDEM_RETURN_IF_ERROR(rpc::CallProto(*channel_, kStartEpoch, request, &response, Until(deadline)));
   return EpochGrant{.epoch = response.epoch(), .version = response.version()};

@@ -27,8 +27,9 @@ rpc::Service WeightServer::service() {
   service.methods = {
       {"StartEpoch", rpc::ProtoHandler<v1::StartWeightsEpochRequest, v1::StartWeightsEpochResponse>(
                          [this](const auto& request) -> absl::StatusOr<v1::StartWeightsEpochResponse> {
-                           TANDEM_ASSIGN_OR_RETURN(const EpochGrant grant,
-                                                   store_.StartEpoch(request.model(), request.publisher()));
+                           TANDEM_ASSIGN_OR_RETURN(
+                               const EpochGrant grant,
+                               store_.StartEpoch(request.model(), request.publisher(), request.token()));
                            v1::StartWeightsEpochResponse response;
                            response.set_epoch(grant.epoch);
                            response.set_version(grant.version);

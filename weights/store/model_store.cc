@@ -39,19 +39,26 @@ absl::StatusOr<ModelStore::Entry*> ModelStore::FindOrAdd(absl::string_view model
   return &entry;
 }
 
-absl::StatusOr<EpochGrant> ModelStore::StartEpoch(absl::string_view model, absl::string_view publisher) {
+absl::StatusOr<EpochGrant> ModelStore::StartEpoch(absl::string_view model, absl::string_view publisher,
+                                                  uint64_t token) {
   if (publisher.size() > kMaxNameBytes) {
     return absl::InvalidArgumentError(absl::StrCat("the name of a publisher has ", publisher.size(),
                                                    " bytes; it must have at most ", kMaxNameBytes));
   }
   absl::MutexLock lock(&mutex_);
   TANDEM_ASSIGN_OR_RETURN(Entry* const entry, FindOrAdd(model));
+  const std::shared_ptr<const Model>& head = entry->state.head;
+  const uint64_t version = head == nullptr ? 0 : head->info.version.number;
+  for (const Started& started : entry->started) {
+    if (token != 0 && started.token == token) return EpochGrant{.epoch = started.epoch, .version = version};
+  }
   // The time makes the epochs of a store that has started again larger than those that it has lost.
   entry->state.epoch =
       std::max(entry->state.epoch + 1, static_cast<uint64_t>(absl::ToUnixMicros(absl::Now())));
   entry->state.publisher = std::string(publisher);
-  const std::shared_ptr<const Model>& head = entry->state.head;
-  return EpochGrant{.epoch = entry->state.epoch, .version = head == nullptr ? 0 : head->info.version.number};
+  if (token != 0) entry->started.push_back({token, entry->state.epoch});
+  if (entry->started.size() > kKnownTokens) entry->started.pop_front();
+  return EpochGrant{.epoch = entry->state.epoch, .version = version};
 }
 
 absl::Status ModelStore::CheckCommit(const Entry& entry, const Model& model) const {

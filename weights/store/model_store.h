@@ -53,13 +53,17 @@ class ModelStore {
   // Gets a version that is newer than what the watch was for, or Cancelled by Stop. Runs once, without locks,
   // on the thread that commits or stops, or in Watch.
   using OnNewer = std::function<void(absl::StatusOr<std::shared_ptr<const Model>>)>;
+  static constexpr size_t kKnownTokens = 64;
 
   explicit ModelStore(const ModelStoreOptions& options = {});
   ~ModelStore() { Stop(); }
 
   // Begins an epoch, larger than all before it, also those of an earlier process unless the wall clock was
-  // set back. InvalidArgument: an empty or too long name. ResourceExhausted: too many models.
-  absl::StatusOr<EpochGrant> StartEpoch(absl::string_view model, absl::string_view publisher);
+  // set back. A call with the token of one of the model's last kKnownTokens calls returns the epoch of that
+  // call and changes nothing: it is a repetition, which may even arrive after later calls. Token 0 is none.
+  // InvalidArgument: an empty or too long name. ResourceExhausted: too many models.
+  absl::StatusOr<EpochGrant> StartEpoch(absl::string_view model, absl::string_view publisher,
+                                        uint64_t token = 0);
   // Makes `model` the head of model->info.model. OK without effect if it is the head already. Errors, after
   // which the head is unchanged:
   //
@@ -91,8 +95,13 @@ class ModelStore {
   void Stop();
 
  private:
+  // A call of StartEpoch with a token.
+  struct Started {
+    uint64_t token, epoch;
+  };
   struct Entry {
     ModelState state;
+    std::deque<Started> started;                        // the last kKnownTokens ones
     std::deque<std::shared_ptr<const Model>> versions;  // kept ones, the oldest first
   };
   struct Waiting {

@@ -204,6 +204,24 @@ TEST(WeightServer, ACommitWhoseAnswerIsLostCountsOnce) {
   EXPECT_EQ(server.server().State().models(0).publishes(), 2u);
 }
 
+TEST(WeightServer, AStartWhoseRequestArrivesTwiceDoesNotReplaceItsOwnPublisher) {
+  for (const auto kind : {rpc::Fault::Kind::kFailAfter, rpc::Fault::Kind::kDuplicate}) {
+    int starts = 0;
+    ReplaceableServer server([&](absl::string_view method, int64_t) -> rpc::Fault {
+      if (!absl::StrContains(method, "StartEpoch") || starts++ > 0) return {};
+      return {.kind = kind};
+    });
+    RemoteWeights weights(server.channel());
+    TANDEM_ASSERT_OK_AND_ASSIGN(const auto publisher,
+                                Publisher::Create(&weights, {.model = "policy"}, Soon()));
+    EXPECT_EQ(publisher->version().epoch, server.server().State().models(0).epoch());
+    const std::vector<float> values = {1};
+    TANDEM_EXPECT_OK(publisher->Publish({{"x", {1}, values}}, {}, Soon()));
+    TANDEM_ASSERT_OK_AND_ASSIGN(const auto next, Publisher::Create(&weights, {.model = "policy"}, Soon()));
+    EXPECT_GT(next->version().epoch, publisher->version().epoch);
+  }
+}
+
 TEST(WeightServer, ARestartedServerGetsTheHeadAgain) {
   ReplaceableServer server;
   RemoteWeights weights(server.channel());

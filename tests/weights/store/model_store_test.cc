@@ -110,6 +110,28 @@ TEST(ModelStore, AStoreThatHasStartedAgainTakesTheRunningPublisher) {
   EXPECT_GE(last.epoch, grant.epoch);
 }
 
+TEST(ModelStore, ARepeatedStartBeginsNoOtherEpoch) {
+  ModelStore store;
+  TANDEM_ASSERT_OK_AND_ASSIGN(const EpochGrant grant, store.StartEpoch("policy", "learner/0", /*token=*/7));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const EpochGrant again, store.StartEpoch("policy", "learner/0", 7));
+  EXPECT_EQ(again.epoch, grant.epoch);
+  TANDEM_ASSERT_OK(store.Commit(Uniform({grant.epoch, 1}, 1)));
+  // A repetition that arrives after a later start replaces nobody.
+  TANDEM_ASSERT_OK_AND_ASSIGN(const EpochGrant later, store.StartEpoch("policy", "learner/1", 8));
+  EXPECT_GT(later.epoch, grant.epoch);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const EpochGrant late, store.StartEpoch("policy", "learner/0", 7));
+  EXPECT_EQ(late.epoch, grant.epoch);
+  EXPECT_EQ(store.List()[0].publisher, "learner/1");
+  TANDEM_EXPECT_OK(store.Commit(Uniform({later.epoch, 2}, 2)));
+  EXPECT_THAT(store.Commit(Uniform({grant.epoch, 3}, 3)), StatusIs(kFailedPrecondition));
+  // Starts without a token, and those of another model, are starts of their own.
+  TANDEM_ASSERT_OK_AND_ASSIGN(const EpochGrant third, store.StartEpoch("policy", "learner/2"));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const EpochGrant fourth, store.StartEpoch("policy", "learner/2"));
+  EXPECT_GT(fourth.epoch, third.epoch);
+  TANDEM_ASSERT_OK(store.StartEpoch("value", "learner/0", 8));
+  EXPECT_EQ(store.List()[1].publisher, "learner/0");
+}
+
 TEST(ModelStore, ADamagedModelIsRefused) {
   ModelStore store;
   TANDEM_ASSERT_OK(store.Commit(Uniform({1, 1}, 1)));

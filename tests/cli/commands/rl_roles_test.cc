@@ -72,6 +72,14 @@ TEST_F(RlRolesTest, TwoLearnersTwoReplayServersAndThreeActorsTrainAJob) {
   EXPECT_EQ(RunTandem({"rl", "eval", dir_.File("runs/arms/model.safetensors")}).exit_code, 0);
 }
 
+TEST_F(RlRolesTest, AReturnThatIsHighEnoughEndsAllLearnersWell) {
+  const Finished trained = RunTandem(Job({"--learners", "2", "--replay", "1", "--actors", "2"},
+                                         {"--set", "stop={env_steps: 1000000000000, mean_return: 0.8}"}),
+                                     {}, dir_.path());
+  EXPECT_EQ(trained.exit_code, 0) << trained.out << trained.err;
+  EXPECT_THAT(trained.out, HasSubstr("which ended the run (stop.mean_return)"));
+}
+
 TEST_F(RlRolesTest, AKilledActorAndAKilledReplayServerComeBack) {
   TandemProcess job(Job({"--learners", "1", "--replay", "1", "--actors", "2", "--restart",
                          "replay=alone:1000", "--restart", "actor=alone:1000"},

@@ -95,7 +95,7 @@ TEST_F(RlCommandTest, ARunWithoutEvaluationIsNoZero) {
 }
 
 TEST_F(RlCommandTest, ASeedThatFailsKeepsTheReportsOfTheOthers) {
-  // With this scale the rewards are infinite.
+  // This scale makes the rewards infinite.
   const Finished trained = RunTandem(
       {"rl", "job.yaml", "--seeds", "1-2", "--set", "algorithm.reward_scale=1e39", "--report", "all.json"},
       {}, dir_.path());

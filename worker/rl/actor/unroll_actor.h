@@ -48,9 +48,9 @@ struct UnrollActorOptions {
 // Acts in the copies of one actor. Each call of Act makes one item per copy. Not thread-safe.
 class UnrollActor {
  public:
-  // With `source`, that chooses the actions, and `weights` is not used; otherwise the actor does, with the
-  // weights that it takes. All three must outlive the actor. Errors: those of VectorEnvironment::Create and
-  // Writer::Create.
+  // A `source` chooses the actions, and `weights` is then not used. Without one the actor chooses them, with
+  // the weights that it takes. All three must outlive the actor. Errors: those of VectorEnvironment::Create
+  // and Writer::Create.
   static absl::StatusOr<std::unique_ptr<UnrollActor>> Create(const UnrollActorOptions& options,
                                                              replay::Replay* replay,
                                                              weights::Weights* weights,

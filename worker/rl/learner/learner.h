@@ -71,8 +71,8 @@ struct LagFigures {
   double mean() const { return unrolls > dropped ? sum / static_cast<double>(unrolls - dropped) : 0; }
 };
 
-// What a checkpoint has of a learner beside the parameters of its policy. A run that goes on from it begins
-// new episodes, and DQN fills its replay table anew.
+// The state of a learner in a checkpoint, beside the parameters of its policy. A run that goes on from it
+// begins new episodes, and DQN fills its replay table anew.
 struct LearnerState {
   uint64_t env_steps = 0, updates = 0;
   uint64_t version = 0;  // of the weights that were published last, of an algorithm with actors
@@ -95,8 +95,13 @@ class Learner {
   virtual absl::Status Advance() = 0;
   // Asks the learner to end: stopped() is true at once, or after a further call of Advance if it must agree
   // with other processes.
-  virtual void RequestStop() { stopped_ = true; }
+  // `interrupted`: the run is to go on later; otherwise it has reached its goal.
+  virtual void RequestStop(bool interrupted) {
+    stopped_ = true;
+    interrupted_ = interrupted;
+  }
   bool stopped() const { return stopped_; }
+  bool interrupted() const { return interrupted_; }
   // Tells other processes that there will be no further Advance. Errors are those of the connections.
   virtual absl::Status Finish() { return absl::OkStatus(); }
   virtual Policy& policy() = 0;
@@ -127,7 +132,7 @@ class Learner {
   }
 
   uint64_t env_steps_ = 0, updates_ = 0;
-  bool stopped_ = false;
+  bool stopped_ = false, interrupted_ = false;
 
  private:
   std::vector<Episode> episodes_;

@@ -27,8 +27,8 @@ constexpr absl::Duration kLearnerSlice = absl::Milliseconds(500);
 constexpr absl::Duration kLearnerWarnsEvery = absl::Seconds(30);
 constexpr absl::Duration kPublishTimeout = absl::Minutes(2);
 
-// What the ranks add up beside their gradients.
-enum Extra { kUsedUnrolls, kTakenUnrolls, kStopRequests, kExtras };
+// The numbers that the ranks add up beside their gradients.
+enum Extra { kUsedUnrolls, kTakenUnrolls, kStopRequests, kInterruptions, kExtras };
 
 bool LearnerMayWait(const absl::Status& status) {
   return absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status) || absl::IsAborted(status);
@@ -84,6 +84,7 @@ class RoleLearner : public Learner {
       return batch.status();
     }
     extras[kStopRequests] = stop_requested_ ? 1 : 0;
+    extras[kInterruptions] = interrupt_requested_ ? 1 : 0;
     if (group_->world_size() > 1) {
       TANDEM_RETURN_IF_ERROR(
           Annotate(group_->AllReduce(absl::MakeSpan(sums_)).Wait(), "averaging the learners' gradients"));
@@ -91,6 +92,7 @@ class RoleLearner : public Learner {
     consumed_ += static_cast<uint64_t>(extras[kTakenUnrolls]);
     env_steps_ = consumed_ * static_cast<uint64_t>(options_.learner.algorithm.unroll);
     stopped_ = extras[kStopRequests] > 0;
+    interrupted_ = extras[kInterruptions] > 0;
     if (extras[kUsedUnrolls] == 0) return absl::OkStatus();
     std::copy_n(sums_.begin(), gradients.size(), gradients.begin());
     TANDEM_RETURN_IF_ERROR(update_->Apply(env_steps_));
@@ -106,7 +108,10 @@ class RoleLearner : public Learner {
     return Annotate(group_->Barrier().Wait(), "the end of the learners");
   }
 
-  void RequestStop() override { stop_requested_ = true; }
+  void RequestStop(bool interrupted) override {
+    stop_requested_ = true;
+    interrupt_requested_ = interrupted;
+  }
   LearnerState state() const override {
     return {.env_steps = env_steps_,
             .updates = updates_,
@@ -186,7 +191,7 @@ class RoleLearner : public Learner {
   uint64_t version_ = 0;                           // the number of the newest weights
   uint64_t consumed_ = 0;                          // unrolls, of all ranks
   std::vector<float> sums_;                        // gradients, then the extras
-  bool begun_ = false, stop_requested_ = false;
+  bool begun_ = false, stop_requested_ = false, interrupt_requested_ = false;
 };
 
 }  // namespace

@@ -217,7 +217,7 @@ absl::StatusOr<RlReport> RunLearner(const RlSpec& job, const RlRunOptions& optio
   absl::Time last_saved = options.clock->Now();
   while (!learner->stopped() && learner->env_steps() < job.learner.env_steps) {
     if (options.stop != nullptr && options.stop->load()) {
-      learner->RequestStop();
+      learner->RequestStop(/*interrupted=*/true);
       if (learner->stopped()) break;
     }
     report.failure = Annotate(learner->Advance(), absl::StrCat("job '", job.name, "'"));
@@ -228,14 +228,16 @@ absl::StatusOr<RlReport> RunLearner(const RlSpec& job, const RlRunOptions& optio
       save();
       last_saved = options.clock->Now();
     }
-    if (follower.enough()) {
-      report.stopped_early = true;
-      learner->RequestStop();
-    }
+    if (follower.enough()) learner->RequestStop(/*interrupted=*/false);
   }
-  report.interrupted = learner->stopped() && !report.stopped_early;
+  report.interrupted = learner->interrupted();
+  report.stopped_early = learner->stopped() && !learner->interrupted();
   if (report.interrupted && report.failure.ok()) save();
-  if (report.failure.ok()) report.failure = Annotate(learner->Finish(), absl::StrCat("job '", job.name, "'"));
+  if (report.failure.ok()) {
+    // The parameters are complete, whether others hear of the end or not.
+    const absl::Status finished = learner->Finish();
+    if (!finished.ok()) LogWarning(absl::StrCat("job '", job.name, "': ", finished.message()));
+  }
   follower.End(*learner);
   report.env_steps = learner->env_steps();
   report.updates = learner->updates();

@@ -106,29 +106,32 @@ TEST(RolesTest, LearnersKeepTheSameParametersAndActorsEndWithThem) {
 TEST(RolesTest, ALearnerThatIsAskedToStopStopsTheOthersWithIt) {
   LearnerOptions options = BanditOptions();
   options.env_steps = 1'000'000'000;
-  Servers servers(options);
-  collectives::MemoryStore rendezvous;
-  std::vector<std::thread> threads;
-  threads.emplace_back([&] {
-    TANDEM_EXPECT_OK(RunActorLoop({.actor = ActorOptions(options, 0)}, &servers.replay, &servers.local));
-  });
-  int advances[2] = {};
-  for (int rank = 0; rank < 2; ++rank) {
-    threads.emplace_back([&, rank] {
-      const auto group = Group(&rendezvous, rank, 2);
-      auto made = MakeRoleLearner({.learner = options}, &servers.replay, &servers.local, group.get());
-      TANDEM_ASSERT_OK(made);
-      while (!(*made)->stopped()) {
-        if (rank == 1 && advances[rank] == 5) (*made)->RequestStop();
-        TANDEM_ASSERT_OK((*made)->Advance());
-        ++advances[rank];
-      }
-      TANDEM_EXPECT_OK((*made)->Finish());
+  for (const bool interrupted : {true, false}) {
+    Servers servers(options);
+    collectives::MemoryStore rendezvous;
+    std::vector<std::thread> threads;
+    threads.emplace_back([&] {
+      TANDEM_EXPECT_OK(RunActorLoop({.actor = ActorOptions(options, 0)}, &servers.replay, &servers.local));
     });
+    int advances[2] = {};
+    for (int rank = 0; rank < 2; ++rank) {
+      threads.emplace_back([&, rank] {
+        const auto group = Group(&rendezvous, rank, 2);
+        auto made = MakeRoleLearner({.learner = options}, &servers.replay, &servers.local, group.get());
+        TANDEM_ASSERT_OK(made);
+        while (!(*made)->stopped()) {
+          if (rank == 1 && advances[rank] == 5) (*made)->RequestStop(interrupted);
+          TANDEM_ASSERT_OK((*made)->Advance());
+          ++advances[rank];
+        }
+        EXPECT_EQ((*made)->interrupted(), interrupted) << rank;
+        TANDEM_EXPECT_OK((*made)->Finish());
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(advances[0], 6);
+    EXPECT_EQ(advances[1], 6);
   }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(advances[0], 6);
-  EXPECT_EQ(advances[1], 6);
 }
 
 TEST(RolesTest, ALearnerWithoutActorsSaysWhatItWaitsFor) {

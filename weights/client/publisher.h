@@ -39,10 +39,10 @@ class Publisher {
   static absl::StatusOr<std::unique_ptr<Publisher>> Create(Weights* weights, const PublisherOptions& options,
                                                            absl::Time deadline);
 
-  // Copies the tensors and commits them as the next version, whose number is returned. Blocks at most until
-  // `deadline`. Errors: those of MakeModel and Weights::Commit. FailedPrecondition says that a newer
-  // publisher has begun: this one must not go on. After DeadlineExceeded and Unavailable Repeat commits the
-  // same version, and Publish the next one.
+  // Copies the tensors and commits them as the next version, whose number is returned. Blocks as
+  // Weights::Commit does. Errors: those of MakeModel and Weights::Commit. FailedPrecondition says that a
+  // newer publisher has begun: this one must not go on. After DeadlineExceeded and Unavailable Repeat commits
+  // the same version, and Publish the next one.
   absl::StatusOr<uint64_t> Publish(absl::Span<const NamedTensor> tensors, const PublishInfo& info,
                                    absl::Time deadline);
   // Commits the last version again. No effect if it is the head, or if there was none: for a store that may

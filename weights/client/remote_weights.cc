@@ -61,12 +61,9 @@ absl::StatusOr<ModelVersion> RemoteWeights::Head(absl::string_view model, absl::
   return FromProto(response.info()).version;
 }
 
-absl::StatusOr<std::shared_ptr<const Model>> RemoteWeights::Pull(absl::string_view model,
-                                                                 const ModelVersion& version) {
+absl::StatusOr<std::shared_ptr<const Model>> RemoteWeights::PullHead(absl::string_view model) {
   v1::PullWeightsRequest request;
   request.set_model(std::string(model));
-  request.set_epoch(version.epoch);
-  request.set_version(version.number);
   // A version that has been announced is worth more time than is left of the wait for it.
   TANDEM_ASSIGN_OR_RETURN(const Bytes wire, channel_->Call(kPull, Bytes(request.SerializeAsString()),
                                                            Within(options_.call_timeout)));
@@ -75,8 +72,8 @@ absl::StatusOr<std::shared_ptr<const Model>> RemoteWeights::Pull(absl::string_vi
   TANDEM_RETURN_IF_ERROR(rpc::DecodeBulk(wire, &response, &payload));
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Model> pulled, FromProto(response.info(), payload));
   if (DigestOf(pulled->info.tensors, pulled->values()) != pulled->info.digest) {
-    return absl::DataLossError(absl::StrCat("model '", model, "': the digest of ", ToString(version),
-                                            " from ", channel_->target(),
+    return absl::DataLossError(absl::StrCat("model '", model, "': the digest of ",
+                                            ToString(pulled->info.version), " from ", channel_->target(),
                                             " is not that of its values: it was damaged on its way"));
   }
   return std::shared_ptr<const Model>(std::move(pulled));
@@ -104,10 +101,10 @@ absl::StatusOr<std::shared_ptr<const Model>> RemoteWeights::Newer(absl::string_v
       return asked;
     }
     if (response.newer()) {
-      absl::StatusOr<std::shared_ptr<const Model>> pulled = Pull(model, FromProto(response.info()).version);
-      // Newer versions may have removed it meanwhile.
-      if (!absl::IsNotFound(pulled.status())) return pulled;
-      continue;
+      // Asks for the head: newer versions may have removed the one that was announced.
+      absl::StatusOr<std::shared_ptr<const Model>> pulled = PullHead(model);
+      if (pulled.ok() ? (*pulled)->info.version > than : !absl::IsNotFound(pulled.status())) return pulled;
+      // The server has started again meanwhile, and has lost the version.
     }
     if (over || !request.wait()) return nullptr;
   }

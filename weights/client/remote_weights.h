@@ -11,7 +11,8 @@
 namespace tandem::weights {
 
 struct RemoteWeightsOptions {
-  // The longest wait of one call of Newer, which makes another one until its deadline.
+  // The longest wait of one call of Newer, which makes another one until its deadline. Also the longest time
+  // in which Newer gets the values of a version that has been announced.
   absl::Duration call_timeout = absl::Seconds(30);
 };
 
@@ -31,7 +32,8 @@ class RemoteWeights : public Weights {
   absl::StatusOr<ModelVersion> Head(absl::string_view model, absl::Time deadline) override;
 
  private:
-  absl::StatusOr<std::shared_ptr<const Model>> Pull(absl::string_view model, const ModelVersion& version);
+  // Returns the head with its values.
+  absl::StatusOr<std::shared_ptr<const Model>> PullHead(absl::string_view model);
 
   const std::shared_ptr<rpc::Channel> channel_;
   const Options options_;

@@ -16,14 +16,15 @@
 
 namespace tandem::weights {
 
-// Thread-safe. Calls block; none may be made on an RPC thread. Deadlines are times of MonotonicNow(); a call
-// to a server takes the time of a round trip, at most 5 s, also after its deadline.
+// Thread-safe. Calls block; none may be made on an RPC thread. Deadlines are times of MonotonicNow(). A call
+// to a server may take up to 5 s more than its deadline for a round trip. Newer may take longer for the
+// values of a version that has been announced (RemoteWeightsOptions::call_timeout).
 class Weights {
  public:
   virtual ~Weights() = default;
 
   // Begins an epoch of `model`, larger than all before it. Publishers of smaller ones are refused from then
-  // on. Blocks at most until `deadline`. Errors: those of ModelStore::StartEpoch, and of the connection.
+  // on. Errors: those of ModelStore::StartEpoch, and of the connection.
   virtual absl::StatusOr<EpochGrant> StartEpoch(absl::string_view model, absl::string_view publisher,
                                                 absl::Time deadline) = 0;
   // Commits a version as ModelStore::Commit does, with the same errors. After DeadlineExceeded or Unavailable

@@ -59,12 +59,8 @@ void WeightServer::Pull(const std::shared_ptr<rpc::ServerCall>& call) {
   v1::PullWeightsRequest request;
   absl::Status status = rpc::internal::ParseRequest(*call, &request);
   if (!status.ok()) return call->Finish(std::move(status));
-  ModelVersion version = {.epoch = request.epoch(), .number = request.version()};
-  if (version.number == 0) {
-    const std::shared_ptr<const Model> head = store_.Head(request.model());
-    if (head != nullptr) version = head->info.version;
-  }
-  const absl::StatusOr<std::shared_ptr<const Model>> model = store_.Get(request.model(), version);
+  const absl::StatusOr<std::shared_ptr<const Model>> model =
+      store_.Get(request.model(), {.epoch = request.epoch(), .number = request.version()});
   if (!model.ok()) return call->Finish(Annotate(model.status(), options_.name));
   v1::PullWeightsResponse response;
   *response.mutable_info() = ToProto((*model)->info);

@@ -152,6 +152,10 @@ absl::StatusOr<std::shared_ptr<const Model>> ModelStore::Get(absl::string_view m
   if (found == models_.end() || found->second.versions.empty()) {
     return absl::NotFoundError(absl::StrCat("no version of model '", model, "' has been published"));
   }
+  if (version.number == 0) {
+    ++found->second.state.pulls;
+    return found->second.state.head;
+  }
   for (const std::shared_ptr<const Model>& one : found->second.versions) {
     if (one->info.version != version) continue;
     ++found->second.state.pulls;

@@ -78,7 +78,7 @@ class ModelStore {
 
   // Returns the head, or nullptr if nothing has been published under this name.
   std::shared_ptr<const Model> Head(absl::string_view model) const;
-  // Returns a kept version. NotFound names the versions that are kept.
+  // Returns a kept version, or the head if version.number is 0. NotFound names the versions that are kept.
   absl::StatusOr<std::shared_ptr<const Model>> Get(absl::string_view model, const ModelVersion& version);
 
   // Runs `done` with the head once it is newer than `than`: in this call, which then returns 0, or later. The

@@ -143,6 +143,51 @@ TEST(WeightServer, AWaitEndsAtItsDeadlineWithoutAVersion) {
   server.AwaitWaiting(0);  // the server ends its part by its own timer
 }
 
+TEST(WeightServer, AReaderKeepsUpWithAPublisherThatIsFasterThanItsPulls) {
+  ModelStore* store = nullptr;
+  uint64_t pulls = 0;
+  // Each pull finds a version that was published after the announcement, which has removed the announced one.
+  ReplaceableServer server(
+      [&](absl::string_view method, int64_t) -> rpc::Fault {
+        constexpr uint64_t kMost = 20;
+        if (!absl::StrContains(method, "Pull") || ++pulls > kMost) return {};
+        TANDEM_EXPECT_OK(store->Commit(Uniform({1, 1 + pulls}, static_cast<float>(1 + pulls))));
+        return {};
+      },
+      {.store = {.keep = 1}});
+  store = &server.server().store();
+  TANDEM_ASSERT_OK(store->Commit(Uniform({1, 1}, 1)));
+  RemoteWeights weights(server.channel());
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto newer, weights.Newer("policy", {}, Soon()));
+  ASSERT_NE(newer, nullptr);
+  EXPECT_EQ(newer->info.version, (ModelVersion{1, 2}));
+  EXPECT_EQ(ValueOf(*newer), 2);
+  EXPECT_EQ(pulls, 1u);
+}
+
+TEST(WeightServer, AReaderGivesUpAtItsDeadlineThoughVersionsAreAnnounced) {
+  // A server that announces versions and has none.
+  WeightServer announcing({}), empty({});
+  TANDEM_ASSERT_OK(announcing.store().Commit(Uniform({1, 1}, 1)));
+  rpc::Service service = announcing.service();
+  int pulls = 0;
+  for (rpc::Method& method : service.methods) {
+    if (method.name != "Pull") continue;
+    method.handler = [&pulls, lost = empty.service()](std::shared_ptr<rpc::ServerCall> call) {
+      if (++pulls > 20) return call->Finish(absl::InternalError("there are too many pulls"));
+      for (const rpc::Method& other : lost.methods) {
+        if (other.name == "Pull") return other.handler(std::move(call));
+      }
+    };
+  }
+  const std::shared_ptr<rpc::Channel> channel = rpc::ConnectLoopback(
+      std::make_shared<const std::vector<rpc::Service>>(std::vector<rpc::Service>{service}));
+  RemoteWeights weights(channel);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto none, weights.Newer("policy", {}, MonotonicNow()));
+  EXPECT_EQ(none, nullptr);
+  EXPECT_EQ(pulls, 1);
+}
+
 TEST(WeightServer, AReaderOfAStoppedServerWaitsAtTheNextOne) {
   ReplaceableServer server;
   RemoteWeights weights(server.channel());

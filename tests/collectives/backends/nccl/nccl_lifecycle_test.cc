@@ -17,7 +17,9 @@ using ::testing::HasSubstr;
 TEST(NcclLifecycleTest, AGroupThatCannotLeaveIsAbortedAlone) {
   FakeWorld world;
   RunFakeRanks(&world, 1, [&](FakeRank& me) {
-    TANDEM_ASSERT_OK_AND_ASSIGN(auto leaver, me.Make("leaver", absl::Milliseconds(50)));
+    BackendOptions options = me.OptionsOf("leaver");
+    options.timeout = absl::Milliseconds(50);
+    TANDEM_ASSERT_OK_AND_ASSIGN(auto leaver, MakeFactory(me.runtime, 0).make(options));
     TANDEM_ASSERT_OK_AND_ASSIGN(auto other, me.Make("other"));
     world.HangFinalize(true);
     leaver.reset();
@@ -31,7 +33,9 @@ TEST(NcclLifecycleTest, AGroupThatCannotLeaveIsAbortedAlone) {
 TEST(NcclLifecycleTest, LeavingIsBoundedIfDestroyHangs) {
   FakeWorld world;
   RunFakeRanks(&world, 1, [&](FakeRank& me) {
-    TANDEM_ASSERT_OK_AND_ASSIGN(auto backend, me.Make("g", absl::Milliseconds(50)));
+    BackendOptions options = me.OptionsOf("g");
+    options.timeout = absl::Seconds(3);  // enough to finalize on a busy machine
+    TANDEM_ASSERT_OK_AND_ASSIGN(auto backend, MakeFactory(me.runtime, 0).make(options));
     TANDEM_ASSERT_OK_AND_ASSIGN(auto other, me.Make("other"));
     world.HangDestroy(true);
     backend.reset();  // returns although ncclCommDestroy does not

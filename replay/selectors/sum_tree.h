@@ -21,6 +21,13 @@ class SumTree {
   double Get(uint32_t index) const {
     return index < size_ ? levels_[0][index / kFanOut].child[index % kFanOut] : 0;
   }
+  // Fetches the leaf of a weight into the cache.
+  void Prefetch(uint32_t index) const {
+    if (index >= size_) return;
+    const auto* const leaf = reinterpret_cast<const char*>(&levels_[0][index / kFanOut]);
+    __builtin_prefetch(leaf, 1);
+    __builtin_prefetch(leaf + 64, 1);
+  }
   // Returns the sum of all weights.
   double total() const { return levels_.empty() ? 0 : total_; }
   // Returns the index at which the running sum of the weights first exceeds `target`, which should be in

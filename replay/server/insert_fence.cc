@@ -84,7 +84,7 @@ void InsertFence::Restore(const google::protobuf::RepeatedPtrField<v1::ReplayWri
                                 .partial_sequence = fence.partial_sequence(),
                                 .partial = fence.partial(),
                                 .items = fence.items(),
-                                 .used = ++requests_};
+                                .used = ++requests_};
   }
   lost_items_ = lost_items;
 }

@@ -181,7 +181,8 @@ absl::Status InsertHandler::TakeChunks(const v1::ReplayInsertRequest& request, c
       reader.Skip(bytes);
       continue;
     }
-    if (options_.max_memory_bytes > 0 && memory_.bytes() + MemoryMeter::Cost(bytes) > options_.max_memory_bytes) {
+    if (options_.max_memory_bytes > 0 &&
+        memory_.bytes() + MemoryMeter::Cost(bytes) > options_.max_memory_bytes) {
       return absl::ResourceExhaustedError(absl::StrCat(
           "chunks hold ", memory_.bytes(), " bytes and may hold ", options_.max_memory_bytes,
           ": give the tables smaller max_items or max_bytes, or the server more memory (--max-memory)"));

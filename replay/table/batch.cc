@@ -12,6 +12,20 @@ namespace tandem::replay {
 namespace {
 
 constexpr size_t kAlignment = 64;
+constexpr size_t kAhead = 8;  // items
+
+const Chunk* FirstChunk(const SampledItem& item) {
+  return item.trajectory->chunks.empty() ? nullptr : item.trajectory->chunks[0].get();
+}
+
+// Fetches the first values of a column into the cache: items of few bytes lie apart.
+void PrefetchValues(const Trajectory& trajectory, size_t c) {
+  const ChunkSlice& slice = trajectory.slices[trajectory.slices_begin(c)];
+  const char* const values = trajectory.chunks[slice.chunk]->column(trajectory.layout->sources[c]) +
+                             slice.offset * trajectory.layout->items->step_bytes(c);
+  __builtin_prefetch(values);
+  __builtin_prefetch(values + 64);
+}
 
 std::shared_ptr<char> AlignedMemory(size_t bytes) {
   return std::shared_ptr<char>(
@@ -80,7 +94,11 @@ Batch GatherBatch(const Sample& sample, absl::FunctionRef<std::shared_ptr<char>(
     BatchColumn& column = batch.columns[c];
     column.data = std::shared_ptr<const char>(memory, out);
     char* end = out;
-    for (const SampledItem& item : sample.items) end = item.trajectory->Copy(c, end);
+    for (size_t i = 0; i < n; ++i) {
+      if (i + 2 * kAhead < n) __builtin_prefetch(FirstChunk(sample.items[i + 2 * kAhead]));
+      if (i + kAhead < n) PrefetchValues(*sample.items[i + kAhead].trajectory, c);
+      end = sample.items[i].trajectory->Copy(c, end);
+    }
     out += RoundUp(column.bytes, kAlignment);
     std::memset(end, 0, static_cast<size_t>(out - end));
   }

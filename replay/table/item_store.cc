@@ -5,6 +5,7 @@
 #include <functional>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
@@ -159,6 +160,28 @@ SampledItem ItemStore::Draw() {
   return DrawFrom(selection.slot, selection.probability);
 }
 
+void ItemStore::Draw(size_t n, std::vector<SampledItem>* out) {
+  if (options_.max_times_sampled > 0) {
+    for (size_t i = 0; i < n; ++i) out->push_back(Draw());
+    return;
+  }
+  // No draw changes the next one, so that the cache misses of all of them overlap.
+  absl::InlinedVector<Selector::Selection, 256> chosen(n);
+  for (Selector::Selection& selection : chosen) {
+    CounterRandom random(options_.seed, draws_++);
+    selection = sampler_->Select(random);
+    __builtin_prefetch(&items_[selection.slot], 1);
+  }
+  for (const Selector::Selection& selection : chosen) {
+    const Trajectory* const trajectory = items_[selection.slot].trajectory.get();
+    __builtin_prefetch(trajectory, 1);
+    __builtin_prefetch(reinterpret_cast<const char*>(trajectory) + 64);
+  }
+  for (const Selector::Selection& selection : chosen) {
+    out->push_back(DrawFrom(selection.slot, selection.probability));
+  }
+}
+
 SampledItem ItemStore::DrawFrom(uint32_t slot, double probability) {
   Item& item = items_[slot];
   ++item.times_sampled;
@@ -175,8 +198,13 @@ SampledItem ItemStore::DrawFrom(uint32_t slot, double probability) {
 }
 
 uint64_t ItemStore::Update(absl::Span<const uint64_t> keys, absl::Span<const double> priorities) {
+  constexpr size_t kAhead = 16;
   uint64_t changed = 0;
   for (size_t i = 0; i < keys.size(); ++i) {
+    if (i + kAhead < keys.size() && SlotOf(keys[i + kAhead]) < items_.size()) {
+      __builtin_prefetch(&items_[SlotOf(keys[i + kAhead])], 1);
+      sampler_->Prefetch(SlotOf(keys[i + kAhead]));
+    }
     const uint32_t slot = SlotOf(keys[i]);
     if (slot >= items_.size() || items_[slot].serial == 0 || items_[slot].key != keys[i]) continue;
     items_[slot].priority = priorities[i];

@@ -71,6 +71,8 @@ class ItemStore {
                   uint64_t ticket = 0, absl::Time now = absl::InfinitePast());
   // Draws an item and counts that as a sample of it, which may remove it. Requires size() > 0.
   SampledItem Draw();
+  // Draws `n` items one after the other and appends them to `out`. Requires that there are so many samples.
+  void Draw(size_t n, std::vector<SampledItem>* out);
   // Samples the item in `slot`, likewise.
   SampledItem DrawFrom(uint32_t slot, double probability = 1);
   // Changes priorities; keys without an item are skipped. Returns the number of items changed. Requires valid

@@ -184,12 +184,16 @@ void Table::RemoveOld() {
   store_.RemoveExpired(now);
   if (pace_ != nullptr) {
     pace_->Expire(now);
-    while (const std::optional<uint32_t> slot = pace_->TooOld()) {
-      store_.RemoveStale(*slot);
-      AfterRemovals();
-    }
+    RemoveTooOld();
   }
   AfterRemovals();
+}
+
+void Table::RemoveTooOld() {
+  while (const std::optional<uint32_t> slot = pace_->TooOld()) {
+    store_.RemoveStale(*slot);
+    AfterRemovals();
+  }
 }
 
 absl::Status Table::InsertOne(NewItem item) {
@@ -253,17 +257,24 @@ bool Table::AnswerGranted(WaitingAdmit& admit) {
   return true;
 }
 
-SampledItem Table::DrawOne() {
-  RemoveOld();  // with StalenessKind::kPace each sample may make others too old
-  SampledItem item = pace_ == nullptr ? store_.Draw() : store_.DrawFrom(pace_->TakeNext());
-  limiter_.Sampled(1);
+void Table::Draw(size_t n, std::vector<SampledItem>* items) {
+  if (pace_ == nullptr) {
+    store_.Draw(n, items);
+    limiter_.Sampled(n);
+  }
+  for (size_t i = 0; pace_ != nullptr && i < n; ++i) {
+    // Each sample may make other items too old; SamplesAllowed has taken that into account.
+    RemoveTooOld();
+    items->push_back(store_.DrawFrom(pace_->TakeNext()));
+    limiter_.Sampled(1);
+  }
   AfterRemovals();
-  if (versions_.commits() > 0) {
+  if (versions_.commits() == 0) return;
+  for (const SampledItem& item : *items) {
     const int64_t lag = std::max<int64_t>(versions_.head().version - item.trajectory->min_version, 0);
     ++lags_.lags[std::min<size_t>(static_cast<size_t>(lag), StalenessInfo::kLags - 1)];
     lags_.largest_lag = std::max(lags_.largest_lag, lag);
   }
-  return item;
 }
 
 uint64_t Table::Available() const {
@@ -273,6 +284,7 @@ uint64_t Table::Available() const {
 }
 
 bool Table::Run(WaitingSample& sample) {
+  RemoveOld();
   const uint64_t available = Available();
   if (available < LeastBatch(sample.size)) return false;
   const auto n = static_cast<size_t>(std::min<uint64_t>(sample.size.batch, available));
@@ -281,7 +293,7 @@ bool Table::Run(WaitingSample& sample) {
   result.table_items = store_.size();
   result.mass = store_.mass();
   result.items.reserve(n);
-  for (size_t i = 0; i < n; ++i) result.items.push_back(DrawOne());
+  Draw(n, &result.items);
   if (versions_.commits() > 0) result.committed_version = versions_.head().version;
   result.inserts = limiter_.inserts();
   result.samples = limiter_.samples();

@@ -281,11 +281,14 @@ class Table {
   bool AnswerGranted(WaitingAdmit& admit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Inserts one item that the limiter permits. An error says why it was left out.
   absl::Status InsertOne(NewItem item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  SampledItem DrawOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Draws items, of which there must be so many, and counts them.
+  void Draw(size_t n, std::vector<SampledItem>* items) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Does what is left to do after items have been removed: credits, tickets.
   void AfterRemovals() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends tickets and removes items that are too old.
   void RemoveOld() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Removes the items that pace_ does not permit to be sampled any more. Requires pace_.
+  void RemoveTooOld() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Runs waiting calls until none of them can proceed.
   void Pump(Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End(uint64_t call, const std::optional<absl::Status>& status);

@@ -80,7 +80,7 @@ absl::StatusOr<std::shared_ptr<Table>> Table::Restore(TableSnapshot snapshot, Cl
   }
   TANDEM_RETURN_IF_ERROR(Annotate(table->store_.CheckPriority(snapshot.max_priority), "a checkpoint"));
   table->store_.Restore(std::move(snapshot.items), snapshot.serial, snapshot.draws, snapshot.max_priority,
-                         snapshot.order, clock->Now());
+                        snapshot.order, clock->Now());
   table->store_.SetBudgets(options.max_items, options.max_bytes);
   table->limiter_.Restore(snapshot.inserts, snapshot.samples, snapshot.credited, snapshot.limiter_offset);
   table->AfterRemovals();

@@ -206,5 +206,34 @@ TEST_F(WriterTest, ATableExistsOnceWithOneSetOfOptions) {
   EXPECT_THAT(replay_.Sample("none", {.batch = 1}), StatusIs(absl::StatusCode::kNotFound));
 }
 
+TEST_F(WriterTest, AnItemThatIsRefusedTakesNoOtherWithIt) {
+  TableOptions options = TableOptions::Queue("small", 1);
+  options.max_bytes = 100;
+  TANDEM_ASSERT_OK(replay_.CreateTable(options));
+  const auto writer = Make({.chunk_steps = 1, .history_steps = 64});
+  const absl::Time at_once = absl::InfinitePast();
+  for (int32_t x = 0; x < 50; ++x) TANDEM_ASSERT_OK(Append(*writer, x));
+  TANDEM_ASSERT_OK(writer->CreateItem("small", 1.0, writer->Last(1, 49), at_once));
+  // The table is full: these wait together.
+  (void)writer->CreateItem("small", 1.0, writer->Last(1, 48), at_once);
+  (void)writer->CreateItem("small", 1.0, writer->Last(50), at_once);  // more than max_bytes
+  (void)writer->CreateItem("small", 1.0, writer->Last(1, 47), at_once);
+  std::vector<int32_t> seen;
+  for (int i = 0; i < 3; ++i) {
+    TANDEM_ASSERT_OK_AND_ASSIGN(const Batch batch, replay_.Sample("small", {.batch = 1}));
+    seen.push_back(batch.Find("x")->values<int32_t>()[0]);
+    (void)writer->Flush(at_once);
+  }
+  EXPECT_THAT(seen, ::testing::ElementsAre(0, 1, 2));
+  EXPECT_EQ(writer->dropped_items(), 1u);
+  EXPECT_EQ(writer->pending_items(), 0u);
+}
+
+TEST_F(WriterTest, CreatingATableAgainIsFineAfterItsLimitsHaveChanged) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto table, replay_.Find("queue"));
+  TANDEM_ASSERT_OK(table->SetLimits(RateLimit::Queue(7), 7, 0));
+  TANDEM_EXPECT_OK(replay_.CreateTable(TableOptions::Queue("queue", 2)));
+}
+
 }  // namespace
 }  // namespace tandem::replay

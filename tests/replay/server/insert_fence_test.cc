@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "replay/server/insert_fence.h"
 
+#include <string>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/status_matchers.h"
@@ -70,6 +72,19 @@ TEST(InsertFence, WhatWasAcknowledgedAndIsNotThereWasLost) {
   EXPECT_EQ(again.lost_items(), 14u);
   EXPECT_EQ(*again.Begin(Id(3, 1, 8), 4), 0u);
   EXPECT_EQ(again.lost_items(), 14u) << "each loss counts once";
+}
+
+TEST(InsertFence, ForgetsTheWritersThatHaveNotInsertedForLongest) {
+  InsertFence fence;
+  for (size_t w = 0; w < InsertFence::kMaxWriters + 1; ++w) {
+    const InsertId id = {.writer = std::to_string(w), .incarnation = 1, .sequence = 1};
+    ASSERT_EQ(*fence.Begin(id, 1), 0u);
+    fence.Progress(id, 1, 1);
+  }
+  const InsertId last = {
+      .writer = std::to_string(InsertFence::kMaxWriters - 1), .incarnation = 1, .sequence = 1};
+  EXPECT_EQ(*fence.Begin(last, 1), 1u) << "a recent one is known";
+  EXPECT_LT(fence.Save().size(), InsertFence::kMaxWriters);
 }
 
 }  // namespace

@@ -109,7 +109,7 @@ TEST_F(PacedTable, SamplesWaitForASlowRolloutBeforeItIsTooOld) {
   EXPECT_THAT(
       table_->SampleItems({.batch = 2}, "learner", kAtOnce),
       StatusIs(kTooLate, HasSubstr("samples wait for the rollout of actor/slow, since 4 s, by version 1, "
-                                "whose item would otherwise exceed max_lag 1 (slow: wait)")));
+                                   "whose item would otherwise exceed max_lag 1 (slow: wait)")));
   EXPECT_THAT(table_->Info().why_no_sample, "") << "one item may be sampled";
   TANDEM_ASSERT_OK(table_->Insert(Ticketed(100, slow)));
   EXPECT_THAT(Sample(2), ElementsAre(100, 3));
@@ -242,9 +242,10 @@ TEST(PacedTables, OptionsThatWouldMakeAdmittedItemsWaitAreRefused) {
     return Table::Create(options).status();
   };
   TANDEM_EXPECT_OK(create([](auto&) {}));
-  EXPECT_THAT(create([](auto& o) { o.max_items = 31; }),
-              StatusIs(kBadRequest, HasSubstr("admits up to (max_lag 3 + 1) x batch 8 x every 1 = 32 items, and "
-                                           "max_items is 31")));
+  EXPECT_THAT(
+      create([](auto& o) { o.max_items = 31; }),
+      StatusIs(kBadRequest, HasSubstr("admits up to (max_lag 3 + 1) x batch 8 x every 1 = 32 items, and "
+                                      "max_items is 31")));
   EXPECT_THAT(create([](auto& o) { o.max_times_sampled = 2; }),
               StatusIs(kBadRequest, HasSubstr("needs a queue")));
   EXPECT_THAT(create([](auto& o) { o.sampler.kind = SelectorKind::kUniform; }),

@@ -92,5 +92,34 @@ TEST(ImportanceWeights, MakePrioritizedSamplesUnbiased) {
   EXPECT_LT(deviation, 0.1);
 }
 
+TEST(ImportanceWeights, AreFiniteForItemsThatTheirSampleUsesUp) {
+  TableOptions options = TableOptions::Prioritized("replay", 10, 1);
+  options.max_times_sampled = 1;
+  auto table = Table::Create(options);
+  TANDEM_ASSERT_OK(table);
+  for (int i = 0; i < 4; ++i) TANDEM_ASSERT_OK((*table)->Insert({testing::IdItem(i, 1.0 + i)}));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Sample sample, (*table)->SampleItems({.batch = 4}));
+  const Batch batch = GatherBatch(sample);
+  EXPECT_EQ(batch.table_items, 4u);
+  for (const double weight : ImportanceWeights(batch.probabilities, batch.table_items, 0.4)) {
+    EXPECT_TRUE(weight > 0 && weight <= 1) << weight;
+  }
+}
+
+TEST(PadColumn, PaddingTwiceChangesNothing) {
+  auto table = Table::Create(TableOptions::Queue("queue", 10));
+  TANDEM_ASSERT_OK(table);
+  const auto layout = testing::IdLayout();
+  const auto chunk = testing::IdChunk(layout, 5, 3);
+  TANDEM_ASSERT_OK(
+      (*table)->Insert({testing::ItemOf(layout, chunk, 0, 1), testing::ItemOf(layout, chunk, 0, 3)}));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Sample sample, (*table)->SampleItems({.batch = 2}));
+  Batch batch = GatherBatch(sample);
+  for (int i = 0; i < 2; ++i) {
+    PadColumn(&batch.columns[0]);
+    EXPECT_THAT(batch.columns[0].values<int64_t>(), ElementsAre(5, 0, 0, 5, 6, 7));
+  }
+}
+
 }  // namespace
 }  // namespace tandem::replay

@@ -356,5 +356,81 @@ TEST(TableOptions, ThoseThatComeToAStandstillAreRefused) {
   EXPECT_THAT(CheckTableOptions(twice), StatusIs(kInvalid, HasSubstr("more than")));
 }
 
+// Each item leaves after about one of its ten samples.
+TEST(Table, GoesOnWhenItemsLeaveLongBeforeTheirLastSample) {
+  TableOptions options = TableOptions::Uniform("replay", 100, 10);
+  options.max_times_sampled = 10;
+  options.limit = RateLimit::Ratio(1, 10, 50);
+  const auto table = Make(options);
+  TANDEM_ASSERT_OK(table->Insert(IdItems(0, 10)));
+  for (int64_t i = 0; i < 1000; ++i) {
+    TANDEM_ASSERT_OK(table->Insert(IdItems(10 + i, 1), "", kNow)) << i;
+    TANDEM_ASSERT_OK(table->SampleItems({.batch = 1}, "", kNow)) << i;
+  }
+  EXPECT_EQ(table->Info().credited, 0u);
+}
+
+TEST(Table, ABatchThatItsItemsCanNeverGiveIsRefused) {
+  TableOptions options = TableOptions::Queue("queue", 10);
+  options.limit.min_diff = -50;
+  const auto table = Make(options);
+  EXPECT_THAT(table->SampleItems({.batch = 32}, "", kNow), StatusIs(kInvalid, HasSubstr("at most 10")));
+  options.limit = RateLimit::Ratio(4, 5, 40);
+  EXPECT_THAT(CheckTableOptions(options), StatusIs(kInvalid, HasSubstr("raise max_times_sampled")));
+}
+
+TEST(Table, AnotherSamplesPerInsertHoldsForLaterInserts) {
+  TableOptions options = TableOptions::Uniform("replay", 100, 1);
+  options.limit = RateLimit::Ratio(4, 1, 40);
+  const auto table = Make(options);
+  for (int64_t i = 0; i < 10000; ++i) {
+    TANDEM_ASSERT_OK(table->Insert(IdItems(i, 1)));
+    TANDEM_ASSERT_OK(table->SampleItems({.batch = 4}));
+  }
+  for (const double wanted : {8.0, 2.0}) {
+    RateLimit limit = options.limit;
+    limit.samples_per_insert = wanted;
+    TANDEM_ASSERT_OK(table->SetLimits(limit, 100, 0));
+    TANDEM_EXPECT_OK(table->Insert(IdItems(0, 1), "", kNow));
+    TANDEM_EXPECT_OK(table->SampleItems({.batch = 4}, "", kNow));
+  }
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto restored, Table::Restore(table->Snapshot()));
+  EXPECT_EQ(restored->Info().diff, table->Info().diff);
+}
+
+TEST(Table, ItsCreationIsRememberedWhenItsLimitsChange) {
+  const TableOptions options = TableOptions::Queue("queue", 2);
+  const auto table = Make(options);
+  TANDEM_ASSERT_OK(table->SetLimits(RateLimit::Queue(5), 5, 0));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto restored, Table::Restore(table->Snapshot()));
+  EXPECT_EQ(restored->created_options(), options);
+  EXPECT_EQ(restored->Info().options.max_items, 5u);
+}
+
+TEST(Table, ARestoredOneDrawsAndRemovesAsTheOtherGoesOn) {
+  for (const SelectorKind kind :
+       {SelectorKind::kFifo, SelectorKind::kLifo, SelectorKind::kUniform, SelectorKind::kPrioritized,
+        SelectorKind::kLowest, SelectorKind::kHighest}) {
+    TableOptions options = TableOptions::Uniform("replay", 20, 1);
+    options.sampler.kind = kind;
+    options.remover.kind = SelectorKind::kUniform;
+    options.seed = 5;
+    const auto table = Make(options);
+    for (int64_t i = 0; i < 70; ++i) TANDEM_ASSERT_OK(table->Insert({IdItem(i, static_cast<double>(i % 5))}));
+    // Holes, as a smaller budget leaves them.
+    TANDEM_ASSERT_OK(table->SetLimits(options.limit, 12, 0));
+    TANDEM_ASSERT_OK(table->SetLimits(options.limit, 20, 0));
+    TANDEM_ASSERT_OK_AND_ASSIGN(const auto restored, Table::Restore(table->Snapshot()));
+    for (int64_t i = 100; i < 140; ++i) {
+      const auto priority = static_cast<double>(i % 3);
+      TANDEM_ASSERT_OK(table->Insert({IdItem(i, priority)}));
+      TANDEM_ASSERT_OK(restored->Insert({IdItem(i, priority)}));
+      TANDEM_ASSERT_OK_AND_ASSIGN(const Sample a, table->SampleItems({.batch = 3}));
+      TANDEM_ASSERT_OK_AND_ASSIGN(const Sample b, restored->SampleItems({.batch = 3}));
+      EXPECT_EQ(IdsOf(a), IdsOf(b)) << Name(kind) << ", " << i;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tandem::replay

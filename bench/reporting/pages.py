@@ -230,6 +230,21 @@ def python(suite, name):
     return table(["", "", "median (smallest to largest)", "times the peer's speed"], rows) if rows else NOT_MEASURED
 
 
+def replay(suite):
+    cases = list(dict.fromkeys((c["op"], c["bytes"]) for c in suite["cases"]))
+    systems = values_of(suite, "system")
+    header = ["thousand items/s"] + [f"{op}, {size:,} B" for op, size in cases]
+    text = table(header, [[s] + [spread_text(find(suite, system=s, op=op, bytes=size), 1e-3) for op, size in cases]
+                          for s in systems])
+    ratios = []
+    for system in systems:
+        found = [find(suite, system=system, op=op, bytes=size) for op, size in cases]
+        for peer in dict.fromkeys(peer for c in found if c for peer in c.get("ratios", {})):
+            ratios.append([f"{system} / {peer}"] + [spread_text(c["ratios"][peer]) if c and peer in c["ratios"] else None
+                                                    for c in found])
+    return text + ("\n\n" + table(["ratio of rates, launch by launch"] + header[1:], ratios) if ratios else "")
+
+
 QUALITY_DATA = {
     "small": "ten features with vocabularies from 2 to 5,000, planted",
     "zipf": "the same and a Zipf 1.05 feature with a million ids on the servers, planted",
@@ -262,7 +277,7 @@ BLOCKS = {
     "collectives_tcp": ("collectives", collectives_tcp),
     "collectives_busy": ("collectives", lambda s: collectives(s, "busy machine")),
     "ps": ("ps", ps), "latency": ("latency", latency), "fairness": ("fairness", fairness), "rows": ("rows", rows),
-    "rpc": ("rpc", rpc), "quality": ("quality", quality),
+    "rpc": ("rpc", rpc), "replay": ("replay", replay), "quality": ("quality", quality),
     "python_dlrm": ("python", lambda s: python(s, "dlrm")),
     "python_pull": ("python", lambda s: python(s, "pull")),
     "python_all_reduce": ("python", lambda s: python(s, "all_reduce")),

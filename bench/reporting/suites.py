@@ -143,6 +143,12 @@ def rpc(options):
     return measured
 
 
+def replay(options):
+    measured = Measured()
+    measured.compare(options, "compare_replay", ["--time-per-case", "50", "--peers", "grpc"] if options.quick else [])
+    return measured
+
+
 def python(options):
     measured = Measured()
     measured.compare(options, "compare_python", ["--only", "pull,rpc", "--seconds", "0.1"] if options.quick else [])
@@ -172,4 +178,5 @@ def quality(options):
     return measured
 
 
-SUITES = {suite.__name__: suite for suite in (training, step, collectives, ps, latency, fairness, rows, rpc, python, quality)}
+SUITES = {suite.__name__: suite for suite in (training, step, collectives, ps, latency, fairness, rows, rpc, replay,
+                                          python, quality)}

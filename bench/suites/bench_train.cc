@@ -231,6 +231,7 @@ void AddBench(CLI::App& app, CommandContext* context) {
   AddBenchCollectives(bench, context);
   AddBenchPs(bench, context);
   AddBenchRows(bench, context);
+  AddBenchReplay(bench, context);
   AddBenchRpc(bench, context);
   auto options = std::make_shared<TrainBench>();
   CLI::App* command = bench->add_subcommand("train", "Train on generated batches, in processes of its own");

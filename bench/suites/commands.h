@@ -19,6 +19,8 @@ void AddBench(CLI::App& app, CommandContext* context);
 void AddBenchCollectives(CLI::App* bench, CommandContext* context);
 // `tandem bench ps`.
 void AddBenchPs(CLI::App* bench, CommandContext* context);
+// `tandem bench replay`.
+void AddBenchReplay(CLI::App* bench, CommandContext* context);
 // `tandem bench rpc`.
 void AddBenchRpc(CLI::App* bench, CommandContext* context);
 // `tandem bench rows`.

@@ -132,9 +132,10 @@ void AddWeights(CLI::App& app, CommandContext* context) {
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   serve
-      ->add_option(
-          "--max-memory", serve_flags->max_memory,
-          "Memory of all versions, in bytes or as 64MiB; commits beyond it are refused [0: no limit]")
+      ->add_option("--max-memory", serve_flags->max_memory,
+                   "Memory of all versions, in bytes or as 64MiB; a commit beyond it drops older versions of "
+                   "its model, "
+                   "and is refused if that does not suffice [0: no limit]")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
   serve
       ->add_option("--metrics-port", serve_flags->metrics_port,

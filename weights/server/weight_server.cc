@@ -12,6 +12,12 @@
 #include "weights/wire/messages.h"
 
 namespace tandem::weights {
+namespace {
+
+// Requests of calls that wait stay in memory; a name and two numbers need less.
+constexpr size_t kMaxHeadRequestBytes = 4096;
+
+}  // namespace
 
 WeightServer::WeightServer(const WeightServerOptions& options)
     : options_(options),
@@ -96,6 +102,11 @@ void WeightServer::Head(const std::shared_ptr<rpc::ServerCall>& call) {
     to.Finish(rpc::internal::SerializeResponse(HeadOf(model, have)));
   };
   if (!request.wait()) return answer(*call);
+  if (call->request().size() > kMaxHeadRequestBytes) {
+    return call->Finish(absl::InvalidArgumentError(
+        absl::StrCat(options_.name, ": a request of Head that waits has ", call->request().size(),
+                     " bytes; it must have at most ", kMaxHeadRequestBytes)));
+  }
 
   auto waiting = std::make_shared<Waiting>();
   waiting->call = call;

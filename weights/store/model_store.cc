@@ -13,7 +13,27 @@
 namespace tandem::weights {
 namespace {
 
+// Epochs and numbers of commits are at most this large, so that those that follow do not overflow.
+constexpr uint64_t kGreatest = uint64_t{1} << 62;
+
 uint64_t BytesOf(const Model& model) { return model.count * sizeof(float); }
+
+absl::Status CheckPublisher(absl::string_view publisher) {
+  if (publisher.size() <= kMaxNameBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the name of a publisher has ", publisher.size(),
+                                                 " bytes; it must have at most ", kMaxNameBytes));
+}
+
+// Returns InvalidArgument unless both parts of the version are at least 1, the number is at most kGreatest,
+// and the epoch is at most `greatest_epoch`.
+absl::Status CheckVersion(const ModelInfo& info, uint64_t greatest_epoch) {
+  if (info.version.epoch > 0 && info.version.epoch <= greatest_epoch && info.version.number > 0 &&
+      info.version.number <= kGreatest) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("model '", info.model, "': ", ToString(info.version),
+                                                 "; epoch and version must be 1 to ", kGreatest));
+}
 
 }  // namespace
 
@@ -41,10 +61,7 @@ absl::StatusOr<ModelStore::Entry*> ModelStore::FindOrAdd(absl::string_view model
 
 absl::StatusOr<EpochGrant> ModelStore::StartEpoch(absl::string_view model, absl::string_view publisher,
                                                   uint64_t token) {
-  if (publisher.size() > kMaxNameBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("the name of a publisher has ", publisher.size(),
-                                                   " bytes; it must have at most ", kMaxNameBytes));
-  }
+  TANDEM_RETURN_IF_ERROR(CheckPublisher(publisher));
   absl::MutexLock lock(&mutex_);
   TANDEM_ASSIGN_OR_RETURN(Entry* const entry, FindOrAdd(model));
   const std::shared_ptr<const Model>& head = entry->state.head;
@@ -75,51 +92,57 @@ absl::Status ModelStore::CheckCommit(const Entry& entry, const Model& model) con
         "model '", info.model, "': ", ToString(info.version), " of '", info.publisher,
         "' does not exceed the head, ", ToString(state.head->info.version), "; numbers must rise"));
   }
-  uint64_t freed = 0;
-  if (entry.versions.size() >= options_.keep) freed = BytesOf(*entry.versions.front());
-  if (options_.max_bytes > 0 && bytes_ - freed + BytesOf(model) > options_.max_bytes) {
+  uint64_t others = bytes_;  // of the other models: the versions of this one may be dropped
+  for (const std::shared_ptr<const Model>& one : entry.versions) others -= BytesOf(*one);
+  if (options_.max_bytes > 0 && others + BytesOf(model) > options_.max_bytes) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("model '", info.model, "': a version of ", BytesOf(model), " bytes beside ", bytes_,
-                     " of kept versions exceeds the limit of ", options_.max_bytes, " bytes"));
+        absl::StrCat("model '", info.model, "': a version of ", BytesOf(model), " bytes beside ", others,
+                     " of other models exceeds the limit of ", options_.max_bytes, " bytes"));
   }
   return absl::OkStatus();
 }
 
 absl::Status ModelStore::Commit(std::shared_ptr<const Model> model) {
   const ModelInfo& info = model->info;
-  if (info.version.epoch == 0 || info.version.number == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("model '", info.model, "': ", ToString(info.version),
-                                                   "; epoch and version count from 1"));
-  }
+  TANDEM_RETURN_IF_ERROR(CheckName(info.model));
+  TANDEM_RETURN_IF_ERROR(CheckPublisher(info.publisher));
   const bool damaged = DigestOf(info.tensors, model->values()) != info.digest;
   std::vector<OnNewer> ready;
-  std::shared_ptr<const Model> removed;  // freed outside the lock
+  std::vector<std::shared_ptr<const Model>> removed;  // freed outside the lock
   {
     absl::MutexLock lock(&mutex_);
-    TANDEM_ASSIGN_OR_RETURN(Entry* const entry, FindOrAdd(info.model));
-    ModelState& state = entry->state;
+    // A refused version leaves no model behind: peers could fill max_models with them.
+    const auto found = models_.find(info.model);
+    Entry unknown;
+    Entry* entry = found == models_.end() ? &unknown : &found->second;
+    // Epochs that this store has begun after the greatest of a commit are valid, too.
+    TANDEM_RETURN_IF_ERROR(CheckVersion(info, std::max(kGreatest, entry->state.epoch)));
     if (damaged) {
-      ++state.refused;
+      ++entry->state.refused;
       return absl::DataLossError(absl::StrCat("model '", info.model, "': the digest of ",
                                               ToString(info.version), " of '", info.publisher,
                                               "' is not that of its values: it was damaged on its way"));
     }
-    if (state.head != nullptr && state.head->info.version == info.version &&
-        state.head->info.digest == info.digest) {
+    if (const std::shared_ptr<const Model>& head = entry->state.head;
+        head != nullptr && head->info.version == info.version && head->info.digest == info.digest) {
       return absl::OkStatus();  // repeated
     }
     if (absl::Status refused = CheckCommit(*entry, *model); !refused.ok()) {
-      ++state.refused;
+      ++entry->state.refused;
       return refused;
     }
+    TANDEM_ASSIGN_OR_RETURN(entry, FindOrAdd(info.model));
+    ModelState& state = entry->state;
     if (info.version.epoch > state.epoch) {  // of a publisher that another life of this store has admitted
       state.epoch = info.version.epoch;
       state.publisher = info.publisher;
     }
-    if (entry->versions.size() >= options_.keep) {
-      removed = std::move(entry->versions.front());
+    while (!entry->versions.empty() &&
+           (entry->versions.size() >= options_.keep ||
+            (options_.max_bytes > 0 && bytes_ + BytesOf(*model) > options_.max_bytes))) {
+      removed.push_back(std::move(entry->versions.front()));
       entry->versions.pop_front();
-      bytes_ -= BytesOf(*removed);
+      bytes_ -= BytesOf(*removed.back());
     }
     bytes_ += BytesOf(*model);
     entry->versions.push_back(model);
@@ -172,7 +195,10 @@ uint64_t ModelStore::Watch(absl::string_view model, const ModelVersion& than, On
   {
     absl::MutexLock lock(&mutex_);
     const auto found = models_.find(model);
-    if (stopped_) {
+    const absl::Status named = CheckName(model);
+    if (!named.ok()) {
+      result = named;
+    } else if (stopped_) {
       result = absl::CancelledError("the weight store has stopped");
     } else if (found != models_.end() && found->second.state.head != nullptr &&
                found->second.state.head->info.version > than) {

@@ -22,8 +22,10 @@
 namespace tandem::weights {
 
 struct ModelStoreOptions {
-  uint32_t keep = 4;       // versions of each model, at least 1
-  uint64_t max_bytes = 0;  // of the values of all models and versions; 0: no limit
+  uint32_t keep = 4;  // versions of each model, at least 1
+  // Limits the bytes of the values of all models and versions; 0: no limit. A commit that would exceed it drops
+  // versions of its model, the oldest first.
+  uint64_t max_bytes = 0;
   size_t max_models = 1024;
   size_t max_watches = 65536;
   Clock* clock = Clock::Real();
@@ -47,11 +49,12 @@ struct ModelState {
 };
 
 // Versions of models in this process. A commit makes a version the head as a whole: a reader sees the old
-// head or the new one. The newest `keep` versions stay. Thread-safe.
+// head or the new one. The newest `keep` versions stay if max_bytes permits. Thread-safe.
 class ModelStore {
  public:
-  // Gets a version that is newer than what the watch was for, or Cancelled by Stop. Runs once, without locks,
-  // on the thread that commits or stops, or in Watch.
+  // Gets a version that is newer than what the watch was for, or an error: Cancelled by Stop,
+  // InvalidArgument (a bad name), or ResourceExhausted (max_watches). Runs once, without locks, on the thread
+  // that commits or stops, or in Watch.
   using OnNewer = std::function<void(absl::StatusOr<std::shared_ptr<const Model>>)>;
   static constexpr size_t kKnownTokens = 64;
 
@@ -73,7 +76,7 @@ class ModelStore {
   //
   // - ResourceExhausted: max_bytes or max_models would be exceeded
   //
-  // - InvalidArgument: no version, or a bad name
+  // - InvalidArgument: an epoch or a number of 0 or above 2^62, or a bad name of the model or the publisher
   absl::Status Commit(std::shared_ptr<const Model> model);
 
   // Returns the head, or nullptr if nothing has been published under this name.

@@ -302,6 +302,18 @@ TEST(WeightServer, RefusesWhatIsNoModel) {
   EXPECT_EQ(ValueOf(*server.server().store().Head("policy")), 1);
 }
 
+TEST(WeightServer, KeepsNoLongRequestsOfReadersThatWait) {
+  ReplaceableServer server;
+  v1::WeightsHeadRequest request;
+  request.set_wait(true);
+  for (const size_t bytes : {257, 5000}) {
+    request.set_model(std::string(bytes, 'x'));
+    v1::WeightsHeadResponse response;
+    EXPECT_THAT(rpc::CallProto(*server.channel(), "/tandem.v1.Weights/Head", request, &response, {}),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("must have")));
+  }
+}
+
 TEST(WeightServer, ADamagedAnswerIsNotUsed) {
   // A server whose answers to Pull have one bit flipped.
   ModelStore store;

@@ -2,8 +2,10 @@
 #include "weights/store/model_store.h"
 
 #include <atomic>
+#include <limits>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -163,6 +165,73 @@ TEST(ModelStore, ItsMemoryIsBounded) {
   EXPECT_THAT(store.StartEpoch("value", ""), StatusIs(absl::StatusCode::kResourceExhausted));
   EXPECT_THAT(store.StartEpoch("", ""), StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_EQ(store.Head("policy")->info.version.number, 5u);
+}
+
+TEST(ModelStore, OldVersionsMakeRoomForALargerOne) {
+  // Three versions of 28 bytes fit, and one of 68.
+  ModelStore store({.keep = 4, .max_bytes = 95});
+  for (uint64_t number = 1; number <= 5; ++number) TANDEM_ASSERT_OK(store.Commit(Uniform({1, number}, 1)));
+  EXPECT_THAT(store.List()[0].kept, ElementsAre(3, 4, 5));
+  for (uint64_t number = 6; number <= 8; ++number)
+    TANDEM_ASSERT_OK(store.Commit(Uniform({1, number}, 1, /*rows=*/8)));
+  EXPECT_THAT(store.List()[0].kept, ElementsAre(8));
+  // The versions of another model are not dropped.
+  const std::shared_ptr<Model> other = Uniform({1, 1}, 1, /*rows=*/8);
+  other->info.model = "value";
+  EXPECT_THAT(store.Commit(other),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("beside 68 of other models")));
+  TANDEM_EXPECT_OK(store.Commit(Uniform({1, 9}, 1)));
+  EXPECT_THAT(store.List()[0].kept, ElementsAre(9));
+}
+
+TEST(ModelStore, RefusedVersionsLeaveNoModelBehind) {
+  ModelStore store({.max_bytes = 28, .max_models = 1});
+  for (int i = 0; i < 3; ++i) {
+    const std::shared_ptr<Model> damaged = Uniform({1, 1}, 1);
+    damaged->info.model = absl::StrCat("damaged/", i);
+    damaged->info.digest ^= 1;
+    EXPECT_THAT(store.Commit(damaged), StatusIs(absl::StatusCode::kDataLoss));
+    const std::shared_ptr<Model> large = Uniform({1, 1}, 1, /*rows=*/8);
+    large->info.model = absl::StrCat("large/", i);
+    EXPECT_THAT(store.Commit(large), StatusIs(absl::StatusCode::kResourceExhausted));
+  }
+  EXPECT_EQ(store.List().size(), 0u);
+  TANDEM_EXPECT_OK(store.Commit(Uniform({1, 1}, 1)));
+}
+
+TEST(ModelStore, LongNamesAreRefused) {
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  const std::string name(kMaxNameBytes + 1, 'x');
+  ModelStore store;
+  const std::shared_ptr<Model> model = Uniform({1, 1}, 1);
+  model->info.publisher = name;
+  EXPECT_THAT(
+      store.Commit(model),
+      StatusIs(kInvalid, HasSubstr("the name of a publisher has 257 bytes; it must have at most 256")));
+  model->info.publisher = "";
+  model->info.model = name;
+  EXPECT_THAT(store.Commit(model), StatusIs(kInvalid, HasSubstr("the name of a model has 257 bytes")));
+  absl::Status ended;
+  EXPECT_EQ(store.Watch(name, {}, [&](const auto& newer) { ended = newer.status(); }), 0u);
+  EXPECT_THAT(ended, StatusIs(kInvalid, HasSubstr("the name of a model has 257 bytes")));
+  EXPECT_EQ(store.List().size(), 0u);
+}
+
+TEST(ModelStore, HugeEpochsAndNumbersAreRefused) {
+  constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
+  ModelStore store;
+  TANDEM_ASSERT_OK(store.Commit(Uniform({1, 1}, 1)));
+  EXPECT_THAT(store.Commit(Uniform({kMost, 2}, 2)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("must be 1 to 4611686018427387904")));
+  EXPECT_THAT(store.Commit(Uniform({1, kMost}, 2)), StatusIs(absl::StatusCode::kInvalidArgument));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const EpochGrant grant, store.StartEpoch("policy", "learner/0"));
+  EXPECT_EQ(grant.version, 1u);
+  TANDEM_EXPECT_OK(store.Commit(Uniform({grant.epoch, 2}, 2)));
+  // The largest epoch that a commit may have is followed by one that may commit.
+  TANDEM_ASSERT_OK(store.Commit(Uniform({uint64_t{1} << 62, 3}, 3)));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const EpochGrant next, store.StartEpoch("policy", "learner/1"));
+  EXPECT_GT(next.epoch, uint64_t{1} << 62);
+  TANDEM_EXPECT_OK(store.Commit(Uniform({next.epoch, 4}, 4)));
 }
 
 TEST(ModelStore, AReaderWaitsForANewerVersion) {

@@ -172,7 +172,11 @@ void PointToPoint::RunThread() {
     Notify(finished);
     {
       absl::MutexLock lock(&mutex_);
-      if (stopping_ || !failures_->status().ok()) return;  // no new transfers begin
+      if (stopping_) return;
+      if (!failures_->status().ok()) {
+        if (started_.empty()) return;  // no new transfers begin
+        continue;                      // the group has failed since Progress, which ends the transfers
+      }
       if (idle) {
         // Not registered on the wakeup word: the peers need not wake this thread for transfers on which other
         // threads wait.

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <atomic>
 #include <barrier>
+#include <cstdlib>
 #include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "collectives/backends/shm/point_to_point.h"
 #include "collectives/backends/shm/shm_backend.h"
 #include "tests/collectives/backends/backend_fixture.h"
@@ -35,8 +38,9 @@ struct Pending {
     });
   }
   absl::StatusOr<int> Wait() {
-    done.WaitForNotification();
-    return source;
+    if (done.WaitForNotificationWithTimeout(absl::Seconds(60))) return source;
+    ADD_FAILURE() << "a transfer has not ended";
+    std::abort();  // it refers to this object
   }
 };
 
@@ -220,6 +224,26 @@ TEST(ShmPointToPointFailureTest, AnAnnouncedMessageEndsWithItsGroup) {
       EXPECT_THAT(send.Wait(), StatusIs(absl::StatusCode::kAborted, HasSubstr("enough")));
     }
   });
+}
+
+// An abort that comes between two looks of the thread that moves asynchronous transfers must not be missed.
+TEST(ShmPointToPointFailureTest, AnAbortAtAnyMomentEndsEveryTransfer) {
+  for (int round = 0; round < 500 && !HasFailure(); ++round) {
+    std::barrier<> both(2);
+    RunRanks(ShmBackendFactory(), 2, [&](Backend& backend, int rank) {
+      std::vector<float> values(1);
+      Pending recv;
+      both.arrive_and_wait();
+      if (rank == 0) {
+        recv.Start(backend, RecvOf(&values, 1));
+        EXPECT_THAT(recv.Wait(), StatusIs(absl::StatusCode::kAborted));
+      } else {
+        for (int i = 0; i < 2000 * (round % 100); ++i) std::atomic_signal_fence(std::memory_order_seq_cst);
+        backend.Abort(absl::AbortedError("enough"));
+      }
+      both.arrive_and_wait();
+    });
+  }
 }
 
 TEST(ShmPointToPointTest, SendsToOneselfArrive) {

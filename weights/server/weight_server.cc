@@ -75,10 +75,12 @@ void WeightServer::Pull(const std::shared_ptr<rpc::ServerCall>& call) {
 
 v1::WeightsHeadResponse WeightServer::HeadOf(const std::string& model, const ModelVersion& have) const {
   v1::WeightsHeadResponse response;
-  const std::shared_ptr<const Model> head = store_.Head(model);
+  absl::Time published_at;
+  const std::shared_ptr<const Model> head = store_.Head(model, &published_at);
   if (head == nullptr) return response;
   *response.mutable_info() = ToProto(head->info, /*tensors=*/false);
   response.set_newer(head->info.version > have);
+  response.set_seconds_since_publish(absl::ToDoubleSeconds(options_.store.clock->Now() - published_at));
   return response;
 }
 

@@ -162,10 +162,12 @@ absl::Status ModelStore::Commit(std::shared_ptr<const Model> model) {
   return absl::OkStatus();
 }
 
-std::shared_ptr<const Model> ModelStore::Head(absl::string_view model) const {
+std::shared_ptr<const Model> ModelStore::Head(absl::string_view model, absl::Time* published_at) const {
   absl::MutexLock lock(&mutex_);
   const auto found = models_.find(model);
-  return found == models_.end() ? nullptr : found->second.state.head;
+  if (found == models_.end()) return nullptr;
+  if (published_at != nullptr) *published_at = found->second.state.published_at;
+  return found->second.state.head;
 }
 
 absl::StatusOr<std::shared_ptr<const Model>> ModelStore::Get(absl::string_view model,

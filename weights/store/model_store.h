@@ -23,8 +23,8 @@ namespace tandem::weights {
 
 struct ModelStoreOptions {
   uint32_t keep = 4;  // versions of each model, at least 1
-  // Limits the bytes of the values of all models and versions; 0: no limit. A commit that would exceed it drops
-  // versions of its model, the oldest first.
+  // Limits the bytes of the values of all models and versions; 0: no limit. A commit that would exceed it
+  // drops versions of its model, the oldest first.
   uint64_t max_bytes = 0;
   size_t max_models = 1024;
   size_t max_watches = 65536;
@@ -79,8 +79,9 @@ class ModelStore {
   // - InvalidArgument: an epoch or a number of 0 or above 2^62, or a bad name of the model or the publisher
   absl::Status Commit(std::shared_ptr<const Model> model);
 
-  // Returns the head, or nullptr if nothing has been published under this name.
-  std::shared_ptr<const Model> Head(absl::string_view model) const;
+  // Returns the head, or nullptr if nothing has been published under this name. If `published_at` is not
+  // null, it gets the time of the head's commit.
+  std::shared_ptr<const Model> Head(absl::string_view model, absl::Time* published_at = nullptr) const;
   // Returns a kept version, or the head if version.number is 0. NotFound names the versions that are kept.
   absl::StatusOr<std::shared_ptr<const Model>> Get(absl::string_view model, const ModelVersion& version);
 

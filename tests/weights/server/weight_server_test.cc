@@ -302,6 +302,22 @@ TEST(WeightServer, RefusesWhatIsNoModel) {
   EXPECT_EQ(ValueOf(*server.server().store().Head("policy")), 1);
 }
 
+TEST(WeightServer, SaysWhenTheHeadWasPublished) {
+  SimulatedClock clock;
+  ReplaceableServer server(nullptr, {.store = {.clock = &clock}});
+  const auto age = [&] {
+    v1::WeightsHeadRequest request;
+    request.set_model("policy");
+    v1::WeightsHeadResponse response;
+    TANDEM_EXPECT_OK(rpc::CallProto(*server.channel(), "/tandem.v1.Weights/Head", request, &response, {}));
+    return response.seconds_since_publish();
+  };
+  EXPECT_EQ(age(), 0);
+  TANDEM_ASSERT_OK(server.server().store().Commit(Uniform({1, 1}, 1)));
+  clock.Advance(absl::Seconds(7));
+  EXPECT_EQ(age(), 7);
+}
+
 TEST(WeightServer, KeepsNoLongRequestsOfReadersThatWait) {
   ReplaceableServer server;
   v1::WeightsHeadRequest request;

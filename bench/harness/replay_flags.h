@@ -53,8 +53,8 @@ class ReplayTarget {
   virtual absl::Status Call() = 0;
 };
 
-// Returns how many items of this size a table has if the flags do not say: a million, or so many that they
-// have 128 MiB.
+// Returns how many items of this size a table has if the flags do not say: a million, but at most 128 MiB of
+// them.
 uint64_t DefaultItems(size_t bytes);
 // Returns how many items an insert has: 64, or 16 of more than 8 KiB.
 uint32_t ItemsOfInsert(size_t bytes);

@@ -28,7 +28,7 @@ class MemoryMeter {
   uint64_t bytes() const { return *bytes_; }
 
  private:
-  // What a chunk takes besides its values: the object, its allocations, and its place in the writer's map.
+  // Bytes of a chunk besides its values: the object, its allocations, and its place in the writer's map.
   static constexpr uint64_t kOverhead = sizeof(Chunk) + 112;
   std::shared_ptr<std::atomic<uint64_t>> bytes_ = std::make_shared<std::atomic<uint64_t>>(0);
 };

@@ -20,7 +20,7 @@ enum class StalenessKind : uint8_t {
   kEvict,     // a commit removes the items whose lag exceeds max_lag
 };
 
-// What a table with kPace does about a rollout that takes so long that its item would exceed max_lag.
+// A rollout may take so long that its item would exceed max_lag. A table with kPace then does one of these.
 enum class SlowRollouts : uint8_t {
   kWait = 0,  // samples wait for it, so that no item exceeds max_lag
   kTake,      // its item is sampled, however old

@@ -182,11 +182,10 @@ void Table::RemoveOld() {
   if (tick_period_ == absl::InfiniteDuration()) return;
   const absl::Time now = clock_->Now();
   store_.RemoveExpired(now);
-  if (pace_ != nullptr) {
-    pace_->Expire(now);
-    RemoveTooOld();
-  }
-  AfterRemovals();
+  AfterRemovals();  // before RemoveTooOld, or pace_ would return a slot that is free
+  if (pace_ == nullptr) return;
+  pace_->Expire(now);
+  RemoveTooOld();
 }
 
 void Table::RemoveTooOld() {

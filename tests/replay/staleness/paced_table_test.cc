@@ -323,5 +323,47 @@ TEST(TimeToLive, ItemsLeaveAtTheirAge) {
   EXPECT_THAT(Table::Create(options), StatusIs(kBadRequest, HasSubstr("ttl")));
 }
 
+TEST_F(PacedTable, AnItemWhoseTimeToLiveIsOverWhenItIsTooOldIsRemovedOnce) {
+  TableOptions options = TableOptions::PacedQueue("queue", 1, 0, 1, SlowRollouts::kDrop);
+  options.ttl = absl::Seconds(10);
+  TANDEM_ASSERT_OK_AND_ASSIGN(table_, Table::Create(options, &clock_));
+  TANDEM_ASSERT_OK(Commit(1, 0));
+  TANDEM_ASSERT_OK(table_->Insert(Ticketed(1, Admit(1)[0])));
+  clock_.Advance(absl::Seconds(11));
+  TANDEM_ASSERT_OK(Commit(2, 0));
+  const TableInfo info = table_->Info();
+  EXPECT_EQ(info.items, 0u);
+  EXPECT_EQ(info.removals.by_ttl, 1u);
+  EXPECT_EQ(info.removals.stale, 0u);
+  TANDEM_ASSERT_OK(table_->Insert(Ticketed(2, Admit(1)[0])));
+  EXPECT_THAT(Sample(1), ElementsAre(2));
+}
+
+// The first call that waits keeps the second one from an item whose time to live then ends.
+TEST(TimeToLive, AnItemWhoseTimeIsOverIsNotSampledByACallThatHasWaited) {
+  for (TableOptions options : {TableOptions::Queue("queue", 8), TableOptions::Uniform("replay", 8, 1)}) {
+    SimulatedClock clock;
+    options.limit = RateLimit::Queue(8, 1);
+    options.max_times_sampled = 1;
+    options.ttl = absl::Seconds(10);
+    TANDEM_ASSERT_OK_AND_ASSIGN(const auto table, Table::Create(options, &clock));
+    const uint64_t first = table->StartSample({.batch = 5}, "", [](absl::StatusOr<Sample> sample) {
+      EXPECT_THAT(sample, StatusIs(kTooLate));
+    });
+    std::vector<int64_t> drawn;
+    table->StartSample({.batch = 1}, "", [&](absl::StatusOr<Sample> sample) {
+      TANDEM_EXPECT_OK(sample);
+      if (sample.ok()) drawn = IdsOf(*sample);
+    });
+    TANDEM_ASSERT_OK(table->Insert(testing::IdItems(1, 1)));
+    clock.Advance(absl::Seconds(11));
+    table->Expire(first);
+    EXPECT_TRUE(drawn.empty());
+    EXPECT_EQ(table->Info().removals.by_ttl, 1u);
+    TANDEM_ASSERT_OK(table->Insert(testing::IdItems(2, 1)));
+    EXPECT_THAT(drawn, ElementsAre(2));
+  }
+}
+
 }  // namespace
 }  // namespace tandem::replay

@@ -59,8 +59,9 @@ class Replay {
   virtual absl::StatusOr<uint64_t> UpdatePriorities(absl::string_view table, absl::Span<const uint64_t> keys,
                                                     absl::Span<const double> priorities) = 0;
   // Grants tickets for rollouts, for a table with StalenessKind::kPace. Blocks until they are granted, or
-  // `deadline`. A call after one that ended with DeadlineExceeded or Unavailable gets the tickets which that
-  // one may have been granted. Errors: those of Table::Admit, and NotFound.
+  // `deadline`. Grants fewer than asked for, at least one, if the learner and the caller would otherwise wait
+  // for each other: see Table::Admit. A call after one that ended with DeadlineExceeded or Unavailable gets
+  // the tickets which that one may have been granted. Errors: those of Table::Admit, and NotFound.
   virtual absl::StatusOr<std::vector<Ticket>> Admit(absl::string_view table, const AdmitRequest& request,
                                                     absl::Time deadline = absl::InfiniteFuture()) = 0;
   // Renews the leases of tickets. Returns how many of them are in use; the others have ended. NotFound: there

@@ -22,10 +22,11 @@ int64_t Pace::Deadline(uint64_t commit) const {
   return Signed(versions_.consumed()) + commits_left * options_.batch * options_.every;
 }
 
-bool Pace::MayAdmit(uint32_t count) const {
-  if (versions_.commits() == 0) return false;
+uint64_t Pace::Admissible() const {
+  if (versions_.commits() == 0) return 0;
   const uint64_t unsampled = tickets_.size() + residents_.size();
-  return Signed(sampled_ + unsampled + count) <= Deadline(versions_.commits());
+  const int64_t admissible = Deadline(versions_.commits()) - Signed(sampled_ + unsampled);
+  return static_cast<uint64_t>(std::max<int64_t>(admissible, 0));
 }
 
 std::vector<Ticket> Pace::Granted(const AdmitRequest& request) const {
@@ -246,7 +247,7 @@ std::string Pace::OldestText(absl::Time now) const {
 }
 
 std::string Pace::WhyNotAdmitted(uint32_t count, absl::Time now) const {
-  if (MayAdmit(count)) return "";
+  if (Admissible() >= count) return "";
   if (versions_.commits() == 0) return "admits no rollouts: no version of the policy has been committed yet";
   return absl::StrCat(
       "admits no ", count == 1 ? "rollout" : absl::StrCat(count, " rollouts"), " until a later version than ",

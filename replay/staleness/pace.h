@@ -58,11 +58,11 @@ class Pace {
   Pace(const StalenessOptions& options, const VersionClock* versions, uint64_t first_ticket)
       : options_(options), versions_(*versions), last_ticket_(first_ticket) {}
 
-  // Returns whether `count` tickets may be granted now.
-  bool MayAdmit(uint32_t count) const;
+  // Returns how many tickets may be granted now.
+  uint64_t Admissible() const;
   // Returns the tickets that this request has been granted before, or none.
   std::vector<Ticket> Granted(const AdmitRequest& request) const;
-  // Grants tickets. Requires MayAdmit.
+  // Grants request.count tickets, which must not be more than Admissible.
   std::vector<Ticket> Admit(const AdmitRequest& request, absl::Time now);
   // Ends the tickets of earlier incarnations of the actor. FailedPrecondition: a later one has asked.
   // Aborted: the actor has got tickets for a later request, so nobody waits for this one.

@@ -23,7 +23,7 @@ struct Ticket {
 struct AdmitRequest {
   // Names the actor in reports. Tickets of an earlier incarnation of the actor end when a later one asks.
   std::string actor;
-  // The number of tickets, all granted at the same time.
+  // The number of tickets, all granted at the same time. See Table::Admit for when fewer are granted.
   uint32_t count = 1;
   // Identify the request among those of the actor: a repeated one gets the same tickets. `sequence` 0: each
   // request gets new ones.

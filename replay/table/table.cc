@@ -239,8 +239,14 @@ bool Table::Run(WaitingInsert& insert) {
 
 bool Table::Run(WaitingAdmit& admit) {
   if (AnswerGranted(admit)) return true;
-  if (!pace_->MayAdmit(admit.request.count)) return false;
-  admit.result = pace_->Admit(admit.request, clock_->Now());
+  const uint64_t admissible = pace_->Admissible();
+  // While a sample waits and no rollout runs, only a new rollout lets the learner go on: as many tickets as
+  // fit are granted.
+  const bool learner_waits = !samples_.empty() && pace_->running() == 0;
+  if (admissible < (learner_waits ? 1 : admit.request.count)) return false;
+  AdmitRequest request = admit.request;
+  request.count = static_cast<uint32_t>(std::min<uint64_t>(admissible, request.count));
+  admit.result = pace_->Admit(request, clock_->Now());
   return true;
 }
 

@@ -172,7 +172,9 @@ class Table {
   absl::StatusOr<Sample> SampleItems(const SampleSize& size, absl::string_view client = "",
                                      absl::Time deadline = absl::InfiniteFuture());
 
-  // Grants tickets for rollouts. Blocks until the learners have consumed enough, or `deadline`. Errors:
+  // Grants tickets for rollouts, all that are asked for at the same time. Grants fewer, at least one, if a
+  // sample waits and no rollout runs: the learner and the caller would otherwise wait for each other. Blocks
+  // until the learners have consumed enough, or `deadline`. Errors:
   //
   // - FailedPrecondition: the table does not have StalenessKind::kPace, or another process has taken over
   //   the actor's name

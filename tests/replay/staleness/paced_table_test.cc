@@ -263,6 +263,38 @@ TEST(PacedTables, AWaitingAdmissionIsGrantedWhenALeaseEnds) {
   TANDEM_ASSERT_OK(table->Admit({.actor = "next"}, MonotonicNow() + absl::Seconds(30)));
 }
 
+// Three actors with 3 environments each, and a learner that uses 8 items: after two actors there is no place
+// for all tickets of the third, and the learner waits for 2 items.
+TEST_F(PacedTable, AnActorGetsTheTicketsThatFitOnceTheLearnerWaitsForIt) {
+  Make(/*batch=*/8, /*max_lag=*/0, SlowRollouts::kWait);
+  TANDEM_ASSERT_OK(Commit(1, 0));
+  std::vector<Ticket> tickets = Admit(3, "actor/0");
+  for (const Ticket& ticket : Admit(3, "actor/1")) tickets.push_back(ticket);
+  std::vector<Ticket> third;
+  const AdmitRequest request = {.actor = "actor/2", .count = 3, .incarnation = 1, .sequence = 1};
+  const uint64_t waiting = table_->StartAdmit(request, [&](absl::StatusOr<std::vector<Ticket>> granted) {
+    TANDEM_EXPECT_OK(granted);
+    if (granted.ok()) third = *granted;
+  });
+  EXPECT_NE(waiting, 0u);
+  std::vector<int64_t> batch;
+  table_->StartSample({.batch = 8}, "learner", [&](absl::StatusOr<replay::Sample> sample) {
+    TANDEM_EXPECT_OK(sample);
+    if (sample.ok()) batch = IdsOf(*sample);
+  });
+  for (int64_t i = 0; i < 5; ++i) TANDEM_ASSERT_OK(table_->Insert(Ticketed(i, tickets[i])));
+  EXPECT_TRUE(third.empty()) << "a rollout runs, which may be given back";
+  TANDEM_ASSERT_OK(table_->Insert(Ticketed(5, tickets[5])));
+  ASSERT_EQ(third.size(), 2u) << "2 of 3, or nobody could go on";
+  EXPECT_EQ(table_->Info().staleness.running, 2u);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto repeated, table_->Admit(request, kAtOnce));
+  EXPECT_EQ(repeated.size(), 2u);
+  for (int64_t i = 0; i < 2; ++i) TANDEM_ASSERT_OK(table_->Insert(Ticketed(6 + i, third[i])));
+  EXPECT_THAT(batch, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
+  TANDEM_ASSERT_OK(Commit(2, 8));
+  EXPECT_EQ(Admit(3, "actor/2").size(), 3u);
+}
+
 TEST(PacedTables, AWriterUsesTheTicketsThatItHoldsAndRenewsThem) {
   LocalReplay replay;
   TableOptions options = TableOptions::PacedQueue("queue", 1, 1);

@@ -102,6 +102,15 @@ absl::StatusOr<Batch> DecodeBatch(const Bytes& wire, size_t max_in_place,
   return batch;
 }
 
+v1::ReplayCommitRequest CommitRequest(absl::string_view table, const CommittedVersion& version) {
+  v1::ReplayCommitRequest request;
+  request.set_table(std::string(table));
+  request.set_epoch(version.epoch);
+  request.set_version(version.version);
+  request.set_items_consumed(version.items_consumed);
+  return request;
+}
+
 }  // namespace
 
 RemoteReplay::RemoteReplay(std::shared_ptr<rpc::Channel> channel, const Options& options)
@@ -142,6 +151,7 @@ absl::StatusOr<std::unique_ptr<InsertStream>> RemoteReplay::OpenStream(absl::str
 
 void RemoteReplay::StartSample(const std::string& table, const SampleSize& size, const SampleId& id,
                                absl::Duration timeout, std::stop_token cancel, SampleDone done) {
+  RepeatCommit(table);
   v1::ReplaySampleRequest request;
   request.set_table(table);
   request.set_batch(size.batch);
@@ -158,10 +168,42 @@ void RemoteReplay::StartSample(const std::string& table, const SampleSize& size,
        // Without a sampler a repetition would draw other items, and those of the first be lost.
        .idempotent = !id.sampler.empty(),
        .cancel = std::move(cancel)},
-      [max_in_place = options_.max_in_place_bytes, in_place = in_place_,
+      [max_in_place = options_.max_in_place_bytes, in_place = in_place_, table, commits = commits_,
        done = std::move(done)](absl::StatusOr<Bytes> response) mutable {
-        if (!response.ok()) return std::move(done)(response.status());
+        if (!response.ok()) {
+          {
+            absl::MutexLock lock(&commits->mutex);
+            const auto last = commits->tables.find(table);
+            if (last != commits->tables.end()) last->second.repeat = true;
+          }
+          return std::move(done)(response.status());
+        }
         std::move(done)(DecodeBatch(*response, max_in_place, in_place));
+      });
+}
+
+void RemoteReplay::RepeatCommit(const std::string& table) {
+  CommittedVersion version;
+  {
+    absl::MutexLock lock(&commits_->mutex);
+    const auto last = commits_->tables.find(table);
+    if (last == commits_->tables.end() || !last->second.repeat) return;
+    last->second.repeat = false;
+    version = last->second.version;
+  }
+  channel_->CallAsync(
+      absl::StrCat(kService, "Commit"), Bytes(CommitRequest(table, version).SerializeAsString()),
+      {.timeout = options_.call_timeout, .idempotent = true},
+      [table, version, commits = commits_](const absl::StatusOr<Bytes>& response) {
+        if (response.ok()) return;
+        absl::MutexLock lock(&commits->mutex);
+        const auto last = commits->tables.find(table);
+        if (last == commits->tables.end() || last->second.version != version) return;
+        if (absl::IsFailedPrecondition(response.status())) {
+          commits->tables.erase(last);  // another learner has committed a later version
+        } else {
+          last->second.repeat = true;
+        }
       });
 }
 
@@ -239,6 +281,16 @@ absl::StatusOr<std::vector<Ticket>> RemoteReplay::Admit(absl::string_view table,
   const std::string key = absl::StrCat(table, " ", request.actor());
   if (wanted.sequence == 0) {
     absl::MutexLock lock(&mutex_);
+    const auto may_start = [this, &key] {
+      mutex_.AssertReaderHeld();
+      return !admitting_.contains(key);
+    };
+    if (!Clock::Real()->AwaitUntil(&mutex_, absl::Condition(&may_start), deadline)) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("table '", table, "': another thread of this client waits for tickets of actor '",
+                       request.actor(), "'"));
+    }
+    admitting_.insert(key);
     const auto earlier = unresolved_admits_.find(key);
     const bool same = earlier != unresolved_admits_.end() && earlier->second.count == wanted.count;
     request.set_sequence(same ? earlier->second.sequence : next_admit_++);
@@ -255,14 +307,16 @@ absl::StatusOr<std::vector<Ticket>> RemoteReplay::Admit(absl::string_view table,
     status = Call("Admit", request, &response,
                   request.no_wait() ? options_.call_timeout : std::min(left, options_.call_timeout));
   } while (absl::IsDeadlineExceeded(status) && deadline - MonotonicNow() >= kShortestCall);
-  if (!status.ok()) {
-    if (MayRepeat(status) && wanted.sequence == 0) {
-      absl::MutexLock lock(&mutex_);
+  if (wanted.sequence == 0) {
+    absl::MutexLock lock(&mutex_);
+    admitting_.erase(key);
+    // Aborted: the server has seen a later request of the actor, and never takes this one again.
+    if (MayRepeat(status) && !absl::IsAborted(status)) {
       unresolved_admits_[key] = wanted;
       unresolved_admits_[key].sequence = request.sequence();
     }
-    return status;
   }
+  TANDEM_RETURN_IF_ERROR(status);
   std::vector<Ticket> tickets;
   for (const uint64_t id : response.tickets()) {
     tickets.push_back(
@@ -292,13 +346,15 @@ absl::StatusOr<uint64_t> RemoteReplay::ReturnTickets(absl::string_view table,
 }
 
 absl::Status RemoteReplay::Commit(absl::string_view table, const CommittedVersion& version) {
-  v1::ReplayCommitRequest request;
-  request.set_table(std::string(table));
-  request.set_epoch(version.epoch);
-  request.set_version(version.version);
-  request.set_items_consumed(version.items_consumed);
   v1::ReplayCommitResponse response;
-  return Call("Commit", request, &response);
+  absl::Status status = Call("Commit", CommitRequest(table, version), &response);
+  absl::MutexLock lock(&commits_->mutex);
+  if (status.ok()) {
+    commits_->tables[std::string(table)] = {.version = version};
+  } else if (absl::IsFailedPrecondition(status)) {
+    commits_->tables.erase(std::string(table));  // another learner has committed a later version
+  }
+  return status;
 }
 
 absl::StatusOr<TableInfo> RemoteReplay::Info(absl::string_view table) {

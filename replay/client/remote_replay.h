@@ -42,6 +42,11 @@ struct RemoteReplayOptions {
 //
 // Inserts and samples are repeated after a broken connection, also to a server that has started again: each
 // item is inserted once, and a repeated sample gives the same items, except those of a server that is gone.
+//
+// A server that has started again, or a table that has been reset, may have lost the last commit, without
+// which a paced table admits no rollouts. After a sample that ended with an error, at the latest after
+// call_timeout, the next one of the same object sends the last commit again. So a learner must sample and
+// commit through the same object.
 class RemoteReplay : public Replay {
  public:
   using Options = RemoteReplayOptions;
@@ -65,7 +70,8 @@ class RemoteReplay : public Replay {
                                absl::string_view sampler = "") override;
   absl::StatusOr<uint64_t> UpdatePriorities(absl::string_view table, absl::Span<const uint64_t> keys,
                                             absl::Span<const double> priorities) override;
-  // Requests of one actor must not be made by several RemoteReplay objects at the same time.
+  // Requests of one actor must not be made by several RemoteReplay objects at the same time. Calls for one
+  // actor in several threads are made one after the other.
   absl::StatusOr<std::vector<Ticket>> Admit(absl::string_view table, const AdmitRequest& request,
                                             absl::Time deadline = absl::InfiniteFuture()) override;
   absl::StatusOr<uint64_t> Renew(absl::string_view table, absl::Span<const uint64_t> tickets) override;
@@ -94,8 +100,20 @@ class RemoteReplay : public Replay {
   static uint64_t NewIncarnation();
 
  private:
+  // The last commit to each table. Calls on their way may outlive the client.
+  struct Commits {
+    struct Last {
+      CommittedVersion version;
+      bool repeat = false;  // a sample has failed since, so the table may have lost it
+    };
+    absl::Mutex mutex;
+    std::map<std::string, Last> tables ABSL_GUARDED_BY(mutex);
+  };
+
   absl::Status Call(absl::string_view method, const google::protobuf::MessageLite& request,
                     google::protobuf::MessageLite* response, absl::Duration timeout);
+  // Sends the last commit to the table again, without waiting for the answer, if the table may have lost it.
+  void RepeatCommit(const std::string& table);
 
   const std::shared_ptr<rpc::Channel> channel_;
   const Options options_;
@@ -108,9 +126,13 @@ class RemoteReplay : public Replay {
   // Sequences of calls that ended without an answer, by what they asked for. The server may have drawn items
   // for them, which the next such call then gets.
   std::multimap<std::string, uint64_t> unresolved_ ABSL_GUARDED_BY(mutex_);
-  // The same of Admit, by table and actor.
+  // The keys, table and actor, of the calls of Admit under way. There is one call for each key at a time,
+  // because the server takes the requests of an actor in their order only.
+  std::set<std::string> admitting_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_admit_ ABSL_GUARDED_BY(mutex_) = 1;
+  // Requests of Admit that ended without an answer, by their keys. The next such call gets their tickets.
   std::map<std::string, AdmitRequest> unresolved_admits_ ABSL_GUARDED_BY(mutex_);
+  const std::shared_ptr<Commits> commits_ = std::make_shared<Commits>();
   // The bytes of batches that are read in place. Batches may outlive this object.
   const std::shared_ptr<std::atomic<size_t>> in_place_ = std::make_shared<std::atomic<size_t>>(0);
 };

@@ -218,8 +218,9 @@ class Table {
   // Changes limit and budgets while the table is in use: runs the calls that may now proceed, and removes
   // items that exceed a budget. InvalidArgument as of Create; nothing has changed.
   absl::Status SetLimits(const RateLimit& limit, uint64_t max_items, uint64_t max_bytes);
-  // Removes all items and sets the limiter's counts to 0. Ends all tickets and forgets the committed version.
-  // Keys are not used again.
+  // Removes all items and sets the limiter's counts to 0. Ends all tickets and forgets the committed version:
+  // with StalenessKind::kPace, rollouts are admitted once a learner has committed again. Keys are not used
+  // again.
   void Reset();
 
   TableInfo Info() const;

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tickets, committed versions and their effect over the wire.
 
+#include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -161,6 +164,121 @@ TEST(PacedServer, ACheckpointKeepsTheCommittedVersionAndTheItemsOfTickets) {
   EXPECT_THAT(IdsOf(batch), ElementsAre(1, 2));
   TANDEM_ASSERT_OK(replay.Commit("queue", {.epoch = 1, .version = 10, .items_consumed = 102}));
   TANDEM_ASSERT_OK(replay.Admit("queue", {.actor = "actor/1", .count = 2}, Soon()));
+}
+
+// Calls `hook` before it sends the first call of "Admit".
+class HookedChannel : public rpc::Channel {
+ public:
+  HookedChannel(std::shared_ptr<rpc::Channel> channel, std::function<void()> hook)
+      : channel_(std::move(channel)), hook_(std::move(hook)) {}
+  void CallAsync(absl::string_view method, Bytes request, const rpc::CallOptions& options,
+                 Done done) override {
+    if (absl::EndsWith(method, "/Admit") && hook_ != nullptr) std::exchange(hook_, nullptr)();
+    channel_->CallAsync(method, std::move(request), options, std::move(done));
+  }
+  absl::string_view transport() const override { return channel_->transport(); }
+  const std::string& target() const override { return channel_->target(); }
+
+ private:
+  const std::shared_ptr<rpc::Channel> channel_;
+  std::function<void()> hook_;
+};
+
+// The server takes the requests of an actor in their order only.
+TEST(PacedServer, ARequestForTicketsIsNotOvertakenByALaterOneOfTheSameActor) {
+  ReplaceableServer server;
+  std::function<void()> ask;
+  RemoteReplay replay(std::make_shared<HookedChannel>(server.channel(), [&] { ask(); }));
+  ask = [&] {
+    EXPECT_THAT(replay.Admit("queue", {}, absl::InfinitePast()),
+                StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("another thread")));
+  };
+  TANDEM_ASSERT_OK(replay.CreateTable(TableOptions::PacedQueue("queue", /*batch=*/4, /*max_lag=*/0)));
+  TANDEM_ASSERT_OK(replay.Commit("queue", {.epoch = 1, .version = 1}));
+  TANDEM_EXPECT_OK(replay.Admit("queue", {}, Soon()));
+  TANDEM_EXPECT_OK(replay.Admit("queue", {}, Soon()));
+}
+
+TEST(PacedServer, ThreadsOfOneClientMayAskForTicketsAtTheSameTime) {
+  ReplaceableServer server;
+  RemoteReplay replay(server.channel());
+  TANDEM_ASSERT_OK(replay.CreateTable(TableOptions::PacedQueue("queue", /*batch=*/8, /*max_lag=*/0)));
+  TANDEM_ASSERT_OK(replay.Commit("queue", {.epoch = 1, .version = 1}));
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 100; ++i) {
+        const auto tickets = replay.Admit("queue", {.count = 2}, Soon());
+        TANDEM_ASSERT_OK(tickets);
+        EXPECT_EQ(*replay.ReturnTickets("queue", {(*tickets)[0].id, (*tickets)[1].id}), 2u);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(server.Info("queue").staleness().returned(), 800u);
+}
+
+TEST(PacedServer, AnAdmissionThatWaitsDoesNotExtendTheDeadlineOfAnother) {
+  ReplaceableServer server;
+  RemoteReplay replay(server.channel());
+  TANDEM_ASSERT_OK(replay.CreateTable(TableOptions::PacedQueue("queue", 1, 0)));
+  std::thread waiting([&] { TANDEM_EXPECT_OK(replay.Admit("queue", {}, Soon())); });
+  const absl::Time deadline = Soon();
+  while (server.Info("queue").staleness().waiting_admits() == 0 && MonotonicNow() < deadline) {
+    std::this_thread::yield();
+  }
+  EXPECT_THAT(replay.Admit("queue", {}, MonotonicNow() + absl::Milliseconds(10)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("another thread")));
+  TANDEM_EXPECT_OK(replay.Commit("queue", {.epoch = 1, .version = 1}));
+  waiting.join();
+}
+
+TEST(PacedServer, ALearnerThatSamplesCommitsAgainAfterTheServerHasLostItsCommit) {
+  ReplaceableServer server;
+  RemoteReplay learner(server.channel()), actor(server.channel());
+  const TableOptions options = TableOptions::PacedQueue("queue", 1, 0);
+  TANDEM_ASSERT_OK(learner.CreateTable(options));
+  TANDEM_ASSERT_OK(learner.Commit("queue", {.epoch = 1, .version = 7}));
+  EXPECT_FALSE(learner.Sample("queue", {.batch = 1}, absl::InfinitePast()).ok());
+  server.Restart();
+  TANDEM_ASSERT_OK(actor.CreateTable(options));
+  EXPECT_THAT(actor.Admit("queue", {}, absl::InfinitePast()),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("no version")));
+  EXPECT_FALSE(learner.Sample("queue", {.batch = 1}, absl::InfinitePast()).ok());
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto tickets, actor.Admit("queue", {}, Soon()));
+  EXPECT_EQ(tickets[0].min_version, 7);
+}
+
+// Each of the two kinds of samples waits without an end while the table forgets the commit.
+TEST(PacedServer, ASampleThatWaitsEndsAlthoughTheTableHasBeenReset) {
+  for (const bool prefetch : {false, true}) {
+    ReplaceableServer server;
+    RemoteReplay learner(server.channel(), {.call_timeout = absl::Milliseconds(500)});
+    RemoteReplay actor(server.channel());
+    TANDEM_ASSERT_OK(actor.CreateTable(TableOptions::PacedQueue("queue", 1, 0)));
+    const absl::Time deadline = Soon();
+    while (!learner.Commit("queue", {.epoch = 1, .version = 7}).ok() && MonotonicNow() < deadline) {
+    }
+    std::thread sampling([&] {
+      if (prefetch) {
+        auto sampler = Sampler::Create(&learner, {.name = "learner", .table = "queue", .prefetch = 1});
+        TANDEM_ASSERT_OK(sampler);
+        TANDEM_EXPECT_OK((*sampler)->Next(Soon()));
+      } else {
+        TANDEM_EXPECT_OK(learner.Sample("queue", {.batch = 1}, Soon()));
+      }
+    });
+    while (server.Info("queue").waiting_samples() == 0 && MonotonicNow() < deadline) {
+      std::this_thread::yield();
+    }
+    v1::ReplayResetRequest request;
+    request.set_table("queue");
+    v1::ReplayResetResponse response;
+    TANDEM_EXPECT_OK(actor.Call("Reset", request, &response));
+    const auto writer = IdWriter(&actor, "actor/0", 1);
+    TANDEM_EXPECT_OK(RollOut(actor, *writer, "actor/0", 1));
+    sampling.join();
+  }
 }
 
 }  // namespace

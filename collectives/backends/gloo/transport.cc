@@ -129,10 +129,13 @@ class GuardedPair final : public transport::tcp::Pair {
       const std::string text = TextOf(error);
       guard_->Stop(absl::UnavailableError(
           absl::StrCat("the connection to rank ", rank_, " failed in Gloo's thread: ", text)));
+      // A thread that closes the connection has this lock and waits until this function returns.
+      const std::unique_lock<std::mutex> lock(m_, std::try_to_lock);
+      if (!lock.owns_lock() || state_ == CLOSED) return;
       try {
-        (void)signalExceptionExternal(text);  // closes it
+        changeState(CLOSED);
       } catch (const std::exception&) {
-        // It was closed meanwhile.
+        // The guard has said it already.
       }
     }
   }

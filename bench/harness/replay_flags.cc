@@ -53,7 +53,8 @@ void DeclareReplayFlags(CLI::App* command, ReplayFlags* flags) {
           "insert, sample (uniform), priorities (a prioritized sample and an update of its priorities)")
       ->capture_default_str();
   command->add_option("--bytes", flags->bytes, "Of an item, which is one step")->capture_default_str();
-  command->add_option("--items", flags->items, "In the table [a million, or as many as have 128 MiB]");
+  LimitTo(Between(1, 1e9), command->add_option("--items", flags->items,
+                                               "In the table [a million, or as many as have 128 MiB]"));
   command->add_option("--batch", flags->batch, "Items of a sample")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();

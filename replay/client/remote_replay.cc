@@ -22,7 +22,6 @@ namespace {
 
 constexpr char kService[] = "/tandem.v1.Replay/";
 constexpr size_t kPayloadAlignment = 64;
-constexpr absl::Duration kShortestCall = absl::Milliseconds(20);
 // A server keeps 16 answers of a sampler, so that many calls may be under way or without an answer.
 constexpr size_t kMaxOutstanding = 16;
 constexpr size_t kKeptUnresolved = 8;

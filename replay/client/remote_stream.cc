@@ -20,7 +20,6 @@ namespace {
 constexpr char kInsert[] = "/tandem.v1.Replay/Insert";
 constexpr size_t kMaxItems = 1024;
 constexpr size_t kMaxPayload = size_t{16} << 20;
-constexpr absl::Duration kShortestCall = absl::Milliseconds(20);
 
 }  // namespace
 

@@ -19,6 +19,9 @@
 
 namespace tandem::replay {
 
+// With less time left a call is not repeated.
+inline constexpr absl::Duration kShortestCall = absl::Milliseconds(20);
+
 // Sends the items of one writer to a replay server: requests to one table one after the other, each repeated
 // with the same sequence until the server has answered, and chunks once. Not thread-safe.
 class RemoteStream : public InsertStream {

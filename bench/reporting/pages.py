@@ -225,7 +225,7 @@ PYTHON_VALUES = {
 def python(suite, name):
     rows = []
     for case in (c for c in suite["cases"] if c["suite"] == name):
-        ratios = "; ".join(f"{spread_text(found)} x {peer}" for peer, found in case["ratios"].items())
+        ratios = "; ".join(f"{spread_text(found)} x {peer}" for peer, found in sorted(case["ratios"].items()))
         rows.append([case["system"], PYTHON_VALUES.get(case["value"], case["value"]), spread_text(case), ratios or None])
     return table(["", "", "median (smallest to largest)", "times the peer's speed"], rows) if rows else NOT_MEASURED
 

@@ -4,19 +4,15 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
-#include <tuple>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "base/logging.h"
 #include "base/status.h"
 
 namespace tandem::ps {
 namespace {
 
-constexpr uint32_t kFormatVersion = 1;
 constexpr size_t kLongestStart = size_t{1} << 12;
 constexpr uint64_t kWholeFile = std::numeric_limits<uint64_t>::max();
 
@@ -27,13 +23,6 @@ bool LaterRecordVouchesFor(uint64_t position, absl::string_view data, size_t off
     if (record.has_value() && record->position > position && record->durable >= position) return true;
   }
   return false;
-}
-
-// Returns whether `name` is that of a segment, and sets `term` to its term.
-bool TermOf(absl::string_view name, uint64_t* term) {
-  uint64_t position;
-  return absl::ConsumePrefix(&name, "log-") && name.size() == 33 && name[16] == '-' &&
-         absl::SimpleHexAtoi(name.substr(0, 16), &position) && absl::SimpleHexAtoi(name.substr(17), term);
 }
 
 // Returns whether an undamaged record lies anywhere in the file.
@@ -55,15 +44,12 @@ absl::Status Missing(const LogSegment& segment, uint64_t position) {
 
 absl::StatusOr<LogSegments> ListSegments(FileSystem& files, const std::string& directory, bool accept_loss) {
   TANDEM_ASSIGN_OR_RETURN(std::vector<std::string> names, files.List(directory));
-  uint64_t ignored;
-  std::erase_if(names, [&](const std::string& name) { return !TermOf(name, &ignored); });
+  std::erase_if(names, [](const std::string& name) { return !TermOfSegment(name).has_value(); });
   // The names order by first position, then by term.
   std::sort(names.begin(), names.end());
   LogSegments found;
   for (const std::string& name : names) {
-    uint64_t term = 0;
-    TermOf(name, &term);
-    found.term = std::max(found.term, term);
+    found.term = std::max(found.term, *TermOfSegment(name));
     if (!found.lost.empty()) {
       found.lost.push_back(absl::StrCat(directory, "/", name));
       continue;
@@ -91,12 +77,10 @@ absl::StatusOr<LogSegments> ListSegments(FileSystem& files, const std::string& d
       found.lost.push_back(segment.path);
       continue;
     }
-    if (header->format_version() > kFormatVersion) {
+    if (header->format_version() > kLogFormatVersion) {
       return absl::FailedPreconditionError(
           absl::StrCat(segment.path, " has format ", header->format_version(),
-                       ", and this version of Tandem "
-                       "reads up to ",
-                       kFormatVersion, ": start the server with the version that wrote it"));
+                       ", and this version of Tandem reads up to ", kLogFormatVersion, ": start the server with the version that wrote it"));
     }
     segment.header = *header;
     found.segments.push_back(std::move(segment));
@@ -107,7 +91,6 @@ absl::StatusOr<LogSegments> ListSegments(FileSystem& files, const std::string& d
 absl::StatusOr<LogEnd> ReadLog(FileSystem& files, const std::vector<LogSegment>& segments, uint64_t after,
                                bool accept_loss, absl::FunctionRef<absl::Status(const Record&)> visit) {
   LogEnd end{.position = after};
-  for (const LogSegment& segment : segments) end.term = std::max(end.term, segment.header.term());
   // The segments before the one with record `after` + 1 do not matter: of those that a snapshot has made
   // superfluous, some may be left.
   size_t begin = segments.size();

@@ -40,7 +40,6 @@ absl::StatusOr<LogSegments> ListSegments(FileSystem& files, const std::string& d
 // The end of a log that was read.
 struct LogEnd {
   uint64_t position = 0;  // of the last record; the argument `after` if there is none
-  uint64_t term = 0;      // of the newest segment; 0: there is none
   uint64_t bytes = 0;     // of the records that were visited
   uint64_t records = 0;
   // Segments behind a bad record that was accepted as the end. The caller must remove them before it writes.

@@ -5,8 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/synchronization/notification.h"
 #include "base/clock.h"
 #include "base/logging.h"
 #include "base/status.h"
@@ -113,17 +111,6 @@ void PushLog::WhenDurable(Durable durable) {
     }
   }
   durable(failed);
-}
-
-absl::Status PushLog::AwaitDurable() {
-  absl::Status status;
-  absl::Notification done;
-  WhenDurable([&](const absl::Status& result) {
-    status = result;
-    done.Notify();
-  });
-  done.WaitForNotification();
-  return status;
 }
 
 absl::Status PushLog::AwaitDurableUnlessFull() {
@@ -283,8 +270,7 @@ absl::Status PushLog::MakeSegment(uint64_t first_position, uint64_t bytes) {
   header.set_first_position(first_position);
   const std::string start = SegmentStart(header);
   const uint64_t size = std::max(options_.segment_bytes, start.size() + bytes);
-  const std::string path = absl::StrCat(options_.directory, "/",
-                                        absl::StrFormat("log-%016x-%016x", first_position, header.term()));
+  const std::string path = absl::StrCat(options_.directory, "/", SegmentName(first_position, header.term()));
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<LogFile> file, options_.files->Create(path, size));
   TANDEM_RETURN_IF_ERROR(file->WriteAt(0, start));
   // Also of a log without syncs: after the machine was started again, the beginning says that the end may be

@@ -81,10 +81,9 @@ class PushLog {
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Calls `durable` once everything that was appended is durable: in this call if it already is.
   void WhenDurable(Durable durable) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Blocks until everything that was appended is durable, without a deadline: on a full disk until there is
-  // room. Returns the error if it never will be. Must not be called on the log's thread.
-  absl::Status AwaitDurable();
-  // As AwaitDurable, but gives up with ResourceExhausted as soon as the log waits for room on a full disk.
+  // Blocks until everything that was appended is durable, without a deadline. Must not be called on the log's
+  // thread. Returns the error if it never will be; ResourceExhausted as soon as the log waits for room on a
+  // full disk.
   absl::Status AwaitDurableUnlessFull();
 
   // Returns the position of the last record that was appended.

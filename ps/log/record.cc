@@ -6,8 +6,11 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "base/crc32c.h"
 #include "base/status.h"
-#include "ps/log/crc32c.h"
 
 namespace tandem::ps {
 namespace {
@@ -63,6 +66,19 @@ std::optional<Record> ParseRecord(absl::string_view data, size_t offset) {
                 .durable = Get<uint64_t>(data, offset + 24),
                 .body = data.substr(offset + kRecordHeaderBytes, body),
                 .bytes = RecordBytes(body)};
+}
+
+std::string SegmentName(uint64_t first_position, uint64_t term) {
+  return absl::StrFormat("log-%016x-%016x", first_position, term);
+}
+
+std::optional<uint64_t> TermOfSegment(absl::string_view name) {
+  uint64_t position, term;
+  if (absl::ConsumePrefix(&name, "log-") && name.size() == 33 && name[16] == '-' &&
+      absl::SimpleHexAtoi(name.substr(0, 16), &position) && absl::SimpleHexAtoi(name.substr(17), &term)) {
+    return term;
+  }
+  return std::nullopt;
 }
 
 std::string SegmentStart(const v1::LogSegmentHeader& header) {

@@ -2,16 +2,19 @@
 #ifndef TANDEM_PS_LOG_RECORD_H_
 #define TANDEM_PS_LOG_RECORD_H_
 
-// The records of a parameter server's log and of its snapshots. All integers are little-endian.
+// Describes the records of a parameter server's log and of its snapshots. All integers are little-endian.
 //
-//   segment of the log: "log-<first position>-<term>", both as 16 hexadecimal digits
+// A segment of the log is named "log-<first position>-<term>", both as 16 hexadecimal digits. A snapshot is
+// named "snapshot-<position>", with the position as 16 hexadecimal digits.
+//
+//   segment of the log
 //     A  8 bytes   magic "TANDEMW1"; the last character is the version of the format
 //     B  u32       size of C in bytes
 //     C            LogSegmentHeader, protobuf
 //     D  u32       CRC-32C of A..C
 //     E            zeros up to the next multiple of 8
 //     F            records, then zeros up to the end of the file, whose size is allocated in advance
-//   snapshot: "snapshot-<position>", with the position as 16 hexadecimal digits
+//   snapshot
 //     A  8 bytes   magic "TANDEMS1"
 //     B            records: STATE, ROWS of each bucket and table, END
 //   record
@@ -42,6 +45,8 @@ namespace v1 = ::tandem::v1;
 inline constexpr absl::string_view kSegmentMagic = "TANDEMW1";
 inline constexpr absl::string_view kSnapshotMagic = "TANDEMS1";
 inline constexpr size_t kRecordHeaderBytes = 32;
+// LogSegmentHeader.format_version of the segments that are written, and the largest that is read.
+inline constexpr uint32_t kLogFormatVersion = 1;
 
 // The kinds of records. The numbers are part of the format. proto/tandem/v1/durability.proto has the bodies.
 enum class RecordKind : uint32_t {
@@ -76,6 +81,10 @@ void AppendRecord(RecordKind kind, uint64_t position, uint64_t durable, const By
 // Returns the record that begins at `offset` of `data`; nullopt if there is no whole and undamaged one.
 std::optional<Record> ParseRecord(absl::string_view data, size_t offset);
 
+// Returns the name of a segment's file.
+std::string SegmentName(uint64_t first_position, uint64_t term);
+// Returns the term in the name of a segment's file; nullopt if `name` is of another file.
+std::optional<uint64_t> TermOfSegment(absl::string_view name);
 // Returns the first bytes of a segment, up to its first record.
 std::string SegmentStart(const v1::LogSegmentHeader& header);
 // Parses them and sets `records` to the offset of the first record. nullopt: they are damaged or cut short.

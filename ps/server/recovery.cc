@@ -20,7 +20,6 @@
 namespace tandem::ps {
 namespace {
 
-constexpr uint32_t kFormatVersion = 1;
 constexpr int kLockWaitMs = 5000;
 
 // Returns the id of the running kernel's boot; empty if there is none, which equals no other.
@@ -39,29 +38,38 @@ absl::StatusOr<Message> Parse(const Record& record) {
                                           static_cast<uint32_t>(record.kind), " does not parse"));
 }
 
+// Returns FailedPrecondition unless the file `path` is of this server. `header` is its LogSegmentHeader or its
+// SnapshotState.
+template <typename Header>
+absl::Status CheckOwner(const std::string& path, const Header& header, const TableRegistry& tables) {
+  const ShardMap& map = tables.shard_map();
+  if (header.server_index() == tables.server() && header.num_servers() == map.num_servers() &&
+      header.num_buckets() == map.num_buckets()) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat(path, " is of server ", header.server_index(), " of ", header.num_servers(), " with ",
+                   header.num_buckets(), " buckets, and this is server ", tables.server(), " of ",
+                   map.num_servers(), " with ", map.num_buckets(),
+                   ": give each server a --wal-dir of its own. A log goes on with as many servers as it began "
+                   "with; for another number, resume from a checkpoint with an empty --wal-dir"));
+}
+
 }  // namespace
 
 absl::Status Durability::CheckSegments(const std::vector<LogSegment>& segments, uint64_t after) const {
-  const ShardMap& map = server_.tables->shard_map();
   for (size_t i = 0; i < segments.size(); ++i) {
     const v1::LogSegmentHeader& header = segments[i].header;
-    if (header.server_index() != server_.tables->server() || header.num_servers() != map.num_servers() ||
-        header.num_buckets() != map.num_buckets()) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          segments[i].path, " is the log of server ", header.server_index(), " of ", header.num_servers(),
-          " with ", header.num_buckets(), " buckets, and this is server ", server_.tables->server(), " of ",
-          map.num_servers(), " with ", map.num_buckets(), ": each server needs a directory of its own"));
-    }
+    TANDEM_RETURN_IF_ERROR(CheckOwner(segments[i].path, header, *server_.tables));
     const bool needed = i + 1 == segments.size() || segments[i + 1].header.first_position() > after + 1;
     const bool same_boot = !boot_id_.empty() && header.boot_id() == boot_id_;
     if (needed && !header.synced() && !same_boot && !options_.accept_loss) {
       return absl::FailedPreconditionError(
           absl::StrCat(segments[i].path,
                        " was written without syncs (--wal-sync never), and the machine has been started "
-                       "again since, or is another one: the end of the log may be lost, pushes that were "
-                       "acknowledged with "
-                       "it. Start the servers anew and resume from a checkpoint, or go on with what there is "
-                       "(--accept-loss)"));
+                       "again since, or is another one: the end of the log may be lost, and with it pushes "
+                       "that were acknowledged. Resume from a checkpoint with an empty --wal-dir, or go on with "
+                       "what there is (--accept-loss)"));
     }
   }
   return absl::OkStatus();
@@ -96,9 +104,6 @@ absl::Status Durability::Recover() {
     }
     end.position = contained;  // these positions must not be given again
   }
-  // The records may be in the kernel's cache only, because the last life of the server died before its sync,
-  // or because that sync failed. From now on they count as taken. Earlier segments were synced before the
-  // last one was made.
   std::set<std::string> obsolete(log.unfinished.begin(), log.unfinished.end());
   obsolete.insert(log.lost.begin(), log.lost.end());
   obsolete.insert(end.behind.begin(), end.behind.end());
@@ -106,6 +111,9 @@ absl::Status Durability::Recover() {
   for (const LogSegment& segment : log.segments) {
     if (segment.header.first_position() > end.position) obsolete.insert(segment.path);
   }
+  // The records may be in the kernel's cache only, because the last life of the server died before its sync,
+  // or because that sync failed. From now on they count as taken. Earlier segments were synced before the
+  // last one was made.
   if (options_.sync) {
     for (const LogSegment& segment : log.segments) {
       if (obsolete.contains(segment.path)) continue;
@@ -123,7 +131,7 @@ absl::Status Durability::Recover() {
                            .max_queued_bytes = options_.max_queued_bytes,
                            .on_failure = options_.on_failure,
                            .on_group = [this] { SnapshotIfDue(); }};
-  options.header.set_format_version(kFormatVersion);
+  options.header.set_format_version(kLogFormatVersion);
   const uint64_t term = log.term + 1;
   options.header.set_term(term);
   options.header.set_server_index(server_.tables->server());
@@ -164,13 +172,7 @@ absl::Status Durability::Recover() {
 
 absl::Status Durability::Restore(const std::string& path) {
   const auto restore_state = [&](const v1::SnapshotState& state) -> absl::Status {
-    const ShardMap& map = server_.tables->shard_map();
-    if (state.server_index() != server_.tables->server() || state.num_servers() != map.num_servers() ||
-        state.num_buckets() != map.num_buckets()) {
-      return absl::FailedPreconditionError(absl::StrCat(path, " is of server ", state.server_index(), " of ",
-                                                        state.num_servers(), ", and this is server ",
-                                                        server_.tables->server(), " of ", map.num_servers()));
-    }
+    TANDEM_RETURN_IF_ERROR(CheckOwner(path, state, *server_.tables));
     for (const v1::SnapshotTable& table : state.tables()) {
       TANDEM_RETURN_IF_ERROR(Annotate(RestoreTable(table), path));
     }

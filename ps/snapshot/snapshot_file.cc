@@ -133,8 +133,9 @@ absl::StatusOr<std::unique_ptr<SnapshotWriter>> SnapshotWriter::Begin(FileSystem
                                                                       const v1::SnapshotState& state) {
   // The limit of a protobuf message.
   if (state.ByteSizeLong() >= size_t{1} << 31) {
-    return absl::ResourceExhaustedError(absl::StrCat("the pushes that wait for other workers need ",
-                                                     state.ByteSizeLong(), " bytes in a snapshot"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the pushes that wait for other workers need ", state.ByteSizeLong(),
+        " bytes in a snapshot, which has room for 2 GiB: workers run too far ahead, or lower --max-parked"));
   }
   std::unique_ptr<SnapshotWriter> writer(new SnapshotWriter(
       files, directory, absl::StrCat(directory, "/", kPrefix, absl::StrFormat("%016x", state.position()))));

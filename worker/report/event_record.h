@@ -4,6 +4,11 @@
 
 // Encodes TensorFlow's record format, of which event files consist. A record has these fields, in
 // little-endian order:
+//
+//   A  u64   size of C in bytes
+//   B  u32   masked CRC-32C of A
+//   C        the event, protobuf
+//   D  u32   masked CRC-32C of C
 
 #include <cstdint>
 #include <string>
@@ -12,9 +17,8 @@
 
 namespace tandem::worker {
 
-// Castagnoli's CRC (RFC 3720), plain and masked as in LevelDB. CRCs are masked where they are stored, because
-// the CRC of data that contains CRCs is a weak check.
-uint32_t Crc32c(absl::string_view bytes);
+// Returns the CRC-32C of `bytes` (base/crc32c.h), masked as in LevelDB. CRCs are masked where they are stored,
+// because the CRC of data that contains CRCs is a weak check.
 uint32_t MaskedCrc32c(absl::string_view bytes);
 
 // Returns the record (fields A to D) of a serialized Event.

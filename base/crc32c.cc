@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ps/log/crc32c.h"
+#include "base/crc32c.h"
 
 #include <array>
 #include <cstddef>
@@ -11,7 +11,7 @@
 #include <arm_acle.h>
 #endif
 
-namespace tandem::ps {
+namespace tandem {
 namespace {
 
 #if defined(__SSE4_2__)
@@ -54,4 +54,4 @@ uint32_t Crc32c(absl::string_view bytes) {
   return ~crc;
 }
 
-}  // namespace tandem::ps
+}  // namespace tandem

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Makes an incremental checkpoint complete.
 
+#include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <filesystem>
+#include <memory>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -10,7 +14,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/checksummed_file.h"
-#include "base/read_file.h"
 #include "base/status.h"
 #include "ps/checkpoint/chain.h"
 #include "ps/checkpoint/checkpoint_dir.h"
@@ -45,13 +48,22 @@ absl::StatusOr<v1::SavedFile> CompactFile(const std::string& from, const std::st
   return written;
 }
 
-// Puts the file `from` at `to`, too.
+// Puts the file `from` at `to`, too: as a hard link, or durably as a copy where the file system has no links.
 absl::Status LinkOrCopy(const std::string& from, const std::string& to) {
   std::error_code error;
   fs::create_hard_link(from, to, error);
   if (!error) return absl::OkStatus();
-  TANDEM_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(from));
-  return WriteFileAtomically(to, bytes);
+  // Table files may be larger than the memory.
+  constexpr uint64_t kPart = uint64_t{1} << 20;
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ReadableFile> file, ReadableFile::Open(from));
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> copy, OpenPosixFile(to));
+  std::string part;
+  for (uint64_t offset = 0; offset < file->size(); offset += part.size()) {
+    part.resize(std::min(kPart, file->size() - offset));
+    TANDEM_RETURN_IF_ERROR(file->Read(offset, part.size(), part.data()));
+    TANDEM_RETURN_IF_ERROR(copy->Append(part));
+  }
+  return copy->Sync();
 }
 
 }  // namespace

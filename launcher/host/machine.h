@@ -16,7 +16,7 @@
 
 namespace tandem::launcher {
 
-// For use by one thread. No call changes the machine: sockets, files and processes that a call makes are gone
+// Not thread-safe. No call changes the machine: sockets, files and processes that a call makes are gone
 // when it returns.
 class Machine {
  public:

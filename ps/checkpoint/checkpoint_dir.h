@@ -61,10 +61,9 @@ bool IsCheckpointName(absl::string_view name);
 absl::StatusOr<std::string> BeginCheckpoint(const std::string& root, uint64_t step);
 // Commits the checkpoint in the directory `unfinished`, which BeginCheckpoint returned:
 //
-//   1. It fills in the manifest's `format_version`, its `files`, and the `base` on which these build. A file
-//   in
-//      `written`, which its writer has described, must be there with the same size and is not read. Every
-//      other file is read for its CRC. All other fields, including `step`, are the caller's.
+//   1. It fills in the manifest's `format_version`, its `files`, and the `base` on which these build. All other
+//      fields, including `step`, are the caller's. A file in `written`, which its writer has described, must be
+//      there with the same size and is not read. Every other file is read for its CRC.
 //   2. It writes MANIFEST, and makes it and the directory durable. Functions that write the other files, such
 //      as WriteTableFile and WriteDenseState, have made these durable already.
 //   3. It renames the directory to its final name. A checkpoint of that name is replaced and removed.
@@ -132,8 +131,8 @@ absl::Status CheckSizes(const std::string& directory, const v1::CheckpointManife
 // Removes all but the `keep` checkpoints of ListCheckpoints with the highest steps; a negative `keep` counts
 // as 0. Never removes the checkpoint in the directory `protect`, unless `protect` is empty; if it is not
 // among the highest steps, it is kept in addition. So are the checkpoints on which those that are kept build,
-// whatever their run. With a `run_id`, checkpoints with another run id (or none)
-// are neither counted nor removed. Removes the oldest first and stops at the first error. An interrupted
+// whatever their run. With a `run_id`, checkpoints with another run id (or none) are neither counted nor
+// removed. Removes the oldest first and stops at the first error. An interrupted
 // removal leaves an unfinished checkpoint.
 absl::Status PruneCheckpoints(const std::string& root, int keep, const std::string& protect,
                               const absl::optional<std::string>& run_id = absl::nullopt);

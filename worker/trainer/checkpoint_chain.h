@@ -3,12 +3,12 @@
 #define TANDEM_WORKER_TRAINER_CHECKPOINT_CHAIN_H_
 
 // CheckpointChain decides which checkpoints of a run hold only what has changed since the one before
-// (ps/checkpoint/chain.h). A complete one is saved
+// (ps/checkpoint/chain.h). A complete one is saved in these cases:
 //
-//   - first in every process of rank 0, because servers know no moment before
-//   - after `checkpoint.deltas` others in a row
-//   - once the others since the last complete one have half its size
-//   - if the checkpoint before is not there any more
+//   - It is the first of a process of rank 0, because servers know no moment before.
+//   - `checkpoint.deltas` others were saved in a row.
+//   - The others since the last complete one have half its size.
+//   - The checkpoint before is not there any more.
 
 #include <cstdint>
 #include <string>

@@ -40,7 +40,7 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> Group::MakeSubgroup(absl::Span<con
   }
   if (!member) return std::unique_ptr<ProcessGroup>();
   if (!backend.empty()) parts.options.backend = std::string(backend);
-  for (int member : ranks) parts.global_ranks.push_back(parts_.global_ranks[member]);
+  for (int r : ranks) parts.global_ranks.push_back(parts_.global_ranks[r]);
   parts.store = parts_.store;
   parts.recorder = parts_.recorder;
   parts.watchdog = parts_.watchdog;

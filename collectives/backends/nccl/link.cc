@@ -86,7 +86,7 @@ absl::StatusOr<std::shared_ptr<Link>> Link::Connect(std::shared_ptr<Runtime> run
       } else if (link->broken()) {
         status = link->error();
       } else {
-        Comm* const made = link->NewSlot();
+        Comm* const made = link->AllocateComm();
         const Result result = begin(made);
         link->SetCommunicator(*made);
         if (result != Result::kSuccess && result != Result::kInProgress)
@@ -112,10 +112,10 @@ absl::Status Link::Allocate() {
   return absl::OkStatus();
 }
 
-Comm* Link::NewSlot() {
+Comm* Link::AllocateComm() {
   absl::MutexLock lock(&mutex_);
-  slots_.push_back(std::make_unique<Comm>(nullptr));
-  return slots_.back().get();
+  allocated_comms_.push_back(std::make_unique<Comm>(nullptr));
+  return allocated_comms_.back().get();
 }
 
 void Link::SetCommunicator(Comm comm) {
@@ -219,7 +219,7 @@ absl::StatusOr<Comm> Link::SplitCommunicator(int color, int key, const Config& c
   // (ncclCommSplit in NCCL's documentation)
   TANDEM_RETURN_IF_ERROR(AwaitIdle(deadline));
   auto what = [] { return std::string("ncclCommSplit"); };
-  Comm* const made = NewSlot();
+  Comm* const made = AllocateComm();
   TANDEM_RETURN_IF_ERROR(Call(what, deadline, [&](Comm comm) {
     Config copy = config;
     const Result result = runtime_->nccl()->CommSplit(comm, color < 0 ? kNoColor : color, key, made, &copy);
@@ -238,10 +238,9 @@ absl::Status Link::AwaitIdle(absl::Time deadline) {
   PollPause pause;
   while (last != nullptr) {
     if (broken()) return error();
-    const int state = runtime_->cuda()->EventQuery(last.get());
+    const int state = QueryEvent(last.get());
     if (state == kCudaSuccess) break;
     if (state != kCudaNotReady) return Fail(FromCuda("cudaEventQuery", state));
-    runtime_->cuda()->GetLastError();
     if (MonotonicNow() >= deadline) {
       return Fail(absl::DeadlineExceededError(
           absl::StrCat("splitting group '", group_, "': an operation of rank ", rank_, " still runs")));
@@ -268,6 +267,17 @@ Link::Event Link::TakeEvent(int* cuda_error) {
     absl::MutexLock lock(&mutex_);
     free_events_.push_back(used);
   });
+}
+
+int Link::QueryEvent(void* event) {
+  CudaApi* const cuda = runtime_->cuda();
+  int mode = kCaptureModeRelaxed;
+  const bool exchanged = cuda->ExchangeCaptureMode(&mode) == kCudaSuccess;
+  const int state = cuda->EventQuery(event);
+  // A program that looks for errors of its own kernels must not find this one.
+  if (state == kCudaNotReady) cuda->GetLastError();
+  if (exchanged && mode != kCaptureModeRelaxed) cuda->ExchangeCaptureMode(&mode);
+  return state;
 }
 
 Link::Event Link::ExchangeLast(Event done) {

@@ -83,6 +83,9 @@ class Link : public std::enable_shared_from_this<Link> {
   // Returns an event of the pool, or a new one; nullptr, setting *cuda_error, if none can be made. The link's
   // device must be current.
   Event TakeEvent(int* cuda_error);
+  // Returns what cudaEventQuery returns. Does not disturb CUDA graphs that other threads capture, and leaves
+  // no cudaErrorNotReady as the thread's last error.
+  int QueryEvent(void* event);
   // Returns the event after the last operation of the stream, nullptr before the first one, and replaces it.
   Event ExchangeLast(Event done);
 
@@ -122,7 +125,7 @@ class Link : public std::enable_shared_from_this<Link> {
   // Breaks the group unless it is broken, and returns its error.
   absl::Status Fail(const absl::Status& status);
   // Returns memory for a communicator into which NCCL may write as long as the link exists.
-  Comm* NewSlot();
+  Comm* AllocateComm();
   void SetCommunicator(Comm comm);
   absl::Status Finalize(absl::Time deadline);
   void Free();
@@ -137,7 +140,7 @@ class Link : public std::enable_shared_from_this<Link> {
   Comm comm_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool aborted_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status error_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::unique_ptr<Comm>> slots_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<Comm>> allocated_comms_ ABSL_GUARDED_BY(mutex_);
   std::vector<void*> free_events_ ABSL_GUARDED_BY(mutex_);
   Event last_ ABSL_GUARDED_BY(mutex_);
   absl::Mutex store_mutex_;

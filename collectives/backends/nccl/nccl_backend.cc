@@ -87,12 +87,7 @@ class QueuedWork final : public DeviceWork {
   }
   // Returns true if all that was before the event is done.
   absl::StatusOr<bool> Query(void* event) {
-    int mode = kCaptureModeRelaxed;  // a query must not end a capture of another thread
-    const bool exchanged = cuda()->ExchangeCaptureMode(&mode) == kCudaSuccess;
-    const int state = cuda()->EventQuery(event);
-    // A program that looks for errors of its own kernels must not find this one.
-    if (state == kCudaNotReady) cuda()->GetLastError();
-    if (exchanged && mode != kCaptureModeRelaxed) cuda()->ExchangeCaptureMode(&mode);
+    const int state = link_->QueryEvent(event);
     if (state == kCudaNotReady) return false;
     TANDEM_RETURN_IF_ERROR(FromCuda("cudaEventQuery", state));
     return true;

@@ -167,5 +167,21 @@ TEST(NcclStreamsTest, ACaptureIntoAGraphIsRefusedAndNotDisturbed) {
   });
 }
 
+TEST(NcclStreamsTest, ASplitThatWaitsForAnOperationDisturbsNoCapture) {
+  FakeWorld world;
+  RunFakeRanks(&world, 1, [&](FakeRank& me) {
+    TANDEM_ASSERT_OK_AND_ASSIGN(auto backend, me.Make("g"));
+    std::vector<float> values(10, 1.0f);
+    const auto producer = world.QueueKernel(nullptr);
+    TANDEM_ASSERT_OK_AND_ASSIGN(auto work, backend->Enqueue({Sum(&values)}));
+    world.Capture(kPerThread, true);
+    EXPECT_THAT(backend->Split(0, 0, me.OptionsOf("part", absl::Milliseconds(50))),
+                StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("still runs")));
+    EXPECT_EQ(me.runtime->cuda()->GetLastError(), kCudaSuccess);
+    world.Capture(kPerThread, false);
+    world.Finish(producer);
+  });
+}
+
 }  // namespace
 }  // namespace tandem::collectives::nccl

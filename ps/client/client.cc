@@ -80,6 +80,7 @@ void ClientImpl::PullAsync(uint64_t step, bool read_only, std::vector<PullPart> 
     resolved.push_back({std::move(part), table->config->dim(), table->wire, std::move(cached), std::move(read)});
   }
   if (!asks && !resolved.empty()) {
+    for (const ResolvedPullPart& part : resolved) part.read->FinishUnasked();
     std::move(done)(PullVersions(resolved.size(), std::vector<uint64_t>(channels_.size(), 0)));
     return;
   }

@@ -66,7 +66,7 @@ nb::dict PyClient::ReadCacheStatistics(const std::string& table) {
   const std::pair<const char*, uint64_t> counts[] = {
       {"lookups", s.lookups},     {"hits", s.hits},        {"expired", s.expired}, {"admitted", s.admitted},
       {"refused", s.refused},     {"evicted", s.evicted},  {"rows", s.rows},       {"bytes", s.bytes},
-      {"forgotten", s.forgotten}, {"capacity", s.capacity}};
+      {"forgotten", s.forgotten}, {"capacity", s.capacity}, {"bypassed", s.bypassed}};
   for (const auto& [name, count] : counts) result[name] = count;
   return result;
 }

@@ -218,6 +218,7 @@ ReadCacheStatistics ReadCache::Statistics() const {
   s.hits = hits_;
   s.expired = expired_;
   s.forgotten = forgotten_;
+  s.bypassed = gauge_.bypassed();
   for (uint32_t i = 0; i < kCacheShards; ++i) {
     const Shard& shard = shards_[i];
     absl::ReaderMutexLock lock(&shard.mutex);
@@ -236,14 +237,27 @@ ReadPart::ReadPart(std::shared_ptr<ReadCache> cache, absl::Span<const uint64_t> 
       ids_(ids),
       rows_(rows),
       began_(cache_->Now()),
-      positions_(cache_->Find(began_, ids, rows)),
+      decision_(cache_->gauge()->Begin(ids.size())),
       generations_(cache_->num_servers(), 0) {
+  if (!decision_.uses_cache) return;
+  positions_ = cache_->Find(began_, ids, rows);
   some_hit_ = positions_.size() < ids.size();
   if (!some_hit_) return;
   missing_.reserve(positions_.size());
   for (const uint32_t position : positions_) missing_.push_back(ids[position]);
 }
 
-void ReadPart::Finish() { cache_->Accept(began_, missing(), positions(), rows_, generations_); }
+void ReadPart::Finish() {
+  if (decision_.uses_cache) {
+    cache_->Accept(began_, missing(), positions(), rows_, generations_);
+  } else {
+    cache_->Adopt(generations_);
+  }
+  FinishUnasked();
+}
+
+void ReadPart::FinishUnasked() {
+  if (decision_.timed) cache_->gauge()->End(decision_, ids_.size(), cache_->Now().ns - began_.ns);
+}
 
 }  // namespace tandem::ps

@@ -18,6 +18,7 @@
 #include "absl/types/span.h"
 #include "ps/client/cache/cache_shard.h"
 #include "ps/client/cache/read_cache_options.h"
+#include "ps/client/cache/read_gauge.h"
 #include "ps/shard_map.h"
 
 namespace tandem::ps {
@@ -48,6 +49,12 @@ class ReadCache {
   void Accept(const Moment& began, absl::Span<const uint64_t> ids, absl::Span<const uint32_t> positions,
               const float* rows, absl::Span<const uint64_t> generations);
 
+  // Takes PullSliceResult.generation of each server. Drops the copies of servers whose generation has changed.
+  void Adopt(absl::Span<const uint64_t> generations);
+
+  // Decides which large pulls use the cache.
+  ReadGauge* gauge() { return &gauge_; }
+
   // Drops all copies, or those of `ids`, also rows that pulls under way bring.
   void Clear();
   void Forget(absl::Span<const uint64_t> ids);
@@ -72,8 +79,6 @@ class ReadCache {
   // Adds a row, or replaces its copy if that is older.
   void AcceptOne(Shard& shard, uint64_t id, uint64_t hash, int64_t began_ns, uint16_t epoch, const float* row)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mutex);
-  // Drops the copies of servers whose generation has changed.
-  void Adopt(absl::Span<const uint64_t> generations);
   template <typename Predicate>
   void EraseIf(const Predicate& predicate);
 
@@ -87,13 +92,15 @@ class ReadCache {
   absl::Mutex generations_mutex_;
   std::vector<uint64_t> generations_ ABSL_GUARDED_BY(generations_mutex_);
   const std::unique_ptr<Shard[]> shards_;
+  ReadGauge gauge_;
   std::atomic<uint64_t> lookups_{0}, hits_{0}, expired_{0}, forgotten_{0};
 };
 
-// The part of one read-only pull that a cache serves. Used by one thread at a time, except SetGeneration.
+// The part of one read-only pull that a cache serves. A large pull may go around the cache (read_gauge.h).
+// Used by one thread at a time, except SetGeneration.
 class ReadPart {
  public:
-  // Writes the rows that have copies. `ids` and `rows` ([ids x dim]) must stay valid until the pull ends.
+  // Writes the rows that have copies, unless the pull goes around the cache. `ids` and `rows` ([ids x dim]) must stay valid until the pull ends.
   ReadPart(std::shared_ptr<ReadCache> cache, absl::Span<const uint64_t> ids, float* rows);
 
   // Returns the ids to request: those of this object, or of the pull if no id has a copy.
@@ -106,14 +113,18 @@ class ReadPart {
   bool some_hit() const { return some_hit_; }
   // Stores PullSliceResult.generation of a server's response. Each server has its own entry.
   void SetGeneration(uint32_t server, uint64_t generation) { generations_[server] = generation; }
-  // Adds the requested rows, which are in their places, to the cache. Called when all servers have responded.
+  // Ends a pull of which some rows were requested; they are in their places. Adds them to the cache. Called when
+  // all servers have responded.
   void Finish();
+  // Ends a pull all of whose rows have copies.
+  void FinishUnasked();
 
  private:
   const std::shared_ptr<ReadCache> cache_;
   const absl::Span<const uint64_t> ids_;
   float* const rows_;
   const ReadCache::Moment began_;
+  const ReadGauge::Decision decision_;
   bool some_hit_ = false;
   std::vector<uint32_t> positions_;  // of missing_ among ids_
   std::vector<uint64_t> missing_;

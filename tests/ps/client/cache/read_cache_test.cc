@@ -238,6 +238,38 @@ TEST_F(ReadCacheTest, RowsOfAPartlyServedPullAreInTheirPlaces) {
   }
 }
 
+// Moves on by `step` each time it is asked.
+class SteppingClock : public SimulatedClock {
+ public:
+  absl::Time Now() override {
+    Advance(step);
+    return SimulatedClock::Now();
+  }
+  absl::Duration step = absl::Microseconds(10);
+};
+
+TEST_F(ReadCacheTest, LargePullsGoAroundACacheThatIsMeasuredToCostTime) {
+  SteppingClock clock;
+  TANDEM_ASSERT_OK(server_->SetReadCache("t", {.bytes = 1 << 20, .time_to_live = absl::Hours(1), .clock = &clock}));
+  std::vector<uint64_t> ids(ReadGauge::kLargePull);
+  std::iota(ids.begin(), ids.end(), 0);
+  Train(ids);
+  for (uint64_t i = 0; i < ReadGauge::kWarmUp + 2 * ReadGauge::kTrial; ++i) {
+    const uint64_t bypassed = Statistics().bypassed;
+    const bool with_cache = i < ReadGauge::kWarmUp || (i - ReadGauge::kWarmUp) % 2 == 0;
+    clock.step = absl::Microseconds(with_cache ? 20 : 10);
+    EXPECT_THAT(Read(ids), Each(6));
+    EXPECT_EQ(Statistics().bypassed, bypassed + (with_cache ? 0 : ids.size()));
+  }
+  Train(ids);
+  const uint64_t lookups = Statistics().lookups;
+  EXPECT_THAT(Read(ids), Each(7));
+  EXPECT_THAT(versions_, Each(::testing::Gt(0)));
+  EXPECT_EQ(Statistics().lookups, lookups);
+  EXPECT_EQ(Statistics().bypassed, (ReadGauge::kTrial + 1) * ids.size());
+  EXPECT_THAT(Read({1}), ElementsAre(6));  // small pulls use it as before
+}
+
 TEST_F(ReadCacheTest, OptionsAreChecked) {
   const auto set = [&](ReadCacheOptions options) { return server_->SetReadCache("t", options); };
   EXPECT_THAT(set({.bytes = 100}), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("less than 16 rows")));

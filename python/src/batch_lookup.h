@@ -93,9 +93,9 @@ class BatchLookup : public std::enable_shared_from_this<BatchLookup> {
     const float* data = nullptr;  // null: zeros
     size_t stride = 0;
   };
-  // Adds gradients of outputs, multiplied by `scale`, to the gradients of rows. `weight_gradients` has an array for each feature, [ids], or null; it
-  // receives the gradients of the feature's weights, which `scale` does not multiply. If `rows` is false, only
-  // these are computed.
+  // Adds gradients of outputs, multiplied by `scale`, to the gradients of rows. `weight_gradients` has an array
+  // for each feature, [ids], or null; it receives the gradients of the feature's weights, which `scale` does not
+  // multiply. If `rows` is false, only these are computed.
   void Scatter(absl::Span<const OutputGradients> gradients, float scale, absl::Span<float* const> weight_gradients,
                bool rows);
   // Returns whether all gradients of rows are finite.

@@ -70,6 +70,13 @@ class Completer:
         """Whether this thread runs a callback now."""
         return getattr(self._local, "serves", False)
 
+    def wait(self, call: Any, seconds: float) -> bool:
+        """Returns call.wait(seconds). A callback that waits lets the callbacks that follow run meanwhile."""
+        if not self.serves_here or call.done():
+            return call.wait(seconds)
+        with self.blocking():
+            return call.wait(seconds)
+
     @contextlib.contextmanager
     def blocking(self) -> Iterator[None]:
         """To be held by a callback while it waits for a call: the callbacks that follow, for which the call may wait, run meanwhile."""
@@ -197,12 +204,7 @@ class Future(Generic[T]):
             raise InvalidArgumentError("timeout is NaN; it must be a number of seconds, or None for no limit")
         # A negative number means no limit to C++.
         seconds = -1.0 if timeout is None else max(0.0, timeout)
-        if self._completer.serves_here and not self._call.done():
-            with self._completer.blocking():
-                finished = self._call.wait(seconds)
-        else:
-            finished = self._call.wait(seconds)
-        if not finished:
+        if not self._completer.wait(self._call, seconds):
             raise TimeoutError(f"the call has not ended within {timeout} s")
 
     def add_done_callback(self, callback: Callable[[Future[T]], Any]) -> None:

@@ -109,13 +109,15 @@ class Engine:
         stacked: there is one output for all features, as torch.stack(outputs, 1) returns it.
         """
         request, tensors = self.request(batch)
-        lookup = self.session.look_up(self, request, training, keep)
+        # Before the pull, which creates rows: shapes that cannot be stacked raise here.
         if stacked:
             outputs = [self._stacked_output(batch)]
-            parts: Sequence[torch.Tensor] = outputs[0].unbind(1)
+            addresses = _addresses_in(outputs[0])
         else:
-            parts = outputs = self._outputs(batch)
-        lookup.gather(_arrays(parts))
+            outputs = self._outputs(batch)
+            addresses = _addresses(outputs)
+        lookup = self.session.look_up(self, request, training, keep)
+        lookup.gather(addresses)
         del tensors
         device = batch.ids[0].device if batch.ids else torch.device("cpu")
         if device.type != "cpu":
@@ -169,22 +171,22 @@ class Engine:
         return shapes
 
     def _outputs(self, batch: Batch) -> list[torch.Tensor]:
-        # Copies to a GPU are asynchronous from pinned memory only.
-        pinned = bool(batch.ids) and batch.ids[0].device.type == "cuda"
-        shapes = self.shapes(batch.ids, batch.offsets, batch.ends_are_given)
-        return [torch.empty(shape, dtype=torch.float32, device="cpu", pin_memory=pinned) for shape in shapes]
+        return [_empty_output(batch, shape) for shape in self.shapes(batch.ids, batch.offsets, batch.ends_are_given)]
 
     def _stacked_output(self, batch: Batch) -> torch.Tensor:
         shapes = self.shapes(batch.ids, batch.offsets, batch.ends_are_given)
         for shape, feature in zip(shapes, self.features):
-            if shape != shapes[0] or len(shape) != 2:
+            if len(shape) != 2:
+                raise InvalidArgumentError(
+                    f"the output of feature '{feature.name}' is {shape} and cannot be stacked; it must be [bags, dim]: give its table "
+                    f"a pooling"
+                )
+            if shape != shapes[0]:
                 raise InvalidArgumentError(
                     f"outputs of different shapes cannot be stacked: that of feature '{feature.name}' is {shape}, that of "
                     f"'{self.features[0].name}' {shapes[0]}; all must be the same [bags, dim]"
                 )
-        pinned = bool(batch.ids) and batch.ids[0].device.type == "cuda"
-        stacked = [shapes[0][0], len(shapes), shapes[0][1]]
-        return torch.empty(stacked, dtype=torch.float32, device="cpu", pin_memory=pinned)
+        return _empty_output(batch, [shapes[0][0], len(shapes), shapes[0][1]])
 
     # Backward
 
@@ -194,12 +196,25 @@ class Engine:
         weight_sizes: of each feature, the number of weights that need a gradient, or None.
         """
         given = [None if g is None else _rows_on_cpu(g) for g in gradients]
+        return self._scatter(lookup, _addresses(given), weight_sizes)
+
+    def scatter_stacked(self, lookup: Any, gradient: torch.Tensor | None, weight_sizes: Sequence[int | None]) -> list[torch.Tensor | None]:
+        """Does what scatter() does, with the gradient of a stacked output."""
+        if gradient is None:
+            return self._scatter(lookup, [(0, 0)] * len(self.features), weight_sizes)
+        in_place = gradient.is_cpu and gradient.dtype == torch.float32 and gradient.stride(2) == 1
+        given = gradient if in_place else _on_cpu(gradient, torch.float32)
+        return self._scatter(lookup, _addresses_in(given), weight_sizes)
+
+    def _scatter(
+        self, lookup: Any, gradients: Sequence[tuple[int, int]], weight_sizes: Sequence[int | None]
+    ) -> list[torch.Tensor | None]:
         d_weights = [None if n is None else torch.zeros(n, dtype=torch.float32, device="cpu") for n in weight_sizes]
         scale = self._scale / self.session.gradient_scale()
         any_weights = any(d is not None for d in d_weights)
         trains = self._trains_rows()
         lookup.scatter(
-            _arrays(given), scale,
+            gradients, scale,
             [0 if d is None else d.data_ptr() for d in d_weights] if any_weights else [], trains,
         )
         if trains:
@@ -232,26 +247,38 @@ def run(engine: Engine, batch: Batch, training: bool) -> list[torch.Tensor]:
             batch.ends_are_given, [w for w in batch.weights if w is not None], unweighted,
         )
         return outputs[:-1]
-    if not training:
-        return engine.look_up(batch, False)[1]
-    keep = Keep.BY_GRAPH if torch.is_grad_enabled() else Keep.UNTIL_RECOMPUTED
-    return list(_Lookup.apply(engine.anchor[0], engine, batch, keep, False, *batch.weights))
+    return _run_eagerly(engine, batch, training, stacked=False)
 
 
 def run_stacked(engine: Engine, batch: Batch, training: bool) -> torch.Tensor:
     """Returns the outputs of all features, stacked along dimension 1."""
     if torch.compiler.is_compiling():
         return torch.stack(run(engine, batch, training), 1)
+    return _run_eagerly(engine, batch, training, stacked=True)[0]
+
+
+def _run_eagerly(engine: Engine, batch: Batch, training: bool, stacked: bool) -> list[torch.Tensor]:
     if not training:
-        return engine.look_up(batch, False, stacked=True)[1][0]
+        return engine.look_up(batch, False, stacked=stacked)[1]
     keep = Keep.BY_GRAPH if torch.is_grad_enabled() else Keep.UNTIL_RECOMPUTED
-    (output,) = _Lookup.apply(engine.anchor[0], engine, batch, keep, True, *batch.weights)
-    return output
+    return list(_Lookup.apply(engine.anchor[0], engine, batch, keep, stacked, *batch.weights))
 
 
-def _arrays(tensors: Sequence[torch.Tensor | None]) -> list[tuple[int, int]]:
+def _empty_output(batch: Batch, shape: Sequence[int]) -> torch.Tensor:
+    # Copies to a GPU are asynchronous from pinned memory only.
+    pinned = bool(batch.ids) and batch.ids[0].device.type == "cuda"
+    return torch.empty(shape, dtype=torch.float32, device="cpu", pin_memory=pinned)
+
+
+def _addresses(tensors: Sequence[torch.Tensor | None]) -> list[tuple[int, int]]:
     """Returns the address of each tensor and the distance of its rows; None is (0, 0)."""
     return [(0, 0) if t is None else (t.data_ptr(), t.stride(0) if t.dim() == 2 else t.shape[-1]) for t in tensors]
+
+
+def _addresses_in(stacked: torch.Tensor) -> list[tuple[int, int]]:
+    """Returns the same for the parts of a tensor [rows, parts, dim]."""
+    address, (row, part, _) = stacked.data_ptr(), stacked.stride()
+    return [(address + 4 * i * part, row) for i in range(stacked.shape[1])]
 
 
 def _on_cpu(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -298,9 +325,11 @@ class _Lookup(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+        sizes = [n for n, _ in ctx.weights]
         if ctx.stacked:
-            gradients = (None,) * len(ctx.weights) if gradients[0] is None else gradients[0].unbind(1)
-        d_weights = ctx.engine.scatter(ctx.lookup, gradients, [n for n, _ in ctx.weights])
+            d_weights = ctx.engine.scatter_stacked(ctx.lookup, gradients[0], sizes)
+        else:
+            d_weights = ctx.engine.scatter(ctx.lookup, gradients, sizes)
         shaped = [None if d is None else d.to(w.device, w.dtype).view(w.shape) for d, (_, w) in zip(d_weights, ctx.weights)]
         return (None, None, None, None, None, *shaped)
 

@@ -24,13 +24,10 @@ def _wait(store: Any, keys: dict[str, int], group: str, timeout: float, deadline
     pause = 0.0005
     while not store.check(list(keys)):
         if time.monotonic() >= deadline:
-            absent = [str(rank) for key, rank in keys.items() if not store.check([key])]
+            absent = [rank for key, rank in keys.items() if not store.check([key])]
             if not absent:
                 return
-            raise DeadlineExceededError(
-                f"process group '{group}': rank{'s' if len(absent) > 1 else ''} {', '.join(absent)} did not come "
-                f"within {timeout:g} s"
-            )
+            raise _absent(group, absent, timeout)
         time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
         pause = min(2 * pause, 0.1)
 
@@ -62,18 +59,18 @@ def connect(store: Any, group: str, rank: int, size: int, timeout: float, transp
     if size == 1:
         return _core.ProcessGroup.connect("", group, 0, 1, timeout, transport)
     deadline = time.monotonic() + timeout
-    meeting = _Meeting(store, group, rank, size, timeout, deadline)
+    rendezvous = _Rendezvous(store, group, rank, size, timeout, deadline)
     if rank == 0:
         # A group that is destroyed and made again has another name in this process's store.
         number = next(_names[group])
-        address, name = meeting.invite(group if number == 0 else f"{group}~{number}")
+        address, name = rendezvous.serve(group if number == 0 else f"{group}~{number}")
     else:
-        address, name = meeting.join()
+        address, name = rendezvous.join()
     remaining = max(1.0, deadline - time.monotonic())
     return _core.ProcessGroup.connect(address, name, rank, size, remaining, transport)
 
 
-class _Meeting:
+class _Rendezvous:
     """The ranks of one group find rank 0's store.
 
     torch's store may have the keys of an earlier group of this name: after destroy_process_group(), torch uses its names again. So
@@ -86,7 +83,7 @@ class _Meeting:
         self._token = os.urandom(8).hex()
         store.set(f"tandem/host/{rank}", f"{self._token} {_core.host_identity()}")
 
-    def invite(self, name: str) -> tuple[str, str]:
+    def serve(self, name: str) -> tuple[str, str]:
         """Serves a store and waits until all ranks know of it. Rank 0's part."""
         keys = {f"tandem/host/{rank}": rank for rank in range(self._size)}
         _wait(self._store, keys, self._group, self._timeout, self._deadline)

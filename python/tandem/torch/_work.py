@@ -14,13 +14,6 @@ from tandem._futures import COMPLETER
 from tandem.errors import TandemError
 
 
-def _wait(call: Any, seconds: float) -> bool:
-    if not COMPLETER.serves_here or call.done():
-        return call.wait(seconds)
-    with COMPLETER.blocking():
-        return call.wait(seconds)
-
-
 def as_torch_error(error: Exception) -> Exception:
     """Returns torch's exception with the text of Tandem's. Other exceptions stay as they are."""
     if not isinstance(error, TandemError):
@@ -74,7 +67,7 @@ class TandemWork(dist.Work):
         seconds = timeout.total_seconds() if timeout is not None else 0.0
         for call in self._calls:
             try:
-                finished = _wait(call, seconds if seconds > 0 else -1.0)
+                finished = COMPLETER.wait(call, seconds if seconds > 0 else -1.0)
             except TandemError as error:  # in a forked child
                 raise as_torch_error(error) from error
             if not finished:

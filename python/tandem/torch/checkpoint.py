@@ -212,8 +212,8 @@ def load(
 def latest(root: str | os.PathLike[str]) -> str | None:
     """Returns the path of the newest checkpoint of save() below `root`, or None if there is none.
 
-    Those of client.save_checkpoint(), which have no PyTorch part, are left out. Damaged ones are named in a warning and stepped past. Reads the dense part to check it; of the tables it checks the sizes.
-    Raises DataLossError if all are damaged.
+    Those of client.save_checkpoint(), which have no PyTorch part, are left out. Damaged ones are named in a warning and stepped
+    past. Reads the dense part to check it; of the tables it checks the sizes. Raises DataLossError if all are damaged.
     """
     root = os.path.abspath(root)
     damaged = []

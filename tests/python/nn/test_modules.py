@@ -139,6 +139,10 @@ class TestResults:
         emb = tandem.nn.EmbeddingCollection([table("a", features=["x"]), table("b", features=["y"])], client)
         with pytest.raises(tandem.errors.InvalidArgumentError, match=r"feature 'y' is \[3, 8\], that of 'x' \[2, 8\]"):
             emb.stack({"x": torch.tensor([1, 2]), "y": torch.tensor([1, 2, 3])})
+        assert [client.stats(name)["rows"] for name in ("a", "b")] == [0, 0]  # no row is created for nothing
+        rows = tandem.nn.EmbeddingCollection([table("a", features=["x"], pooling=None)], client)
+        with pytest.raises(tandem.errors.InvalidArgumentError, match=r"feature 'x' is \[2, 1, 8\] .*a pooling"):
+            rows.stack({"x": torch.tensor([[1], [2]])})
 
     def test_a_keyed_jaggedtensor_is_accepted_by_its_methods(self, client):
         class Jagged:

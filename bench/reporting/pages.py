@@ -283,7 +283,7 @@ BLOCKS = {
     "python_all_reduce": ("python", lambda s: python(s, "all_reduce")),
     "python_rpc": ("python", lambda s: python(s, "rpc")),
 }
-# collectives_2 and python_dlrm say it for all
+# Blocks that do not state machine and date: collectives_2 and python_dlrm, which come first on the page, do.
 WITHOUT_SOURCE = ("collectives_4", "collectives_tcp", "collectives_busy", "python_pull", "python_all_reduce", "python_rpc")
 
 

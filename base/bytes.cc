@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/copy_bytes.h"
 #include "base/status.h"
 
 namespace tandem {
@@ -59,7 +60,7 @@ bool BytesReader::Copy(void* out, size_t size) {
   char* to = static_cast<char*>(out);
   while (size > 0) {
     absl::string_view run = Next(size);
-    std::memcpy(to, run.data(), run.size());
+    CopyBytes(to, run.data(), run.size());
     to += run.size();
     size -= run.size();
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/copy_bytes.h"
 #include "base/ticks.h"
 #ifdef __SSE2__
 #include <emmintrin.h>
@@ -61,13 +62,13 @@ void CopyChoice::Note(Way way, size_t bytes, int64_t nanoseconds) {
 
 void CopyChoice::Copy(char* to, const char* from, size_t bytes) {
   if (bytes < kWorthChoosing) {
-    if (bytes > 0) std::memcpy(to, from, bytes);
+    CopyBytes(to, from, bytes);
     return;
   }
   const Way way = Next();
   const int64_t begin = SteadyNanoseconds();
   if (way == kPlain) {
-    std::memcpy(to, from, bytes);
+    CopyBytes(to, from, bytes);
   } else {
     CopyAroundCaches(to, from, bytes);
   }

@@ -10,6 +10,7 @@
 #include "absl/types/span.h"
 #include "base/buffer_pool.h"
 #include "base/bytes.h"
+#include "base/copy_bytes.h"
 #include "base/copy_choice.h"
 #include "base/status.h"
 #include "ps/client/wire_options.h"
@@ -57,8 +58,8 @@ class IdArray {
   void Write(char* out) const {
     if (packed_) {
       packer_.Write(ids_, out);
-    } else if (bytes_ > 0) {
-      std::memcpy(out, ids_.data(), bytes_);
+    } else {
+      CopyBytes(out, ids_.data(), bytes_);
     }
   }
   // Describes the ids in the header of a slice, a PullSlice or PushSlice.
@@ -90,7 +91,7 @@ class PayloadWriter {
     return at;
   }
   void Put(const void* data, size_t bytes) {
-    if (bytes > 0) std::memcpy(Reserve(bytes), data, bytes);
+    CopyBytes(Reserve(bytes), data, bytes);
   }
   void Put(const IdArray& ids) { ids.Write(Reserve(ids.bytes())); }
   // Appends bytes that are not copied.

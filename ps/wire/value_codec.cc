@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/copy_bytes.h"
 #include "base/numeric/float16-inl.h"
 #include "hwy/highway.h"
 #include "ps/optimizers/vector_loop-inl.h"
@@ -236,7 +237,7 @@ void EncodeRows(v1::ValueFormat format, const float* values, const uint32_t* pos
                 size_t dim, char* out) {
   if (rows == 0) return;
   if (format == v1::VALUES_F32 && positions == nullptr) {
-    std::memcpy(out, values, rows * dim * sizeof(float));
+    CopyBytes(out, values, rows * dim * sizeof(float));
     return;
   }
   HWY_DYNAMIC_DISPATCH(EncodeOn)(format, values, positions, rows, dim, out);
@@ -246,7 +247,7 @@ void DecodeRows(v1::ValueFormat format, const char* in, const uint32_t* position
                 float* values) {
   if (rows == 0) return;
   if (format == v1::VALUES_F32 && positions == nullptr) {
-    std::memcpy(values, in, rows * dim * sizeof(float));
+    CopyBytes(values, in, rows * dim * sizeof(float));
     return;
   }
   HWY_DYNAMIC_DISPATCH(DecodeOn)(format, in, positions, rows, dim, values);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/copy_bytes.h"
 #include "base/status.h"
 
 namespace tandem::replay {
@@ -45,7 +46,7 @@ char* Trajectory::Copy(size_t c, char* out) const {
   for (size_t i = slices_begin(c); i < slices_end[c]; ++i) {
     const ChunkSlice& slice = slices[i];
     const size_t bytes = slice.length * step_bytes;
-    std::memcpy(out, chunks[slice.chunk]->column(source) + slice.offset * step_bytes, bytes);
+    CopyBytes(out, chunks[slice.chunk]->column(source) + slice.offset * step_bytes, bytes);
     out += bytes;
   }
   return out;

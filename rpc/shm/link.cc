@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/copy_bytes.h"
 #include "base/status.h"
 #include "base/ticks.h"
 
@@ -241,7 +242,7 @@ bool Link::PlaceRun(absl::Span<const Slice> slices, size_t bytes) {
   if (!block.has_value()) return false;
   char* to = out_payload_ + *block * kPage;
   for (const Slice& slice : slices) {
-    std::memcpy(to, slice.data(), slice.size());
+    CopyBytes(to, slice.data(), slice.size());
     to += slice.size();
   }
   draft_blocks_.push_back(*block);
@@ -260,7 +261,7 @@ bool Link::PlacePart(Queued& queued) {
   char* to = out_payload_ + *block * kPage;
   const Bytes part = body.Sub(queued.sent, bytes);
   for (const Slice& slice : part.slices()) {
-    std::memcpy(to, slice.data(), slice.size());
+    CopyBytes(to, slice.data(), slice.size());
     to += slice.size();
   }
   draft_blocks_.push_back(*block);
@@ -388,7 +389,7 @@ void Link::AddBody(const Record& record, bool copy, Message* message) {
       continue;
     }
     std::shared_ptr<char> memory = copies_.Get(segment.bytes);
-    std::memcpy(memory.get(), data, segment.bytes);
+    CopyBytes(memory.get(), data, segment.bytes);
     ReleaseToPeer(segment.block);
     const char* copied = memory.get();
     message->body.Append(Slice(std::move(memory), copied, segment.bytes));

@@ -12,6 +12,7 @@
 #include <emmintrin.h>
 #endif
 
+#include "base/copy_bytes.h"
 #include "collectives/reduce/reduce.h"
 
 namespace tandem::collectives::shm {
@@ -39,7 +40,7 @@ inline void Copy(void* to, const void* from, size_t bytes, WriteHint hint) {
     to = out, from = in;
   }
 #endif
-  if (bytes > 0) std::memcpy(to, from, bytes);
+  CopyBytes(to, from, bytes);
 }
 
 inline void StreamFence() {

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/copy_bytes.h"
 #include "base/status.h"
 #include "base/ticks.h"
 
@@ -27,14 +28,14 @@ uint64_t Padded(uint64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign;
 void FromRing(char* to, const char* ring, size_t size, uint64_t position, size_t bytes) {
   if (bytes == 0) return;
   const size_t at = position & (size - 1), first = std::min(bytes, size - at);
-  std::memcpy(to, ring + at, first);
-  std::memcpy(to + first, ring, bytes - first);
+  CopyBytes(to, ring + at, first);
+  CopyBytes(to + first, ring, bytes - first);
 }
 void ToRing(char* ring, size_t size, uint64_t position, const char* from, size_t bytes) {
   if (bytes == 0) return;
   const size_t at = position & (size - 1), first = std::min(bytes, size - at);
-  std::memcpy(ring + at, from, first);
-  std::memcpy(ring, from + first, bytes - first);
+  CopyBytes(ring + at, from, first);
+  CopyBytes(ring, from + first, bytes - first);
 }
 
 MessageMatcher::Limits LimitsFor(int world_size, size_t overhead) {

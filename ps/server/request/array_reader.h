@@ -13,6 +13,7 @@
 #include "absl/types/span.h"
 #include "base/buffer_pool.h"
 #include "base/bytes.h"
+#include "base/copy_bytes.h"
 
 namespace tandem::ps {
 
@@ -90,7 +91,7 @@ class ArrayReader {
     for (size_t done = 0; done < bytes;) {
       SkipFinished();
       const size_t take = std::min(bytes - done, slices_[index_].size() - offset_);
-      std::memcpy(copy + done, slices_[index_].data() + offset_, take);
+      CopyBytes(copy + done, slices_[index_].data() + offset_, take);
       done += take;
       offset_ += take;
     }

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/copy_bytes.h"
 #include "base/status.h"
 
 namespace tandem::rpc::remote {
@@ -68,7 +69,7 @@ Tensor Tensor::Over(std::shared_ptr<char> memory, DType dtype, Shape shape) {
 Tensor Tensor::Copy(ConstTensorView view, Shape shape) {
   Tensor tensor = Allocate(view.dtype, std::move(shape));
   TANDEM_CHECK_MSG(tensor.bytes() == view.bytes(), "the shape is not that of the elements");
-  if (view.bytes() > 0) std::memcpy(tensor.mutable_data(), view.data, view.bytes());
+  CopyBytes(tensor.mutable_data(), view.data, view.bytes());
   return tensor;
 }
 

@@ -20,6 +20,9 @@ struct CommandContext {
 // The exit code of an invalid command line.
 inline constexpr int kUsageError = 2;
 
+// The exit code if a program that should be started does not exist, or cannot be executed; as of a shell.
+inline constexpr int kCannotRun = 127;
+
 // Prints "tandem COMMAND: message" on stderr if `status` is an error. Returns the exit code: 0 for OK,
 // else 1.
 int Report(const std::string& command, const absl::Status& status);

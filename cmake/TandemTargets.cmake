@@ -121,11 +121,12 @@ function(tandem_test NAME)
     ENVIRONMENT "${TANDEM_SANITIZE_ENVIRONMENT}")
 endfunction()
 
-# tandem_proto(NAME PROTOS rel/path.proto ... [RARE rel/path.proto ...] [GRPC rel/path.proto ...] DEPS ...): generates
+# tandem_proto(NAME PROTOS rel/path.proto ... [RARE rel/path.proto ...] [GRPC rel/path.proto ...] [LIKE OTHER] DEPS ...): generates
 # message code for PROTOS and RARE, and gRPC stubs for GRPC in a second library NAME_grpc, which only tests use. RARE
-# messages are those that a job seldom sends: their code is compiled with -O1.
+# messages are those that a job seldom sends: their code is compiled with -O1. With LIKE the precompiled headers of OTHER, which is
+# such a library too, are taken.
 function(tandem_proto NAME)
-  cmake_parse_arguments(ARG "" "" "PROTOS;RARE;GRPC;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "LIKE" "PROTOS;RARE;GRPC;DEPS" ${ARGN})
   set(out ${PROJECT_BINARY_DIR}/generated)
   file(MAKE_DIRECTORY ${out})
   find_program(GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
@@ -147,7 +148,9 @@ function(tandem_proto NAME)
   target_include_directories(${NAME} SYSTEM PUBLIC $<BUILD_INTERFACE:${out}>
                              $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/tandem>)
   target_link_libraries(${NAME} PUBLIC protobuf::libprotobuf ${ARG_DEPS})
-  if(TANDEM_PRECOMPILE)
+  if(ARG_LIKE)
+    tandem_precompile(${NAME} ${ARG_LIKE})
+  elseif(TANDEM_PRECOMPILE)
     target_precompile_headers(${NAME} PRIVATE
       <google/protobuf/message.h> <google/protobuf/descriptor.h> <google/protobuf/generated_message_reflection.h>
       <google/protobuf/generated_message_bases.h> <google/protobuf/reflection_ops.h> <google/protobuf/wire_format.h>)

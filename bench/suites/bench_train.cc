@@ -23,6 +23,7 @@
 #include "base/json.h"
 #include "base/logging.h"
 #include "base/number_flag.h"
+#include "base/own_program.h"
 #include "base/read_file.h"
 #include "base/status.h"
 #include "bench/suites/commands.h"
@@ -180,18 +181,16 @@ int RunJob(const TrainBench& options, std::vector<std::string> worker_args) {
     return 1;
   }
   ::close(fd);
-  char self[4096];
-  const ssize_t length = ::readlink("/proc/self/exe", self, sizeof(self) - 1);
-  TANDEM_CHECK(length > 0);
-  self[length] = '\0';
-  std::vector<std::string> args = {self,
+  const absl::StatusOr<std::string> tandem = ProgramBeside("tandem");
+  if (!tandem.ok()) return Report("bench train", tandem.status());
+  std::vector<std::string> args = {*tandem,
                                    "run",
                                    "--ps",
                                    absl::StrCat(options.servers),
                                    "--workers",
                                    absl::StrCat(options.workers),
                                    "--",
-                                   self,
+                                   *tandem,
                                    "bench",
                                    "train",
                                    "--result-file",
@@ -203,7 +202,7 @@ int RunJob(const TrainBench& options, std::vector<std::string> worker_args) {
     for (std::string& arg : args) argv.push_back(arg.data());
     argv.push_back(nullptr);
     ::dup2(STDERR_FILENO, STDOUT_FILENO);  // only results go to stdout
-    ::execv(self, argv.data());
+    ::execv(argv[0], argv.data());
     ::_exit(127);
   }
   int status = 0;

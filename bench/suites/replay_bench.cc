@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/own_program.h"
 #include "base/random.h"
 #include "base/status.h"
 #include "replay/client/local_replay.h"
@@ -34,6 +35,7 @@ constexpr uint32_t kPrefetch = 4;
 class ServerProcess {
  public:
   static absl::StatusOr<std::unique_ptr<ServerProcess>> Start() {
+    TANDEM_ASSIGN_OR_RETURN(const std::string tandem, ProgramBeside("tandem"));
     int fds[2];
     if (::pipe2(fds, O_CLOEXEC) != 0) return absl::ErrnoToStatus(errno, "pipe2");
     auto process = std::make_unique<ServerProcess>();
@@ -41,7 +43,7 @@ class ServerProcess {
     if (process->pid_ == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       ::dup2(fds[1], STDOUT_FILENO);
-      ::execl("/proc/self/exe", "tandem", "replay", "serve", "--listen", "127.0.0.1:0", nullptr);
+      ::execl(tandem.c_str(), "tandem", "replay", "serve", "--listen", "127.0.0.1:0", nullptr);
       ::_exit(127);
     }
     ::close(fds[1]);
@@ -49,7 +51,7 @@ class ServerProcess {
     while (::read(fds[0], &byte, 1) == 1 && byte != '\n') process->address_.push_back(byte);
     ::close(fds[0]);
     if (process->pid_ < 0 || process->address_.empty()) {
-      return absl::InternalError("`tandem replay serve` did not start");
+      return absl::InternalError(absl::StrCat("`", tandem, " replay serve` did not start"));
     }
     return process;
   }

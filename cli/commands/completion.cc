@@ -11,8 +11,19 @@
 #include "cli/command_line/completion.h"
 #include "cli/command_line/man_page.h"
 #include "cli/commands/commands.h"
+#include "cli/command_line/companions.h"
 
 namespace tandem::cli {
+namespace {
+
+// Returns the commands of the program and of its companions.
+Command WholeTree(const CLI::App& app) {
+  Command tree = ReadCommandTree(app);
+  CompleteTree(&tree);
+  return tree;
+}
+
+}  // namespace
 
 void AddCompletion(CLI::App& app, CommandContext*) {
   auto shell = std::make_shared<std::string>();
@@ -24,7 +35,7 @@ void AddCompletion(CLI::App& app, CommandContext*) {
       "zsh:  source <(tandem completion zsh), after compinit\n"
       "`cmake --install` puts both where the shells look for them.");
   completion->callback([shell, &app] {
-    const Command tree = ReadCommandTree(app);
+    const Command tree = WholeTree(app);
     std::fputs((*shell == "bash" ? BashCompletion(tree) : ZshCompletion(tree)).c_str(), stdout);
   });
 }
@@ -32,7 +43,7 @@ void AddCompletion(CLI::App& app, CommandContext*) {
 void AddMan(CLI::App& app, CommandContext*) {
   CLI::App* man = app.add_subcommand("man", "Print the manual page, for `man -l -`");
   man->callback(
-      [&app] { std::fputs(ManPage(ReadCommandTree(app), GetBuildInfo().version).c_str(), stdout); });
+      [&app] { std::fputs(ManPage(WholeTree(app), GetBuildInfo().version).c_str(), stdout); });
 }
 
 }  // namespace tandem::cli

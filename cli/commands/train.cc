@@ -30,7 +30,6 @@
 #include "launcher/process/descendants.h"
 #include "launcher/process/spawn.h"
 #include "worker/job/job_parser.h"
-#include "worker/rl/job/rl_parser.h"
 #include "worker/trainer/training_run.h"
 #include "worker/trainer/worker_session.h"
 
@@ -204,7 +203,7 @@ int Train(Options options) {
   if (!options.model.empty()) options.set.push_back(absl::StrCat("model.kind=", options.model));
   const absl::StatusOr<worker::JobSpec> job = worker::LoadJob(options.job_file, options.set);
   if (!job.ok()) {
-    if (rl::LoadRlJob(options.job_file).ok()) {
+    if (worker::IsRlJob(options.job_file)) {
       LogError(absl::StrCat("'", options.job_file, "' is a job of reinforcement learning: run `tandem rl ",
                             options.job_file, "`"));
     } else {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements MetricsServer, PageHttp and ReplayHttp for a build without prometheus-cpp.
+// Implements MetricsServer and PageHttp for a build without prometheus-cpp.
 
 #include "cli/monitor/metrics_server.h"
 #include "cli/monitor/page_http.h"
-#include "cli/monitor/replay_http.h"
 
 namespace tandem::cli {
 namespace {
@@ -25,11 +24,6 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::s
 
 absl::StatusOr<std::unique_ptr<PageHttp>> PageHttp::Start(const std::string&, int,
                                                           std::function<std::string()>) {
-  return Unavailable();
-}
-
-absl::StatusOr<std::unique_ptr<ReplayHttp>> ReplayHttp::Start(const std::string&, int,
-                                                              const replay::ReplayServer*) {
   return Unavailable();
 }
 

@@ -20,13 +20,9 @@
 extern char** environ;
 
 namespace tandem::launcher {
-namespace {
 
-constexpr size_t kMaxOutput = 64 << 10;
-
-}  // namespace
-
-absl::StatusOr<std::string> RunProgram(const std::vector<std::string>& command, absl::Duration timeout) {
+absl::StatusOr<std::string> RunProgram(const std::vector<std::string>& command, absl::Duration timeout,
+                                       size_t max_output) {
   const absl::Time deadline = MonotonicNow() + timeout;
   int fds[2];
   if (::pipe2(fds, O_CLOEXEC) != 0) {
@@ -63,7 +59,7 @@ absl::StatusOr<std::string> RunProgram(const std::vector<std::string>& command, 
       ended = true;
       break;
     }
-    output.append(buffer, std::min(static_cast<size_t>(got), kMaxOutput - output.size()));
+    output.append(buffer, std::min(static_cast<size_t>(got), max_output - output.size()));
   }
   if (!ended) ::kill(pid, SIGKILL);
   int status = 0;

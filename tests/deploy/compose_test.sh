@@ -48,11 +48,12 @@ cleanup() {
 }
 trap cleanup EXIT
 
-# The build context: the files that `--target prebuilt` copies, with the binary at the Dockerfile's path.
+# The build context: the files that `--target prebuilt` copies, with the programs at the Dockerfile's path.
 mkdir -p "$work/context/build/cli" "$work/data"
 cp -r "$root/deploy" "$root/scripts" "$root/jobs" "$root/LICENSE" "$root/.dockerignore" "$work/context"
-install --strip "$binary" "$work/context/build/cli/tandem" 2> /dev/null ||
-  install "$binary" "$work/context/build/cli/tandem"
+for program in "$binary" "$binary-rl" "$binary-bench"; do
+  install --strip "$program" "$work/context/build/cli/" 2> /dev/null || install "$program" "$work/context/build/cli/"
+done
 say "image"
 # build_stage STAGE TAG
 build_stage() {

@@ -252,6 +252,17 @@ absl::StatusOr<JobSpec> LoadJob(const std::string& path, absl::Span<const std::s
   return Parse(*text, {.name = path, .directory = DirectoryOf(path)}, overrides);
 }
 
+bool IsRlJob(const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadFile(path);
+  if (!text.ok()) return false;
+  try {
+    const YAML::Node root = YAML::Load(*text);
+    return root.IsMap() && root["env"].IsDefined();
+  } catch (const YAML::Exception&) {
+    return false;
+  }
+}
+
 std::string JobToYaml(const JobSpec& job) {
   JobSpec copy = job;
   YAML::Node root = WriteFields([&](Fields& fields) { DescribeJob(fields, copy); });

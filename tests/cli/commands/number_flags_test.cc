@@ -7,6 +7,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "bench/suites/commands.h"
 #include "cli/commands/commands.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

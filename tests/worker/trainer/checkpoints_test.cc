@@ -217,7 +217,9 @@ TEST_F(CheckpointsTest, ARunWithIncrementalCheckpointsResumesWithTheSameBits) {
     EXPECT_FALSE(Run(Job(overrides), 2, 2, kPlain, absl::Seconds(6), DieAfter(37 * 4)).ok());
     EXPECT_THAT(Steps(name), ElementsAre(19, 28, 35));  // the best, the base, the newest
     EXPECT_EQ(Entries(name)[2].manifest.base(), ps::CheckpointName(28));
-    if (broken) TANDEM_ASSERT_OK(ps::RemoveCheckpoint(Entries(name)[1].path));
+    if (broken) {
+      TANDEM_ASSERT_OK(ps::RemoveCheckpoint(Entries(name)[1].path));
+    }
     TANDEM_ASSERT_OK(Run(Job(overrides), 1, 2, kLatest).status());
     EXPECT_EQ(NewestDigest(name), NewestDigest("whole"));
     EXPECT_EQ(std::filesystem::exists(dir_.File(absl::StrCat(name, "/damaged-", ps::CheckpointName(35)))),

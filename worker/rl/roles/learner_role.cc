@@ -43,15 +43,18 @@ absl::StatusOr<RlReport> Train(const RlSpec& spec, const RlRunOptions& options, 
                           job->LearnerGroup(kGroupTimeout));
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Learner> learner,
                           MakeRoleLearner({.learner = spec.learner}, &replay, &weights, group.get()));
+  bool resumed = false;
   if (options.resume) {
     // Only the host of rank 0 need have the file.
     absl::StatusOr<std::string> bytes = env.rank == 0 ? ReadCheckpoint(spec) : std::string();
     TANDEM_RETURN_IF_ERROR(bytes);
     TANDEM_ASSIGN_OR_RETURN(*bytes, group->BroadcastBytes(*bytes));
-    if (!bytes->empty())
+    if (!bytes->empty()) {
       TANDEM_RETURN_IF_ERROR(RestoreCheckpoint(spec, *bytes, spec.checkpoint_file, learner.get()));
+      resumed = true;
+    }
   }
-  if (env.rank == 0) return RunLearner(spec, options, learner.get());
+  if (env.rank == 0) return RunLearner(spec, options, learner.get(), resumed);
   RlSpec other = spec;
   other.model_file.clear();
   other.checkpoint_file.clear();
@@ -60,7 +63,7 @@ absl::StatusOr<RlReport> Train(const RlSpec& spec, const RlRunOptions& options, 
   RlRunOptions silent = options;
   silent.silent = true;
   silent.tensorboard.clear();
-  return RunLearner(other, silent, learner.get());
+  return RunLearner(other, silent, learner.get(), resumed);
 }
 
 }  // namespace

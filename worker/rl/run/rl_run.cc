@@ -172,13 +172,15 @@ absl::StatusOr<RlReport> RunRl(const RlSpec& job, const RlRunOptions& options) {
   static std::once_flag one_thread;
   std::call_once(one_thread, worker::UseOneBlasThread);
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Learner> learner, MakeLearner(job.learner));
+  bool resumed = false;
   if (options.resume) {
     TANDEM_ASSIGN_OR_RETURN(const std::string bytes, ReadCheckpoint(job));
     if (!bytes.empty()) {
       TANDEM_RETURN_IF_ERROR(RestoreCheckpoint(job, bytes, job.checkpoint_file, learner.get()));
+      resumed = true;
     }
   }
-  return RunLearner(job, options, learner.get());
+  return RunLearner(job, options, learner.get(), resumed);
 }
 
 absl::StatusOr<std::string> ReadCheckpoint(const RlSpec& job) {
@@ -189,7 +191,8 @@ absl::StatusOr<std::string> ReadCheckpoint(const RlSpec& job) {
   return bytes;
 }
 
-absl::StatusOr<RlReport> RunLearner(const RlSpec& job, const RlRunOptions& options, Learner* learner) {
+absl::StatusOr<RlReport> RunLearner(const RlSpec& job, const RlRunOptions& options, Learner* learner,
+                                    bool resumed) {
   RlReport report{.job = job.name,
                   .environment = job.learner.environment.kind,
                   .algorithm = job.learner.algorithm.kind,
@@ -204,7 +207,7 @@ absl::StatusOr<RlReport> RunLearner(const RlSpec& job, const RlRunOptions& optio
     std::printf("%s: %s on %s for %llu steps, seed %llu\n", job.name.c_str(), report.algorithm.c_str(),
                 report.environment.c_str(), static_cast<unsigned long long>(job.learner.env_steps),
                 static_cast<unsigned long long>(report.seed));
-    if (learner->env_steps() > 0)
+    if (resumed)
       std::printf("resumed at step %llu\n", static_cast<unsigned long long>(learner->env_steps()));
     std::fflush(stdout);
   }

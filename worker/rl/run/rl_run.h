@@ -37,9 +37,10 @@ struct RlRunOptions {
 absl::StatusOr<RlReport> RunRl(const RlSpec& job, const RlRunOptions& options);
 // Returns the bytes of the job's checkpoint, or "" if there is none. Blocks on the disk.
 absl::StatusOr<std::string> ReadCheckpoint(const RlSpec& job);
-// Does the same as RunRl with a learner that the caller has made for this job, and lets go on if it is to
-// resume. BLAS must use one thread (worker/nn/gemm.h).
-absl::StatusOr<RlReport> RunLearner(const RlSpec& job, const RlRunOptions& options, Learner* learner);
+// Does the same as RunRl with a learner that the caller has made for this job. `resumed`: its state is that of a
+// checkpoint. BLAS must use one thread (worker/nn/gemm.h).
+absl::StatusOr<RlReport> RunLearner(const RlSpec& job, const RlRunOptions& options, Learner* learner,
+                                    bool resumed);
 
 }  // namespace tandem::rl
 

@@ -126,8 +126,8 @@ class NodeAgent {
   RoundServices services_;
   std::unique_ptr<RoundMonitor> monitor_;  // borrows the membership of services_
 
-  // In a job that re-forms, the store and the LauncherControl through which running processes learn of the
-  // next round.
+  // The store and the LauncherControl through which running processes of a job that re-forms learn of the next
+  // round.
   std::unique_ptr<collectives::StoreServer> agent_store_;
   std::unique_ptr<LauncherControl> control_;
 

@@ -98,7 +98,7 @@ std::vector<std::string> ProcessSpecFactory::ServerCommand(const ProcessSlot& pl
     args.insert(args.end(), {"--listen", absl::StrCat("127.0.0.1:", port)});
   }
   if (options_.metrics_port >= 0) {
-    // With 0 the kernel picks a port for each server, which its log names.
+    // The kernel picks a port for each server if it is 0; the server's log names it.
     const int port = options_.metrics_port == 0 ? 0 : options_.metrics_port + place.local_rank;
     args.insert(args.end(), {"--metrics-port", absl::StrCat(port)});
   }

@@ -43,7 +43,7 @@ struct AgentEvent {
   int64_t epoch = 0;
 };
 
-// For use by the launcher's main thread, except Post. Owns two threads (one joins and waits, one runs the
+// Only the launcher's main thread may use it; Post is thread-safe. Owns two threads (one joins and waits, one runs the
 // calls given to Tell) and a third while a membership is watched.
 class RoundMonitor {
  public:

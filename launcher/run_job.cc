@@ -103,7 +103,8 @@ absl::StatusOr<NodeAgentOptions> MakeAgentOptions(const RunFlags& flags, bool al
     }
   }
   node.metrics_port = flags.metrics_port;
-  // With several nodes, --master-port is the port of the static rendezvous unless --rdzv-endpoint is given.
+  // --master-port of a job with several nodes is the port of the static rendezvous unless --rdzv-endpoint is
+  // given.
   const bool is_rendezvous_port = !alone && flags.rdzv_endpoint.empty();
   options.master_port = flags.master_port > 0 && !is_rendezvous_port ? flags.master_port : 0;
   options.grace = absl::Seconds(flags.grace_seconds);

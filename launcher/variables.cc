@@ -60,7 +60,7 @@ Variables VariablesOf(const Variables& own, const ProcessSlot& place) {
   };
 
   const int workers = round.WorldSize(place.plan->main);
-  // In a job with servers only, workers that are started by hand still need a world size.
+  // Workers that are started by hand need a world size even if the job has servers only.
   set("WORLD_SIZE", workers > 0 ? workers : 1);
   set("LOCAL_WORLD_SIZE", count_here(role.name == "ps" ? place.plan->main : role.name));
   set("MASTER_ADDR", first.host);

@@ -2,7 +2,7 @@
 #ifndef TANDEM_CLI_PROGRAMS_PROGRAM_H_
 #define TANDEM_CLI_PROGRAMS_PROGRAM_H_
 
-// What main() of `tandem` and of its companions share.
+// The parts of main() that `tandem` and its companions share.
 
 #include "absl/types/span.h"
 #include "base/command_context.h"

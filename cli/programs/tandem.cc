@@ -17,7 +17,7 @@
 namespace tandem::cli {
 namespace {
 
-// In the order in which `tandem --help` lists them.
+// The commands, in the order in which `tandem --help` lists them.
 constexpr AddCommand* kCommands[] = {AddRun,
                                      AddTrain,
                                      AddCompanion<kRl>,

@@ -72,7 +72,7 @@ void ChildOutput::Finish(Console::Stream stream) {
 }
 
 void ChildOutput::Line(Console::Stream stream, absl::string_view text) {
-  // In a line that was overwritten with carriage returns, only the last text counts.
+  // Only the last text counts in a line that was overwritten with carriage returns.
   text = absl::StripSuffix(text, "\r");
   if (const size_t drawn = text.rfind('\r'); drawn != absl::string_view::npos) text = text.substr(drawn + 1);
   tail_.emplace_back(text);

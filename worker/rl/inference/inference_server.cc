@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,6 +20,8 @@ namespace {
 // Stop must not wait longer than this for the thread that follows the weights.
 constexpr absl::Duration kFollowSlice = absl::Milliseconds(500);
 constexpr size_t kMaxHeader = 4096;
+
+absl::Status GoneError() { return absl::CancelledError("the client is gone"); }
 
 }  // namespace
 
@@ -68,8 +71,13 @@ void InferenceServer::Act(const std::shared_ptr<rpc::ServerCall>& call) {
           absl::StrCat(options_.name, ": an observation has the number ", number, ", which is not finite")));
     }
   }
+  std::vector<Call> gone;
   {
     absl::MutexLock lock(&mutex_);
+    // Once there are weights, each batch takes all calls. Before that, actors that repeat theirs would fill
+    // the queue with calls for which nobody waits any more.
+    if (newest_ == nullptr) gone = TakeGone(&waiting_);
+    sums_.set_dropped_calls(sums_.dropped_calls() + gone.size());
     if (!failure_.ok()) {
       status = failure_;
     } else if (stopped_) {
@@ -79,10 +87,22 @@ void InferenceServer::Act(const std::shared_ptr<rpc::ServerCall>& call) {
           absl::StrCat(options_.name, ": ", waiting_.size(), " calls wait already"));
     } else {
       waiting_.push_back(std::move(one));
-      return;
     }
   }
-  call->Finish(std::move(status));
+  FinishAll(gone, GoneError());
+  if (!status.ok()) call->Finish(std::move(status));
+}
+
+std::vector<InferenceServer::Call> InferenceServer::TakeGone(std::vector<Call>* calls) {
+  const auto gone = std::stable_partition(calls->begin(), calls->end(),
+                                          [](const Call& one) { return !one.call->IsCancelled(); });
+  std::vector<Call> taken(std::make_move_iterator(gone), std::make_move_iterator(calls->end()));
+  calls->erase(gone, calls->end());
+  return taken;
+}
+
+void InferenceServer::FinishAll(const std::vector<Call>& calls, const absl::Status& status) {
+  for (const Call& one : calls) one.call->Finish(status);
 }
 
 void InferenceServer::Follow() {
@@ -124,11 +144,14 @@ void InferenceServer::Compute() {
       const absl::Status loaded = LoadWeights(*newest, &policy_);
       if (!loaded.ok()) {
         LogError(loaded.message());
-        for (const Call& call : calls) call.call->Finish(Annotate(loaded, options_.name));
-        absl::MutexLock lock(&mutex_);
-        failure_ = loaded;
-        for (Call& call : waiting_) call.call->Finish(Annotate(loaded, options_.name));
-        waiting_.clear();
+        std::vector<Call> later;
+        {
+          absl::MutexLock lock(&mutex_);
+          failure_ = Annotate(loaded, options_.name);
+          later.swap(waiting_);
+        }
+        FinishAll(calls, Annotate(loaded, options_.name));
+        FinishAll(later, Annotate(loaded, options_.name));
         return;
       }
       model_ = std::move(newest);
@@ -139,12 +162,8 @@ void InferenceServer::Compute() {
 
 void InferenceServer::Run(std::vector<Call> calls) {
   const absl::Time begin = MonotonicNow();
-  const size_t arrived = calls.size();
-  std::erase_if(calls, [&](const Call& call) {
-    if (!call.call->IsCancelled()) return false;
-    call.call->Finish(absl::CancelledError("the client is gone"));
-    return true;
-  });
+  const std::vector<Call> gone = TakeGone(&calls);
+  FinishAll(gone, GoneError());
   size_t rows = 0;
   absl::Duration waited;
   for (const Call& call : calls) {
@@ -164,7 +183,7 @@ void InferenceServer::Run(std::vector<Call> calls) {
   }
   {
     absl::MutexLock lock(&mutex_);
-    sums_.set_dropped_calls(sums_.dropped_calls() + arrived - calls.size());
+    sums_.set_dropped_calls(sums_.dropped_calls() + gone.size());
     sums_.set_calls(sums_.calls() + calls.size());
     sums_.set_rows(sums_.rows() + rows);
     sums_.set_batches(sums_.batches() + (rows > 0 ? 1 : 0));
@@ -214,8 +233,7 @@ void InferenceServer::Stop() {
     stopped_ = true;
     rest.swap(waiting_);
   }
-  for (const Call& call : rest)
-    call.call->Finish(absl::CancelledError(absl::StrCat(options_.name, " has stopped")));
+  FinishAll(rest, absl::CancelledError(absl::StrCat(options_.name, " has stopped")));
   if (computing_.joinable()) computing_.join();
   if (following_.joinable()) following_.join();
 }

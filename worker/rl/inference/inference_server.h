@@ -61,6 +61,9 @@ class InferenceServer {
   void Follow();   // the thread that waits for weights
   void Run(std::vector<Call> calls);
   void Respond(const Call& call, size_t begin);
+  // Removes the calls whose callers have gone or whose deadlines have passed, and returns them.
+  static std::vector<Call> TakeGone(std::vector<Call>* calls);
+  static void FinishAll(const std::vector<Call>& calls, const absl::Status& status);
   bool Ready() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return stopped_ || (!waiting_.empty() && newest_ != nullptr);
   }

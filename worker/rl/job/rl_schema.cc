@@ -68,8 +68,12 @@ void CheckMemory(Fields& f, const LearnerOptions& options, const EnvironmentSpec
     }
     return;
   }
-  const double bytes =
-      static_cast<double>(o.unroll) * static_cast<double>(options.environments) * (2 * observation + 32);
+  const double unroll = o.unroll * (2 * observation + 32);
+  if (o.kind == "impala" && o.queue * unroll > kReplayBytes) {
+    f.Wrong("algorithm", absl::StrCat("lets 'queue' unrolls of ", unroll, " bytes wait: ", o.queue * unroll,
+                                      " bytes; at most ", kReplayBytes, " are possible"));
+  }
+  const double bytes = unroll * static_cast<double>(options.environments);
   if (bytes > kUnrollBytes) {
     f.Wrong("algorithm",
             absl::StrCat("has unrolls of ", bytes, " bytes ('unroll' times 'actors.envs' steps of ",

@@ -243,16 +243,10 @@ AlgorithmKind ImpalaKind() {
           {.name = "clip_c",
            .help = "upper limit of that ratio in the factors by which V-trace reaches back",
            .range = Above(0),
-           .default_value = 1}),
-      MemberField<&O::entropy>({.name = "entropy",
-                                .help = "weight of the policy's entropy, which is rewarded",
-                                .range = AtLeast(0),
-                                .default_value = 0.01}),
-      MemberField<&O::value_coefficient>({.name = "value_coefficient",
-                                          .help = "weight of half the value's squared error",
-                                          .range = AtLeast(0),
-                                          .default_value = 0.5})};
+           .default_value = 1})};
   fields.insert(fields.end(), own.begin(), own.end());
+  const std::vector<ConfigField<O>> losses = ActorCriticLossFields();
+  fields.insert(fields.end(), losses.begin(), losses.end());
   return {.name = "impala",
           .summary =
               "actors on threads of their own and one learner, whose targets V-trace corrects for their lag",
@@ -261,10 +255,7 @@ AlgorithmKind ImpalaKind() {
           .check = CheckQueue,
           .build = {.supports = [](const EnvironmentSpec&) { return absl::OkStatus(); },
                     .learner = MakeImpala,
-                    .policy = [](const EnvironmentSpec& environment, const PolicyOptions& options,
-                                 uint64_t seed) -> std::unique_ptr<Policy> {
-                      return std::make_unique<ActorCritic>(environment, options, seed);
-                    },
+                    .policy = MakeActorCritic,
                     .has_actors = true}};
 }
 

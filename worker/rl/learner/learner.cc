@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "worker/rl/learner/registry.h"
+#include "worker/rl/policy/actor_critic.h"
 
 namespace tandem::rl {
 
@@ -47,6 +48,23 @@ std::vector<ConfigField<AlgorithmOptions>> CommonFields(double lr, double max_gr
                                      .help = "multiplies the rewards that the learner sees",
                                      .range = Above(0),
                                      .default_value = 1})};
+}
+
+std::vector<ConfigField<AlgorithmOptions>> ActorCriticLossFields() {
+  using O = AlgorithmOptions;
+  return {MemberField<&O::entropy>({.name = "entropy",
+                                    .help = "weight of the policy's entropy, which is rewarded",
+                                    .range = AtLeast(0),
+                                    .default_value = 0.01}),
+          MemberField<&O::value_coefficient>({.name = "value_coefficient",
+                                              .help = "weight of half the value's squared error",
+                                              .range = AtLeast(0),
+                                              .default_value = 0.5})};
+}
+
+std::unique_ptr<Policy> MakeActorCritic(const EnvironmentSpec& environment, const PolicyOptions& options,
+                                        uint64_t seed) {
+  return std::make_unique<ActorCritic>(environment, options, seed);
 }
 
 double LearningRateAt(const LearnerOptions& options, uint64_t env_steps) {

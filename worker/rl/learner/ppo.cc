@@ -287,26 +287,17 @@ AlgorithmKind PpoKind() {
           {.name = "clip",
            .help = "probability ratios beyond 1 - clip and 1 + clip get no further gradient",
            .range = Above(0),
-           .default_value = 0.2}),
-      MemberField<&O::entropy>({.name = "entropy",
-                                .help = "weight of the policy's entropy, which is rewarded",
-                                .range = AtLeast(0),
-                                .default_value = 0.01}),
-      MemberField<&O::value_coefficient>({.name = "value_coefficient",
-                                          .help = "weight of half the value's squared error",
-                                          .range = AtLeast(0),
-                                          .default_value = 0.5})};
+           .default_value = 0.2})};
   fields.insert(fields.end(), own.begin(), own.end());
+  const std::vector<ConfigField<O>> losses = ActorCriticLossFields();
+  fields.insert(fields.end(), losses.begin(), losses.end());
   return {.name = "ppo",
           .summary = "proximal policy optimization: on-policy, for choices and real actions",
           .reference = "Schulman et al., 2017",
           .fields = std::move(fields),
           .build = {.supports = [](const EnvironmentSpec&) { return absl::OkStatus(); },
                     .learner = MakePpo,
-                    .policy = [](const EnvironmentSpec& environment, const PolicyOptions& options,
-                                 uint64_t seed) -> std::unique_ptr<Policy> {
-                      return std::make_unique<ActorCritic>(environment, options, seed);
-                    }}};
+                    .policy = MakeActorCritic}};
 }
 
 }  // namespace tandem::rl

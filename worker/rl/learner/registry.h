@@ -33,6 +33,12 @@ const AlgorithmRegistry& Algorithms();
 // The fields that every algorithm has, with the default values of one. A default of `lr_end` of 0 anneals the
 // rate.
 std::vector<ConfigField<AlgorithmOptions>> CommonFields(double lr, double max_gradient_norm);
+// Returns the fields of the loss of an actor-critic, besides the policy's own: `entropy` and
+// `value_coefficient`.
+std::vector<ConfigField<AlgorithmOptions>> ActorCriticLossFields();
+// Makes the policy of an actor-critic (AlgorithmParts::policy).
+std::unique_ptr<Policy> MakeActorCritic(const EnvironmentSpec& environment, const PolicyOptions& options,
+                                        uint64_t seed);
 
 // Returns the learning rate after `env_steps` steps: linear from lr to lr_end.
 double LearningRateAt(const LearnerOptions& options, uint64_t env_steps);

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/rl/inference/inference_server.h"
 
+#include <atomic>
 #include <cmath>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "replay/client/local_replay.h"
@@ -33,7 +35,7 @@ absl::Time InAMinute() { return MonotonicNow() + absl::Minutes(1); }
 
 // An inference server for CartPole with a weight store.
 struct Served {
-  Served() : local(&store) {
+  explicit Served(const InferenceServerOptions& with = {}) : options(with), local(&store) {
     worker::UseOneBlasThread();
     environment = (*MakeEnvironment(Environments().Default("cartpole")))->spec();
     policy = std::make_unique<ActorCritic>(environment, options.policy, 7);
@@ -136,6 +138,60 @@ TEST(InferenceServerTest, CallsWaitForTheFirstWeightsAndFollowTheNewest) {
     EXPECT_TRUE(with->last);
     break;
   }
+}
+
+// A call of Act for one observation whose caller can give up.
+class ActCall : public rpc::ServerCall {
+ public:
+  explicit ActCall(const std::vector<float>& observation) {
+    v1::InferenceActRequest request;
+    request.set_rows(1);
+    request_ = rpc::EncodeBulk(request, Bytes(std::string(reinterpret_cast<const char*>(observation.data()),
+                                                          observation.size() * sizeof(float))));
+  }
+  const Bytes& request() const override { return request_; }
+  const std::string& peer() const override { return peer_; }
+  absl::Time deadline() const override { return absl::InfiniteFuture(); }
+  bool IsCancelled() const override { return gone_; }
+  void Finish(absl::StatusOr<Bytes> response) override {
+    status_ = response.status();
+    finished_.Notify();
+  }
+  void GiveUp() { gone_ = true; }
+  bool finished() const { return finished_.HasBeenNotified(); }
+  // Blocks until the server has answered.
+  absl::Status Answer() {
+    if (!finished_.WaitForNotificationWithTimeout(absl::Minutes(1)))
+      return absl::DeadlineExceededError("the server has not answered within a minute");
+    return status_;
+  }
+
+ private:
+  Bytes request_;
+  const std::string peer_ = "test";
+  std::atomic<bool> gone_{false};
+  absl::Status status_;
+  absl::Notification finished_;
+};
+
+TEST(InferenceServerTest, CallsWithoutCallerTakeNoPlaceBeforeTheFirstWeights) {
+  Served served({.max_waiting = 1});
+  const rpc::Method act = served.server->service().methods[0];
+  const auto call = [&] {
+    auto one = std::make_shared<ActCall>(Observations(1, 1));
+    act.handler(one);
+    return one;
+  };
+  const std::shared_ptr<ActCall> first = call();
+  EXPECT_FALSE(first->finished());
+  EXPECT_THAT(call()->Answer(), StatusIs(absl::StatusCode::kResourceExhausted));
+  first->GiveUp();
+  const std::shared_ptr<ActCall> second = call();
+  EXPECT_THAT(first->Answer(), StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_EQ(served.server->Statistics().waiting_calls(), 1u);
+  EXPECT_EQ(served.server->Statistics().dropped_calls(), 1u);
+  served.Publish(0.0f);
+  TANDEM_EXPECT_OK(second->Answer());
 }
 
 TEST(InferenceServerTest, RefusesWhatAreNoObservations) {

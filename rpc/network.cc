@@ -18,6 +18,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/status.h"
 #include "rpc/address.h"
 
 namespace tandem::rpc {
@@ -121,6 +122,25 @@ absl::StatusOr<std::string> ResolveLocalAddress(const std::string& text) {
 std::string ListenAddressFor(const std::string& host, int port) {
   const std::string own = ListenHostFor(host);
   return absl::StrContains(own, ':') ? absl::StrCat("[", own, "]:", port) : absl::StrCat(own, ":", port);
+}
+
+absl::StatusOr<std::string> AdvertisedAddress(const std::string& listen, const std::string& advertise,
+                                              int port) {
+  const absl::StatusOr<Address> bound = ParseAddress(listen);
+  if (!bound.ok()) return Annotate(bound.status(), "--listen");
+  if (bound->is_unix()) return advertise.empty() ? listen : advertise;
+  if (absl::StrContains(advertise, ':')) {
+    TANDEM_RETURN_IF_ERROR(Annotate(ParseAddress(advertise).status(), "--advertise"));
+    return advertise;
+  }
+  std::string host = advertise.empty() ? bound->host : advertise;
+  if (host == "0.0.0.0" || host == "::") {
+    char name[256] = {};
+    if (::gethostname(name, sizeof(name) - 1) != 0)
+      return absl::ErrnoToStatus(errno, "this machine has no name");
+    host = name;
+  }
+  return absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
 }
 
 bool IsLoopbackHost(absl::string_view host) {

@@ -30,6 +30,13 @@ absl::StatusOr<std::string> ResolveLocalAddress(const std::string& text);
 //   - `host` is an address that this machine does not have (a container's, behind a forwarded port)
 std::string ListenAddressFor(const std::string& host, int port);
 
+// Returns the address under which others reach a server that listens at `listen` ("host:port" or "unix:path")
+// and has the port `port`. `advertise` is "", a host, or "host:port". Without it the host is that of
+// `listen`, or the name of this machine if the server listens on every interface. InvalidArgument names the
+// flag.
+absl::StatusOr<std::string> AdvertisedAddress(const std::string& listen, const std::string& advertise,
+                                              int port);
+
 // Returns true if only processes of the same machine can reach `host`: 127.x.x.x, ::1 or "localhost".
 bool IsLoopbackHost(absl::string_view host);
 

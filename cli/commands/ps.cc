@@ -16,7 +16,6 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/base/thread_annotations.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
@@ -39,6 +38,7 @@
 #include "rpc/channel.h"
 #include "rpc/diagnostics/process_diagnostics.h"
 #include "rpc/epoch_gate.h"
+#include "rpc/network.h"
 #include "rpc/server.h"
 #include "rpc/transport/loopback.h"
 
@@ -147,24 +147,6 @@ absl::StatusOr<collectives::Environment> ServerEnvironment(const ServeFlags& fla
   });
 }
 
-// Returns the address at which workers reach the server, which is bound to `port`.
-absl::StatusOr<std::string> AdvertisedAddress(const ServeFlags& flags, int port) {
-  TANDEM_ASSIGN_OR_RETURN(const rpc::Address listen, rpc::ParseAddress(flags.listen));
-  if (listen.is_unix()) return flags.advertise.empty() ? flags.listen : flags.advertise;
-  if (absl::StrContains(flags.advertise, ':')) {
-    TANDEM_RETURN_IF_ERROR(Annotate(rpc::ParseAddress(flags.advertise).status(), "--advertise"));
-    return flags.advertise;
-  }
-  std::string host = flags.advertise.empty() ? listen.host : flags.advertise;
-  if (host == "0.0.0.0" || host == "::") {
-    char name[256] = {};
-    if (::gethostname(name, sizeof(name) - 1) != 0)
-      return absl::ErrnoToStatus(errno, "this machine has no name");
-    host = name;
-  }
-  return absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
-}
-
 // Starts the metrics endpoint. For each request it calls the server's statistics methods within the process.
 absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(const ServeFlags& flags,
                                                             ps::ParameterServer& server) {
@@ -271,7 +253,8 @@ absl::Status Serve(const ServeFlags& flags) {
                                               .gate = gate,
                                               .reflection = flags.reflection},
                                              {server.service(), server.durability_service()}));
-  TANDEM_ASSIGN_OR_RETURN(const std::string address, AdvertisedAddress(flags, listening->port()));
+  TANDEM_ASSIGN_OR_RETURN(const std::string address,
+                          rpc::AdvertisedAddress(flags.listen, flags.advertise, listening->port()));
   if (!flags.wal_dir.empty()) {
     // The launcher looks at it when the server has died (RoundProcesses). The disk may be full.
     const absl::Status told =
@@ -355,8 +338,9 @@ void AddPs(CLI::App& app, CommandContext* context) {
           ->check(CLI::Range(uint64_t{1} << 20, uint64_t{1} << 50)),
       "TANDEM_PS_MAX_MEMORY");
   variables->Add(
-      ps->add_option("--checkpoint-root", flags->checkpoint_root,
-                     "Directory below which checkpoints are written and read, whatever a client asks for [any]"),
+      ps->add_option(
+          "--checkpoint-root", flags->checkpoint_root,
+          "Directory below which checkpoints are written and read, whatever a client asks for [any]"),
       "TANDEM_CHECKPOINT_ROOT");
   variables->Add(
       ps->add_option("--wal-dir", flags->wal_dir,

@@ -47,6 +47,7 @@ struct RlFlags {
   std::string report, tensorboard, seeds;
   int parallel = 1;
   bool print_job = false, resume = false;
+  rl::ListenOptions listen;
 };
 
 struct ModelFlags {
@@ -151,7 +152,8 @@ int RunJob(const RlFlags& flags) {
                                     .tensorboard = flags.tensorboard,
                                     .stop = &rl_stop,
                                     .resume = flags.resume},
-                            .report = flags.report});
+                            .report = flags.report,
+                            .listen = flags.listen});
   }
   if (job->remote_inference) {
     LogError(
@@ -314,6 +316,13 @@ void AddRl(CLI::App& app, CommandContext* context) {
       ->capture_default_str();
   command->add_flag("--resume", flags->resume,
                     "Go on from the job's checkpoint (checkpoint.file), if there is one");
+  CLI::Option* const listen = command->add_option("--listen", flags->listen.listen,
+                                                  "host:port to bind, for roles that serve, in machines "
+                                                  "whose address changes when they start again [picked]");
+  command
+      ->add_option("--advertise", flags->listen.advertise,
+                   "HOST or HOST:PORT under which others reach it [that of --listen]")
+      ->needs(listen);
   command->add_flag("--print-job", flags->print_job,
                     "Print the job with every default spelled out, and stop");
   CLI::App* eval_command =

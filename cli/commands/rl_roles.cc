@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tandem rl as a process of a job: learner, actor or replay.
+// tandem rl as a process of a job: learner, actor, replay or inference.
 
 #include "cli/commands/rl_roles.h"
 
@@ -35,10 +35,10 @@ constexpr int kRlAskedToStop = 75;
 // Starts a server and serves until the launcher's signal. Signals of others are ignored, as `tandem ps` does:
 // systemd and Slurm signal all processes of a job, and the learners may still need this one.
 template <typename Role>
-absl::Status ServeRole(const rl::RlSpec& spec, rl::RoleJob* job) {
+absl::Status ServeRole(const rl::RlSpec& spec, const rl::ListenOptions& listen, rl::RoleJob* job) {
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<launcher::SignalPipe> signals,
                           launcher::SignalPipe::Install({SIGTERM, SIGINT}));
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Role> server, Role::Start(spec, job));
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Role> server, Role::Start(spec, listen, job));
   LogInfo(absl::StrCat("serving at ", server->address()));
   const pid_t launcher = launcher::OwnLauncher();
   for (bool stop = false; !stop;) {
@@ -75,6 +75,11 @@ int RunRlRole(const rl::RlSpec& spec, const RlRoleOptions& options) {
                             "' acts and learns in one process; run `tandem rl` without `tandem run`, or use "
                             "impala, which has roles")));
   }
+  // All processes of a job have the same flags, so a mistake ends them all at once.
+  if (!options.listen.listen.empty()) {
+    const absl::Status valid = rl::ChooseAddress(options.listen, /*earlier=*/"", /*store=*/"").status();
+    if (!valid.ok()) return Report("rl", valid);
+  }
   absl::StatusOr<std::unique_ptr<rl::RoleJob>> job = rl::RoleJob::Open(kStoreTimeout);
   if (!job.ok()) return Report("rl", job.status());
   int code = 0;
@@ -85,9 +90,9 @@ int RunRlRole(const rl::RlSpec& spec, const RlRoleOptions& options) {
     code = Report("rl", rl::RunActorRole(spec, job->get(), *options.run.stop));
   } else if ((*job)->is(rl::kInferenceRole)) {
     worker::UseOneBlasThread();
-    code = Report("rl", ServeRole<rl::InferenceRole>(spec, job->get()));
+    code = Report("rl", ServeRole<rl::InferenceRole>(spec, options.listen, job->get()));
   } else {
-    code = Report("rl", ServeRole<rl::ExperienceServer>(spec, job->get()));
+    code = Report("rl", ServeRole<rl::ExperienceServer>(spec, options.listen, job->get()));
   }
   (*job)->Close();
   return code;

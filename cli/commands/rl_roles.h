@@ -6,17 +6,19 @@
 #include <string>
 
 #include "worker/rl/job/rl_spec.h"
+#include "worker/rl/roles/listening.h"
 #include "worker/rl/run/rl_run.h"
 
 namespace tandem::cli {
 
 struct RlRoleOptions {
-  rl::RlRunOptions run;  // `stop` is set by SIGTERM
-  std::string report;    // the JSON file of rank 0; empty: none
+  rl::RlRunOptions run;      // `stop` is set by SIGTERM
+  std::string report;        // the JSON file of rank 0; empty: none
+  rl::ListenOptions listen;  // of the roles that serve
 };
 
-// Runs this process's part of a job that `tandem run` has started: learner, actor or replay (TANDEM_ROLE).
-// Returns the exit code.
+// Runs this process's part of a job that `tandem run` has started: learner, actor, replay or inference
+// (TANDEM_ROLE). Returns the exit code.
 int RunRlRole(const rl::RlSpec& spec, const RlRoleOptions& options);
 
 }  // namespace tandem::cli

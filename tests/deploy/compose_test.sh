@@ -7,63 +7,9 @@
 #   tests/deploy/compose_test.sh build/cli/tandem
 set -euo pipefail
 
-root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)"
 binary="$(realpath "${1:?the tandem binary is expected as argument}")"
-
-skip() {
-  echo "SKIPPED: $*"
-  exit 77
-}
-fail() {
-  echo "FAILED: $*" >&2
-  exit 1
-}
-say() { printf '[%3ds] %s\n' "$SECONDS" "$*"; }
-
-for tool in podman podman-compose runc debootstrap; do
-  command -v "$tool" > /dev/null || skip "$tool is not installed (CONTRIBUTING.md lists the packages)"
-done
-((EUID == 0)) || skip "networks between containers need root here"
-
-source "$root/tests/deploy/podman_env.sh"
-say "base image"
-ensure_base_image || skip "the base image could not be made: is a Debian mirror reachable?"
-podman run --rm --network=none "$BASE_IMAGE_TAG" true ||
-  skip "podman is installed but cannot start a container here"
-
-work="$(mktemp -d)"
-project="tandem-test-$$"
-export TANDEM_IMAGE="localhost/tandem-test/tandem:$$"
-export TANDEM_DATA="$work/data"
-
-compose() { podman-compose -p "$project" -f "$work/context/deploy/compose.yaml" "$@"; }
-container() { podman ps -aq --filter "label=com.docker.compose.project=$project" \
-  --filter "label=com.docker.compose.service=$1"; }
-
-cleanup() {
-  compose down -v -t 1 > /dev/null 2>&1 || true
-  podman network rm -f "${project}_default" > /dev/null 2>&1 || true
-  podman rmi -f "$TANDEM_IMAGE" > /dev/null 2>&1 || true
-  rm -rf "$work"
-}
-trap cleanup EXIT
-
-# The build context: the files that `--target prebuilt` copies, with the programs at the Dockerfile's path.
-mkdir -p "$work/context/build/cli" "$work/data"
-cp -r "$root/deploy" "$root/scripts" "$root/jobs" "$root/LICENSE" "$root/.dockerignore" "$work/context"
-for program in "$binary" "$binary-rl" "$binary-bench"; do
-  install --strip "$program" "$work/context/build/cli/" 2> /dev/null || install "$program" "$work/context/build/cli/"
-done
-say "image"
-# build_stage STAGE TAG
-build_stage() {
-  podman build --quiet --network=host --build-arg "BASE_IMAGE=$BASE_IMAGE_TAG" --target "$1" -t "$2" \
-    -f "$work/context/deploy/Dockerfile" "$work/context" > "$work/build.log" 2>&1 ||
-    { cat "$work/build.log" >&2; fail "the image's stage '$1' was not built"; }
-}
-# The tag keeps the layer with the packages from one run to the next.
-build_stage base localhost/tandem-test/base
-build_stage prebuilt "$TANDEM_IMAGE"
+compose_file=compose.yaml
+source "$(dirname "${BASH_SOURCE[0]}")/compose_cluster.sh"
 
 # A small version of InstEval: the same columns, and a rating that depends on student and lecturer.
 python3 - > "$work/data/insteval.csv" << 'PYTHON'
@@ -79,11 +25,7 @@ PYTHON
 # up ARGUMENTS...: starts the cluster, which trains with these additional arguments.
 up() {
   export TANDEM_TRAIN="jobs/insteval.yaml --set data.train=/data/insteval.csv $*"
-  # podman-compose exits with 0 even if a container could not be started.
-  compose up -d > "$work/up.log" 2>&1 || true
-  local count
-  count="$(podman ps -aq --filter "label=com.docker.compose.project=$project" | wc -l)"
-  ((count == 4)) || { cat "$work/up.log" >&2; fail "$count of 4 containers were started"; }
+  start_cluster 4
 }
 
 # await_end SECONDS: waits until all four containers have ended; after SECONDS it fails and prints their logs.
@@ -98,25 +40,12 @@ await_end() {
   done
 }
 
-exit_code() { podman inspect --format '{{.State.ExitCode}}' "$(container "$1")"; }
-
 logs() {
   local service
   for service in ps0 ps1 worker0 worker1; do
     echo "--- $service"
     podman logs "$(container "$service")" 2>&1 | tail -n 25
   done >&2
-}
-
-# down: removes the cluster, and fails if anything remains.
-down() {
-  compose down -v > "$work/down.log" 2>&1
-  # podman-compose 1.0.3 does not remove the network; docker compose does.
-  podman network rm "${project}_default" > /dev/null
-  local left
-  left="$(podman ps -aq --filter "label=com.docker.compose.project=$project"
-    podman volume ls -q | grep "^$project" || true)"
-  [[ -z "$left" ]] || fail "compose down left: $left"
 }
 
 say "train to the end"

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rpc/network.h"
 
+#include <unistd.h>
+
 #include <string>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::rpc {
@@ -47,6 +50,29 @@ TEST(NetworkTest, AServerListensAtTheAddressThatOthersAreTold) {
   if (own.ok() && !absl::StrContains(*own, ':')) {
     EXPECT_EQ(ListenAddressFor(*own, 7), *own + ":7");
   }
+}
+
+TEST(NetworkTest, AServerIsAdvertisedUnderItsOwnHostOrAnother) {
+  EXPECT_EQ(AdvertisedAddress("127.0.0.1:0", "", 7).value(), "127.0.0.1:7");
+  EXPECT_EQ(AdvertisedAddress("[::1]:0", "", 7).value(), "[::1]:7");
+  EXPECT_EQ(AdvertisedAddress("0.0.0.0:7", "replay0", 7).value(), "replay0:7");
+  EXPECT_EQ(AdvertisedAddress("0.0.0.0:7", "gateway:30007", 7).value(), "gateway:30007");
+  EXPECT_EQ(AdvertisedAddress("unix:/run/replay", "", 0).value(), "unix:/run/replay");
+}
+
+TEST(NetworkTest, AServerOnAllInterfacesIsAdvertisedUnderTheNameOfItsMachine) {
+  char name[256] = {};
+  ASSERT_EQ(::gethostname(name, sizeof(name) - 1), 0);
+  EXPECT_EQ(AdvertisedAddress("0.0.0.0:0", "", 7).value(), absl::StrCat(name, ":7"));
+  EXPECT_EQ(AdvertisedAddress("[::]:0", "", 7).value(), absl::StrCat(name, ":7"));
+}
+
+TEST(NetworkTest, AnAddressThatDoesNotParseIsNamedByItsFlag) {
+  EXPECT_THAT(AdvertisedAddress("7500", "", 7),
+              StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr("--listen"), HasSubstr("7500"))));
+  EXPECT_THAT(AdvertisedAddress("0.0.0.0:7", "replay0:port", 7),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("--advertise"), HasSubstr("replay0:port"))));
 }
 
 TEST(NetworkTest, OnlyTheMachineItselfIsBehindALoopbackHost) {

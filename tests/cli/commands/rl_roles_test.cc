@@ -5,15 +5,18 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "launcher/host/port_reservation.h"
 #include "nlohmann/json.hpp"
 #include "rpc/connect.h"
 #include "tests/testing/processes/file_watch.h"
@@ -58,6 +61,19 @@ class RlRolesTest : public ::testing::Test {
     }
     return -1;
   }
+  // Waits for a version that is newer than `than` by some updates, and returns it.
+  weights::ModelVersion Progress(weights::Weights* weights, weights::ModelVersion than) {
+    const absl::Time deadline = MonotonicNow() + testing::kTestTimeout;
+    for (int i = 0; i < 20;) {
+      const auto newer = weights->Newer("policy", than, deadline);
+      if (MonotonicNow() < deadline && absl::IsUnavailable(newer.status())) continue;  // it starts again
+      EXPECT_TRUE(newer.ok() && *newer != nullptr) << newer.status();
+      if (!newer.ok() || *newer == nullptr) break;
+      than = (*newer)->info.version;
+      ++i;
+    }
+    return than;
+  }
   testing::TempDir dir_;
 };
 
@@ -97,28 +113,59 @@ TEST_F(RlRolesTest, AKilledActorAndAKilledReplayServerComeBack) {
   auto channel = rpc::Connect(address);
   TANDEM_ASSERT_OK(channel);
   weights::RemoteWeights weights(*std::move(channel));
-  // Waits for a version that is newer than `than` by some updates, and returns it.
-  const auto progress = [&](weights::ModelVersion than) {
-    for (int i = 0; i < 20; ++i) {
-      const auto newer = weights.Newer("policy", than, MonotonicNow() + testing::kTestTimeout);
-      EXPECT_TRUE(newer.ok() && *newer != nullptr) << newer.status();
-      if (!newer.ok() || *newer == nullptr) break;
-      than = (*newer)->info.version;
-    }
-    return than;
-  };
-  weights::ModelVersion version = progress({});
+  weights::ModelVersion version = Progress(&weights, {});
   for (const char* role : {"actor", "replay", "actor"}) {
     const pid_t pid = Find(role);
     ASSERT_GT(pid, 0) << role;
     ASSERT_EQ(::kill(pid, SIGKILL), 0);
-    const weights::ModelVersion next = progress(version);
+    const weights::ModelVersion next = Progress(&weights, version);
     EXPECT_GT(next, version) << role << job.err();
     version = next;
   }
   job.Signal(SIGTERM);
   EXPECT_EQ(job.Wait(), 75) << job.out() << job.err();
   EXPECT_EQ(RunTandem({"rl", "eval", dir_.File("runs/arms/model.safetensors")}).exit_code, 0);
+}
+
+// As in containers: the learner hosts the store, and something else starts processes again.
+TEST_F(RlRolesTest, WithoutALauncherEachKilledProcessCanBeStartedAgain) {
+  const auto store_port = launcher::PortReservation::Keep(0), port = launcher::PortReservation::Keep(0);
+  TANDEM_ASSERT_OK(store_port);
+  TANDEM_ASSERT_OK(port);
+  const std::string address = absl::StrCat("127.0.0.1:", (*port)->port());
+  const auto start = [&](const std::string& role) {
+    std::vector<std::string> args = {"rl", dir_.File("job.yaml"), "--set", "stop.env_steps=1000000000000"};
+    std::map<std::string, std::string> variables = {{"TANDEM_ROLE", role},
+                                                    {"WORLD_SIZE", "1"},
+                                                    {"MASTER_ADDR", "127.0.0.1"},
+                                                    {"MASTER_PORT", absl::StrCat((*store_port)->port())}};
+    if (role == "learner") {
+      args.insert(args.end(), {"--resume", "--set", "checkpoint.every_seconds=1e-6"});
+      variables["RANK"] = "0";
+    } else {
+      variables["ROLE_RANK"] = "0";
+      variables["ROLE_WORLD_SIZE"] = "1";
+    }
+    if (role == "replay") args.insert(args.end(), {"--listen", address});
+    return std::make_unique<TandemProcess>(args, variables, dir_.path());
+  };
+  std::map<std::string, std::unique_ptr<TandemProcess>> processes;
+  for (const char* role : {"learner", "replay", "actor"}) processes[role] = start(role);
+  ASSERT_TRUE(processes["replay"]->WaitForOutput("serving at " + address)) << processes["replay"]->err();
+  auto channel = rpc::Connect(address);
+  TANDEM_ASSERT_OK(channel);
+  weights::RemoteWeights weights(*std::move(channel));
+  weights::ModelVersion version = Progress(&weights, {});
+  for (const char* role : {"actor", "replay", "learner"}) {
+    processes[role] = nullptr;  // killed
+    processes[role] = start(role);
+    const weights::ModelVersion next = Progress(&weights, version);
+    EXPECT_GT(next, version) << role << processes["learner"]->err() << processes["actor"]->err();
+    version = next;
+  }
+  EXPECT_TRUE(processes["learner"]->WaitForOutput("resumed at step ")) << processes["learner"]->err();
+  processes["learner"]->Signal(SIGTERM);
+  EXPECT_EQ(processes["learner"]->Wait(), 75) << processes["learner"]->err();
 }
 
 TEST_F(RlRolesTest, AnInferenceServerActsForAllActorsAndComesBack) {
@@ -183,6 +230,9 @@ TEST_F(RlRolesTest, MistakesAreNamed) {
               HasSubstr("the job has 2 replay servers and 1 learners"));
   EXPECT_THAT(error({"rl", dir_.File("job.yaml"), "--set", "actors.inference=server"}),
               HasSubstr("needs processes of role inference"));
+  EXPECT_THAT(error(Job({"--learners", "1", "--replay", "1", "--actors", "1"}, {"--listen", "7500"})),
+              AllOf(HasSubstr("--listen"), HasSubstr("7500")));
+  EXPECT_THAT(error(Job({"--learners", "1"}, {"--advertise", "replay0:7500"})), HasSubstr("--listen"));
   EXPECT_THAT(error(Job({"--learners", "1"}, {"--seeds", "1-2"})),
               HasSubstr("--seeds trains in this process"));
 }

@@ -121,10 +121,9 @@ absl::Status RunActorRole(const RlSpec& spec, RoleJob* job, const std::atomic<bo
     weights = std::make_unique<weights::RemoteWeights>(std::move(first));
   }
   // An actor that was started again must not repeat its episodes.
-  if (job->restarts() > 0) {
-    const auto life = static_cast<uint64_t>(job->restarts());
-    options.actor.environment_seed = Mix64(options.actor.environment_seed, life);
-    options.actor.exploration = life;
+  if (job->life() > 0) {
+    options.actor.environment_seed = Mix64(options.actor.environment_seed, job->life());
+    options.actor.exploration = job->life();
   }
   TANDEM_RETURN_IF_ERROR(RunActorLoop(options, &replay, weights.get()));
   while (!stop) absl::SleepFor(absl::Milliseconds(20));  // a signal handler cannot wake it otherwise

@@ -11,7 +11,9 @@
 
 namespace tandem::rl {
 
-absl::StatusOr<std::unique_ptr<ExperienceServer>> ExperienceServer::Start(const RlSpec& spec, RoleJob* job) {
+absl::StatusOr<std::unique_ptr<ExperienceServer>> ExperienceServer::Start(const RlSpec& spec,
+                                                                          const ListenOptions& listen,
+                                                                          RoleJob* job) {
   const collectives::Environment& env = job->environment();
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Environment> environment,
                           MakeEnvironment(spec.learner.environment));
@@ -25,7 +27,7 @@ absl::StatusOr<std::unique_ptr<ExperienceServer>> ExperienceServer::Start(const 
         std::make_unique<weights::WeightServer>(weights::WeightServerOptions{.name = env.member()});
     services.push_back(server->weights_->service());
   }
-  TANDEM_ASSIGN_OR_RETURN(server->listening_, Listening::Start(std::move(services), job));
+  TANDEM_ASSIGN_OR_RETURN(server->listening_, Listening::Start(std::move(services), listen, job));
   return server;
 }
 

@@ -21,7 +21,8 @@ namespace tandem::rl {
 class ExperienceServer {
  public:
   // Serves and registers with the job. Errors: those of rpc::Server::Start and of the store.
-  static absl::StatusOr<std::unique_ptr<ExperienceServer>> Start(const RlSpec& spec, RoleJob* job);
+  static absl::StatusOr<std::unique_ptr<ExperienceServer>> Start(const RlSpec& spec,
+                                                                 const ListenOptions& listen, RoleJob* job);
   ~ExperienceServer() { Stop(); }
 
   const std::string& address() const { return listening_->address(); }

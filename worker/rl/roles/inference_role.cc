@@ -9,7 +9,9 @@
 
 namespace tandem::rl {
 
-absl::StatusOr<std::unique_ptr<InferenceRole>> InferenceRole::Start(const RlSpec& spec, RoleJob* job) {
+absl::StatusOr<std::unique_ptr<InferenceRole>> InferenceRole::Start(const RlSpec& spec,
+                                                                    const ListenOptions& listen,
+                                                                    RoleJob* job) {
   const collectives::Environment& env = job->environment();
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Environment> environment,
                           MakeEnvironment(spec.learner.environment));
@@ -18,13 +20,13 @@ absl::StatusOr<std::unique_ptr<InferenceRole>> InferenceRole::Start(const RlSpec
   std::unique_ptr<InferenceRole> role(new InferenceRole);
   role->weights_ = std::make_unique<weights::RemoteWeights>(std::move(first));
   // Servers, and the lives of a server, draw different actions.
-  const uint64_t life = Mix64(static_cast<uint64_t>(env.role_rank), static_cast<uint64_t>(job->restarts()));
+  const uint64_t life = Mix64(static_cast<uint64_t>(env.role_rank), job->life());
   role->server_ = std::make_unique<InferenceServer>(
       InferenceServerOptions{.name = env.member(),
                              .policy = spec.learner.policy,
                              .seed = Mix64(spec.learner.seeds.policy, life)},
       environment->spec(), role->weights_.get());
-  TANDEM_ASSIGN_OR_RETURN(role->listening_, Listening::Start({role->server_->service()}, job));
+  TANDEM_ASSIGN_OR_RETURN(role->listening_, Listening::Start({role->server_->service()}, listen, job));
   return role;
 }
 

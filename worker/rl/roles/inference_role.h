@@ -20,7 +20,8 @@ class InferenceRole {
  public:
   // Serves and registers with the job. Blocks until replay/0 has come, at most a minute. Errors: those of
   // RoleJob::Connect and Listening::Start.
-  static absl::StatusOr<std::unique_ptr<InferenceRole>> Start(const RlSpec& spec, RoleJob* job);
+  static absl::StatusOr<std::unique_ptr<InferenceRole>> Start(const RlSpec& spec, const ListenOptions& listen,
+                                                              RoleJob* job);
   ~InferenceRole() { Stop(); }
 
   const std::string& address() const { return listening_->address(); }

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/rl/roles/role_job.h"
 
+#include <cstdint>
 #include <cstdlib>
+#include <random>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
+#include "base/random.h"
 #include "base/status.h"
+#include "collectives/store/remote_store.h"
 #include "rpc/connect.h"
 
 namespace tandem::rl {
@@ -35,11 +39,18 @@ absl::StatusOr<std::unique_ptr<RoleJob>> RoleJob::Open(absl::Duration timeout) {
         "the learners must be the main role of the job, the one with a RANK; start it with: ", kHowToStart));
   }
   SetLogName(env.member());
-  if (const char* restarts = std::getenv("TANDEM_PROCESS_RESTARTS"); restarts != nullptr) {
-    if (!absl::SimpleAtoi(restarts, &job->restarts_) || job->restarts_ < 0) {
+  uint32_t restarts = 0;
+  if (const char* text = std::getenv("TANDEM_PROCESS_RESTARTS"); text != nullptr) {
+    if (!absl::SimpleAtoi(text, &restarts)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("TANDEM_PROCESS_RESTARTS is '", restarts, "'; it must be a number"));
+          absl::StrCat("TANDEM_PROCESS_RESTARTS is '", text, "'; it must be a number"));
     }
+  }
+  if (env.epoch == 0) {
+    std::random_device random;
+    job->life_ = Mix64(random(), random());
+  } else if (env.epoch > 1 || restarts > 0) {
+    job->life_ = Mix64(static_cast<uint64_t>(env.epoch), restarts);
   }
   TANDEM_ASSIGN_OR_RETURN(job->store_, collectives::OpenStore(env, timeout));
   return job;
@@ -48,6 +59,15 @@ absl::StatusOr<std::unique_ptr<RoleJob>> RoleJob::Open(absl::Duration timeout) {
 absl::Status RoleJob::RegisterServer(const std::string& address) {
   TANDEM_RETURN_IF_ERROR(store().Set(AddressKey(env_.role, env_.role_rank), address));
   return store().Set(CountKey(env_.role), absl::StrCat(env_.role_world_size));
+}
+
+absl::Status RoleJob::KeepRegistered(const std::string& address, absl::Duration timeout) {
+  collectives::RemoteStore store(store_->channel(), timeout);
+  const std::string key = AddressKey(env_.role, env_.role_rank), count = CountKey(env_.role);
+  TANDEM_ASSIGN_OR_RETURN(const bool known, store.Check(std::vector<std::string>{key, count}));
+  if (known) return absl::OkStatus();
+  const std::string keys[] = {key, count}, values[] = {address, absl::StrCat(env_.role_world_size)};
+  return store.MultiSet(keys, values);
 }
 
 absl::StatusOr<std::string> RoleJob::EarlierAddress() {

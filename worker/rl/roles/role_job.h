@@ -20,7 +20,7 @@ namespace tandem::rl {
 inline constexpr char kLearnerRole[] = "learner", kActorRole[] = "actor", kReplayRole[] = "replay",
                       kInferenceRole[] = "inference";
 
-// Not thread-safe.
+// Not thread-safe, except as noted.
 class RoleJob {
  public:
   // Reads the launcher's variables and connects to the job's store. Blocks at most `timeout`. Errors: those
@@ -30,13 +30,17 @@ class RoleJob {
 
   const collectives::Environment& environment() const { return env_; }
   bool is(absl::string_view role) const { return env_.role == role; }
-  // Says how often this process has been started again by itself, in this round of the job.
-  int restarts() const { return restarts_; }
+  // Returns a number that tells the lives of this process apart: 0 in the first one under `tandem run`.
+  // Without a launcher, which counts the lives, it is a random number.
+  uint64_t life() const { return life_; }
   collectives::Store& store() { return *store_->store(); }
   const std::shared_ptr<rpc::Channel>& store_channel() const { return store_->channel(); }
 
   // Publishes the address of this process, a server, and how many there are of its role.
   absl::Status RegisterServer(const std::string& address);
+  // Does so again if the store does not know the process: it has started again, and is empty. Blocks at most
+  // about `timeout`. Thread-safe. Errors are those of the store.
+  absl::Status KeepRegistered(const std::string& address, absl::Duration timeout);
   // Returns the address at which an earlier life of this process was registered, or "".
   absl::StatusOr<std::string> EarlierAddress();
   // Returns how many servers of `role` the job has. Blocks until one has registered, at most `timeout`.
@@ -56,7 +60,7 @@ class RoleJob {
   RoleJob() = default;
 
   collectives::Environment env_;
-  int restarts_ = 0;
+  uint64_t life_ = 0;
   std::unique_ptr<collectives::JobStore> store_;
 };
 

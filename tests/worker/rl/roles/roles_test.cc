@@ -19,6 +19,7 @@
 #include "worker/rl/learner/impala_update.h"
 #include "worker/rl/learner/registry.h"
 #include "worker/rl/roles/actor_role.h"
+#include "worker/rl/roles/listening.h"
 #include "worker/rl/roles/role_learner.h"
 
 namespace tandem::rl {
@@ -180,6 +181,40 @@ TEST(RolesTest, ALearnerThatIsReplacedEnds) {
 
 TEST(RolesTest, JobsThatCannotHaveRolesAreRefused) {
   LearnerOptions options = BanditOptions();
+TEST(ChooseAddressTest, AServerListensWhereItsEarlierLifeDid) {
+  const std::string store = "127.0.0.1:29500";
+  EXPECT_EQ(ChooseAddress({}, "", store)->listen, "127.0.0.1:0");
+  EXPECT_EQ(ChooseAddress({}, "10.0.0.7:4711", store)->listen, "10.0.0.7:4711");
+  const absl::StatusOr<ListenOptions> fixed =
+      ChooseAddress({.listen = "0.0.0.0:7500", .advertise = "replay0:7500"}, "replay0:7500", store);
+  TANDEM_ASSERT_OK(fixed);
+  EXPECT_EQ(fixed->listen, "0.0.0.0:7500");
+  EXPECT_EQ(fixed->advertise, "replay0:7500");
+}
+
+TEST(ChooseAddressTest, APickedPortIsPickedOnce) {
+  const std::string store = "127.0.0.1:29500";
+  const ListenOptions any = {.listen = "0.0.0.0:0", .advertise = "replay0"};
+  EXPECT_EQ(ChooseAddress(any, "", store)->listen, "0.0.0.0:0");
+  const absl::StatusOr<ListenOptions> again = ChooseAddress(any, "replay0:4711", store);
+  TANDEM_ASSERT_OK(again);
+  EXPECT_EQ(again->listen, "0.0.0.0:4711");
+  EXPECT_EQ(again->advertise, "replay0");
+  EXPECT_EQ(ChooseAddress({.listen = "[::]:0"}, "replay0:4711", store)->listen, "[::]:4711");
+}
+
+TEST(ChooseAddressTest, FlagsThatContradictEachOtherAreRefused) {
+  const auto error = [](const ListenOptions& options) {
+    return ChooseAddress(options, "", "127.0.0.1:29500").status();
+  };
+  EXPECT_THAT(error({.listen = "0.0.0.0:0", .advertise = "replay0:7500"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("--advertise replay0:7500"), HasSubstr("--listen 0.0.0.0:0"))));
+  EXPECT_THAT(error({.advertise = "replay0:7500"}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--advertise needs --listen")));
+  EXPECT_THAT(error({.listen = "7500"}), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--listen")));
+}
+
   Servers servers(options);
   collectives::MemoryStore rendezvous;
   std::vector<std::thread> threads;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "worker/rl/policy/policy_weights.h"
 
@@ -30,9 +31,10 @@ replay::TableOptions UnrollQueue(const EnvironmentSpec& environment, uint64_t si
   return queue;
 }
 
-UnrollActor::UnrollActor(const UnrollActorOptions& options, weights::Weights* weights, ActionSource* source,
-                         std::unique_ptr<VectorEnvironment> environments)
-    : weights_(weights),
+UnrollActor::UnrollActor(const UnrollActorOptions& options, replay::Replay* replay, weights::Weights* weights,
+                         ActionSource* source, std::unique_ptr<VectorEnvironment> environments)
+    : replay_(replay),
+      weights_(weights),
       source_(source),
       environments_(std::move(environments)),
       policy_(environments_->spec(), options.policy, options.policy_seed),
@@ -40,6 +42,8 @@ UnrollActor::UnrollActor(const UnrollActorOptions& options, weights::Weights* we
       steps_(static_cast<size_t>(options.unroll)),
       observation_size_(environments_->spec().observation_size),
       action_size_(policy_.distribution().action_size()),
+      name_(absl::StrCat("actor/", options.index)),
+      max_tickets_(options.tickets),
       acting_(options.policy_seed,
               Mix64(Mix64(HashBytes("impala actions"), options.index), options.exploration)),
       begins_(copies_, 1) {
@@ -68,21 +72,50 @@ absl::StatusOr<std::unique_ptr<UnrollActor>> UnrollActor::Create(const UnrollAct
       std::unique_ptr<VectorEnvironment> environments,
       VectorEnvironment::Create(options.environment, options.copies,
                                 Mix64(options.environment_seed, Mix64(HashBytes("actor"), options.index))));
-  std::unique_ptr<UnrollActor> actor(new UnrollActor(options, weights, source, std::move(environments)));
+  std::unique_ptr<UnrollActor> actor(
+      new UnrollActor(options, replay, weights, source, std::move(environments)));
   const auto steps = static_cast<uint32_t>(actor->steps_ * actor->copies_);
   // One chunk has the steps of all copies, copy after copy. It is one longer, so that Deliver completes it
   // when all items have been made: they then travel in one request.
   TANDEM_ASSIGN_OR_RETURN(
       actor->writer_,
       replay::Writer::Create(replay, UnrollColumns(actor->environments_->spec()),
-                             {.name = absl::StrCat("actor/", options.index),
+                             {.name = actor->name_,
                               .chunk_steps = steps + 1,
                               .history_steps = steps,
                               .max_pending_items = static_cast<uint32_t>(2 * actor->copies_)}));
   return actor;
 }
 
+absl::Status UnrollActor::Admit(absl::Time deadline) {
+  if (max_tickets_ == 0) return absl::OkStatus();
+  if (!tickets_.empty()) {
+    RenewTickets();
+    return absl::OkStatus();
+  }
+  TANDEM_ASSIGN_OR_RETURN(tickets_,
+                          replay_->Admit(kUnrollTable, {.actor = name_, .count = max_tickets_}, deadline));
+  renewed_ = MonotonicNow();
+  for (const replay::Ticket& ticket : tickets_) {
+    required_version_ =
+        std::max(required_version_, static_cast<uint64_t>(std::max<int64_t>(0, ticket.min_version)));
+  }
+  return absl::OkStatus();
+}
+
+void UnrollActor::RenewTickets() {
+  if (tickets_.empty()) return;
+  const absl::Time now = MonotonicNow();
+  const absl::Duration lease = tickets_[0].lease;
+  if (now - renewed_ < lease / 3) return;
+  std::vector<uint64_t> ids;
+  for (const replay::Ticket& ticket : tickets_) ids.push_back(ticket.id);
+  // A server that is away is asked again soon. Tickets that have ended show when their items are delivered.
+  renewed_ = replay_->Renew(kUnrollTable, ids).ok() ? now : now - lease / 4;
+}
+
 absl::StatusOr<bool> UnrollActor::TakeWeights(absl::Time deadline) {
+  RenewTickets();
   const weights::ModelVersion have = model_ == nullptr ? weights::ModelVersion() : model_->info.version;
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<const weights::Model> newer,
                           weights_->Newer(kPolicyModel, have, deadline));
@@ -103,11 +136,17 @@ absl::Status UnrollActor::Choose(size_t row, absl::Time deadline) {
   if (source_ != nullptr) {
     TANDEM_ASSIGN_OR_RETURN(const ActedWith with,
                             source_->Act(seen, copies_, actions, log_probabilities, deadline));
-    version = static_cast<int64_t>(with.version.number);
     last_ = with.last;
+    // Later steps are by the same weights or newer ones.
+    if (row == 0 && with.version.number < required_version_) {
+      return absl::UnavailableError(absl::StrCat("the inference server acts with version ",
+                                                 with.version.number, ", and the tickets of ", name_,
+                                                 " require version ", required_version_));
+    }
+    version = static_cast<int64_t>(with.version.number);
     return absl::OkStatus();
   }
-  TANDEM_CHECK_MSG(model_ != nullptr, "an actor needs weights before it acts");
+  TANDEM_CHECK_MSG(!behind(), "an actor needs weights of the version that its tickets require");
   policy_.Normalize(seen, absl::MakeSpan(normalized_));
   policy_.Act(normalized_.data(), copies_, acting_, actions, log_probabilities, absl::MakeSpan(values_));
   version = static_cast<int64_t>(model_->info.version.number);
@@ -127,8 +166,10 @@ absl::Status UnrollActor::Act(absl::Time deadline) {
   const auto part = [this](auto& values, size_t row, size_t width) {
     return absl::MakeSpan(values).subspan(row * width, copies_ * width);
   };
+  TANDEM_CHECK_MSG(max_tickets_ == 0 || !tickets_.empty(), "a paced actor needs tickets before it acts");
   for (; row_ < steps_ * copies_; row_ += copies_) {
     const size_t row = row_;
+    RenewTickets();
     TANDEM_RETURN_IF_ERROR(Choose(row, deadline));
     const absl::Span<const float> seen = environments_->observations();
     std::copy(seen.begin(), seen.end(), part(unroll_.observations, row, observation_size_).begin());
@@ -160,7 +201,10 @@ absl::Status UnrollActor::Act(absl::Time deadline) {
 }
 
 absl::Status UnrollActor::Write() {
-  for (size_t c = 0; c < copies_; ++c) {
+  const size_t items = max_tickets_ == 0 ? copies_ : tickets_.size();
+  for (size_t item = 0; item < items; ++item) {
+    const size_t c = (first_copy_ + item) % copies_;
+    if (max_tickets_ > 0) writer_->Hold(kUnrollTable, tickets_[item]);
     for (size_t i = c; i < steps_ * copies_; i += copies_) {
       const auto value = [i](const auto& values, size_t width) {
         return absl::MakeConstSpan(values).subspan(i * width, width);
@@ -175,9 +219,17 @@ absl::Status UnrollActor::Write() {
     TANDEM_RETURN_IF_ERROR(
         writer_->CreateItem(kUnrollTable, 1.0, writer_->Last(static_cast<uint32_t>(steps_))));
   }
+  // If there are never enough tickets, the copies take turns.
+  first_copy_ = (first_copy_ + items) % copies_;
+  tickets_.clear();
   return absl::OkStatus();
 }
 
-absl::Status UnrollActor::Deliver(absl::Time deadline) { return writer_->Flush(deadline); }
+absl::Status UnrollActor::Deliver(absl::Time deadline) {
+  absl::Status delivered = writer_->Flush(deadline);
+  // Admit has found the table, so the error is about tickets that have ended.
+  if (max_tickets_ > 0 && absl::IsNotFound(delivered)) return absl::OkStatus();
+  return delivered;
+}
 
 }  // namespace tandem::rl

@@ -43,9 +43,12 @@ struct UnrollActorOptions {
   uint64_t environment_seed = 1, policy_seed = 1;
   size_t index = 0;          // tells the actors of a job apart: each has its own environments and exploration
   uint64_t exploration = 0;  // tells the lives of an actor apart, which otherwise would repeat its actions
+  // The largest number of tickets to ask for before acting, one for the unroll of each copy. An actor that
+  // gets fewer acts in all copies and makes that many items. 0: the table is not paced.
+  uint32_t tickets = 0;
 };
 
-// Acts in the copies of one actor. Each call of Act makes one item per copy. Not thread-safe.
+// Acts in the copies of one actor. Each call of Act makes one item per copy, or per ticket. Not thread-safe.
 class UnrollActor {
  public:
   // A `source` chooses the actions, and `weights` is then not used. Without one the actor chooses them, with
@@ -56,20 +59,28 @@ class UnrollActor {
                                                              weights::Weights* weights,
                                                              ActionSource* source = nullptr);
 
+  // Gets the tickets for the next unroll (Replay::Admit), unless it has them; then renews them if that is
+  // due. Blocks until the table grants some, or `deadline`. No effect if the table is not paced. Errors:
+  // those of Replay::Admit.
+  absl::Status Admit(absl::Time deadline);
+  // Returns true if the weights are older than those that the tickets require.
+  bool behind() const { return model_ == nullptr || model_->info.version.number < required_version_; }
   // Takes the newest weights. Returns false if there are none newer than those that it has by `deadline`.
   // Errors: those of Weights::Newer, and FailedPrecondition for a model of another job.
   absl::StatusOr<bool> TakeWeights(absl::Time deadline);
-  // Acts for one unroll in each copy and makes an item of each. Requires weights, and then does not block;
-  // otherwise blocks for the source, until `deadline`. After DeadlineExceeded and Unavailable of the source
-  // the next call goes on with the same step. Other errors are those of VectorEnvironment::Step; the actor
-  // must not be used any more after one.
+  // Acts for one unroll in each copy and makes an item of each, or of as many as there are tickets. Requires
+  // tickets if the table is paced. Requires weights that are not behind(), and then does not block; otherwise
+  // blocks for the source, until `deadline`. After DeadlineExceeded and Unavailable of the source (which
+  // include that its weights are behind) the next call goes on with the same step. Other errors are those of
+  // VectorEnvironment::Step; the actor must not be used any more after one.
   absl::Status Act(absl::Time deadline = absl::InfiniteFuture());
   // Asks the source with which weights it acts, so that last() is up to date. Requires a source.
   absl::Status AskWhetherLast(absl::Time deadline);
   // Returns true if the weights that acted last are the learner's last ones.
   bool last() const { return last_ || (model_ != nullptr && model_->info.last); }
   // Inserts the items that Act has made. Blocks while the queue is full, until `deadline`. After
-  // DeadlineExceeded and Unavailable the next call inserts the rest.
+  // DeadlineExceeded and Unavailable the next call inserts the rest. Items whose tickets have ended meanwhile
+  // are lost; their table counts them.
   absl::Status Deliver(absl::Time deadline);
 
   // The weights with which it acts; nullptr before the first ones.
@@ -88,25 +99,34 @@ class UnrollActor {
     std::vector<int64_t> versions;  // of the weights, one for each time
   };
 
-  UnrollActor(const UnrollActorOptions& options, weights::Weights* weights, ActionSource* source,
-              std::unique_ptr<VectorEnvironment> environments);
+  UnrollActor(const UnrollActorOptions& options, replay::Replay* replay, weights::Weights* weights,
+              ActionSource* source, std::unique_ptr<VectorEnvironment> environments);
+  // Renews the tickets whose lease has run for a third.
+  void RenewTickets();
   // Chooses the actions of the step that begins at `row`.
   absl::Status Choose(size_t row, absl::Time deadline);
   absl::Status Write();
 
+  replay::Replay* const replay_;
   weights::Weights* const weights_;
   ActionSource* const source_;
   const std::unique_ptr<VectorEnvironment> environments_;
   ActorCritic policy_;
   const size_t copies_, steps_, observation_size_, action_size_;
+  const std::string name_;
+  const uint32_t max_tickets_;
   CounterRandom acting_;
   std::unique_ptr<replay::Writer> writer_;
   std::shared_ptr<const weights::Model> model_;
   Columns unroll_;
   std::vector<uint8_t> begins_;  // of each copy: its next step is the first of an episode
   std::vector<float> normalized_, taken_, values_;
-  size_t row_ = 0;     // of the next step in the unroll
-  bool last_ = false;  // the source has said so
+  std::vector<replay::Ticket> tickets_;  // for the next items
+  uint64_t required_version_ = 0;        // of the weights, by the tickets
+  absl::Time renewed_;                   // the last time at which the leases of the tickets were renewed
+  size_t first_copy_ = 0;                // the one that the first ticket is for
+  size_t row_ = 0;                       // of the next step in the unroll
+  bool last_ = false;                    // the source has said so
   uint64_t env_steps_ = 0;
   std::vector<Episode> episodes_;
 };

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "worker/job/describe_kind.h"
 #include "worker/rl/envs/registry.h"
+#include "worker/rl/learner/impala_update.h"
 #include "worker/rl/learner/registry.h"
 
 namespace tandem::rl {
@@ -69,9 +70,14 @@ void CheckMemory(Fields& f, const LearnerOptions& options, const EnvironmentSpec
     return;
   }
   const double unroll = o.unroll * (2 * observation + 32);
-  if (o.kind == "impala" && o.queue * unroll > kReplayBytes) {
-    f.Wrong("algorithm", absl::StrCat("lets 'queue' unrolls of ", unroll, " bytes wait: ", o.queue * unroll,
-                                      " bytes; at most ", kReplayBytes, " are possible"));
+  if (o.kind == "impala") {
+    const bool paced = IsPaced(options);
+    const auto waiting = static_cast<double>(UnrollTableOptions(options, environment).max_items);
+    if (waiting * unroll > kReplayBytes) {
+      f.Wrong("algorithm", absl::StrCat("lets ", paced ? "('max_lag' + 1) x 'batch'" : "'queue'",
+                                        " unrolls of ", unroll, " bytes wait: ", waiting * unroll,
+                                        " bytes; at most ", kReplayBytes, " are possible"));
+    }
   }
   const double bytes = unroll * static_cast<double>(options.environments);
   if (bytes > kUnrollBytes) {

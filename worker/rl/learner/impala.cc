@@ -44,11 +44,15 @@ class Impala : public Learner {
     TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Environment> environment,
                             MakeEnvironment(options_.environment));
     TANDEM_ASSIGN_OR_RETURN(update_, ImpalaUpdate::Create(options_, environment->spec()));
+    replay::TableOptions table = UnrollTableOptions(options_, environment->spec());
+    table.staleness.lease = table.staleness.max_rollout;  // the actors die with this process only
     // The learner takes no unrolls while an actor inserts its own in lockstep, so there must be room for
     // these.
-    const auto queue =
-        static_cast<uint64_t>(options_.algorithm.queue) + (options_.lockstep ? options_.environments : 0);
-    TANDEM_RETURN_IF_ERROR(replay_.CreateTable(UnrollQueue(environment->spec(), queue)));
+    if (options_.lockstep) {
+      table = UnrollQueue(environment->spec(),
+                          static_cast<uint64_t>(options_.algorithm.queue) + options_.environments);
+    }
+    TANDEM_RETURN_IF_ERROR(replay_.CreateTable(table));
     return MakeActors();
   }
 
@@ -71,8 +75,9 @@ class Impala : public Learner {
       if (update_->has_gradients()) {
         TANDEM_RETURN_IF_ERROR(update_->Apply(env_steps_));
         updates_ = update_->updates();
-        TANDEM_RETURN_IF_ERROR(Publish());
       }
+      // A paced table admits further unrolls when a version is committed, so each batch ends with one.
+      if (update_->has_gradients() || IsPaced(options_)) TANDEM_RETURN_IF_ERROR(Publish());
       // Threads have more unrolls at any time; in lockstep those that are there are taken first.
       if (!options_.lockstep) return absl::OkStatus();
     }
@@ -129,14 +134,21 @@ class Impala : public Learner {
   }
 
   absl::Status Publish() {
-    return publisher_
-        ->Publish(TensorsOf(update_->policy()), {.step = updates_, .items_consumed = consumed_},
-                  absl::InfiniteFuture())
-        .status();
+    TANDEM_RETURN_IF_ERROR(publisher_
+                               ->Publish(TensorsOf(update_->policy()),
+                                         {.step = updates_, .items_consumed = consumed_},
+                                         absl::InfiniteFuture())
+                               .status());
+    if (!IsPaced(options_)) return absl::OkStatus();
+    const weights::ModelVersion version = publisher_->version();
+    return replay_.Commit(kUnrollTable, {.epoch = version.epoch,
+                                         .version = static_cast<int64_t>(version.number),
+                                         .items_consumed = consumed_});
   }
 
   // Does one unroll of an actor.
   absl::Status Step(UnrollActor* actor) {
+    TANDEM_RETURN_IF_ERROR(actor->Admit(absl::InfiniteFuture()));
     TANDEM_RETURN_IF_ERROR(actor->TakeWeights(MonotonicNow()));
     const uint64_t before = actor->env_steps();
     TANDEM_RETURN_IF_ERROR(actor->Act());
@@ -218,17 +230,23 @@ AlgorithmKind ImpalaKind() {
                               .help = "unrolls of an update, each of one environment",
                               .range = Between(1, 1 << 16),
                               .default_value = 8}),
+      MemberField<&O::max_lag>({.name = "max_lag",
+                                .help =
+                                    "versions by which the weights may have advanced, at most, between the "
+                                    "begin of an unroll and the update that uses it",
+                                .range = Between(0, 1 << 30),
+                                .default_value = 4}),
+      MemberField<&O::staleness>(
+          {.name = "staleness",
+           .help =
+               "what keeps unrolls within `max_lag`: actors begin unrolls at the learner's pace (`pace`), or "
+               "unrolls that lag more are dropped, and counted (`queue`)",
+           .choices = {"pace", "queue"}}),
       MemberField<&O::queue>({.name = "queue",
-                              .help = "unrolls that may wait for the learner; while there are so many, "
-                                      "actors wait; at least `batch`",
+                              .help = "unrolls that may wait for the learner with `staleness: queue` and in "
+                                      "lockstep; while there are so many, actors wait; at least `batch`",
                               .range = Between(1, 1 << 20),
                               .default_value = 16}),
-      MemberField<&O::max_lag>({.name = "max_lag",
-                                .help = "an unroll is dropped, and counted, if the weights have advanced by "
-                                        "more versions since it was "
-                                        "begun",
-                                .range = Between(0, 1 << 30),
-                                .default_value = 16}),
       MemberField<&O::lambda>({.name = "lambda",
                                .help = "weight of longer returns in V-trace",
                                .range = Between(0, 1),

@@ -17,7 +17,39 @@ namespace {
 // Beyond this a ratio of probabilities is clipped in any case; exp() of more would overflow.
 constexpr double kGreatestLogRatio = 20;
 
+// The most unrolls of a paced table, unless one batch has more.
+constexpr uint64_t kMostUnrolls = uint64_t{1} << 20;
+// An actor that has died, or hangs, holds the learner up for so long. Its next life ends the tickets at once.
+constexpr absl::Duration kTicketLease = absl::Seconds(10);
+constexpr absl::Duration kLongestUnroll = absl::Hours(24);
+
+replay::StalenessOptions PaceOf(const LearnerOptions& options, int learners) {
+  // A job that is being checked may have a batch of 0.
+  const uint64_t batch =
+      std::max<uint64_t>(1, static_cast<uint64_t>(options.algorithm.batch) * static_cast<uint64_t>(learners));
+  const uint64_t lag = std::min(static_cast<uint64_t>(options.algorithm.max_lag),
+                                std::max<uint64_t>(1, kMostUnrolls / batch) - 1);
+  return {.kind = replay::StalenessKind::kPace,
+          .max_lag = static_cast<uint32_t>(lag),
+          .batch = static_cast<uint32_t>(batch),
+          .lease = kTicketLease,
+          .max_rollout = kLongestUnroll};
+}
+
 }  // namespace
+
+bool IsPaced(const LearnerOptions& options) {
+  return options.algorithm.staleness == "pace" && !options.lockstep;
+}
+
+replay::TableOptions UnrollTableOptions(const LearnerOptions& options, const EnvironmentSpec& environment,
+                                        int learners) {
+  if (!IsPaced(options)) return UnrollQueue(environment, static_cast<uint64_t>(options.algorithm.queue));
+  const replay::StalenessOptions pace = PaceOf(options, learners);
+  replay::TableOptions table = UnrollQueue(environment, pace.window());
+  table.staleness = pace;
+  return table;
+}
 
 UnrollActorOptions ActorOptions(const LearnerOptions& options, size_t index) {
   return {.environment = options.environment,
@@ -26,7 +58,10 @@ UnrollActorOptions ActorOptions(const LearnerOptions& options, size_t index) {
           .unroll = options.algorithm.unroll,
           .environment_seed = options.seeds.environment,
           .policy_seed = options.seeds.policy,
-          .index = index};
+          .index = index,
+          .tickets = !IsPaced(options) ? 0
+                                       : static_cast<uint32_t>(std::min<uint64_t>(
+                                             options.environments, PaceOf(options, 1).window()))};
 }
 
 ImpalaUpdate::ImpalaUpdate(const LearnerOptions& options, const EnvironmentSpec& environment)

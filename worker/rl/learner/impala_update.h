@@ -9,12 +9,28 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "replay/table/batch.h"
+#include "replay/table/table_options.h"
 #include "worker/nn/dense_optimizer.h"
 #include "worker/rl/actor/unroll_actor.h"
 #include "worker/rl/learner/learner.h"
 #include "worker/rl/policy/actor_critic.h"
 
 namespace tandem::rl {
+
+// Returns true if the actors of a job need tickets for their unrolls: `algorithm.staleness` is "pace". Actors
+// in lockstep with the learner need none.
+bool IsPaced(const LearnerOptions& options);
+// Returns the table of unrolls from which `learners` learners sample. Each unroll is sampled once. In a paced
+// table no unroll lags by more than algorithm.max_lag versions when it is used. This requires that an update
+// takes algorithm.batch unrolls for each learner, and that a commit follows each update. Otherwise
+// algorithm.queue unrolls may wait.
+replay::TableOptions UnrollTableOptions(const LearnerOptions& options, const EnvironmentSpec& environment,
+                                        int learners = 1);
+// Returns how many of `learners` sample from server `index` of `servers`: learner i from server i modulo
+// their number.
+inline int LearnersOf(int index, int servers, int learners) {
+  return index < learners ? (learners - index + servers - 1) / servers : 0;
+}
 
 // Returns the options of actor `index` of a job.
 UnrollActorOptions ActorOptions(const LearnerOptions& options, size_t index);

@@ -39,7 +39,8 @@ struct AlgorithmOptions {
   std::string target = "double";
   double priority_exponent = 0.6, importance_exponent = 0.4;
   // impala
-  int queue = 16, max_lag = 16;
+  std::string staleness = "pace";
+  int queue = 16, max_lag = 4;
   double clip_rho = 1, clip_c = 1;
 };
 

@@ -22,6 +22,7 @@ namespace {
 constexpr absl::Duration kSlice = absl::Milliseconds(500);
 constexpr absl::Duration kWarnEvery = absl::Seconds(30);
 constexpr absl::Duration kJoinTimeout = absl::Seconds(60);
+constexpr absl::Duration kCallTimeout = absl::Seconds(5);
 
 // A server may be away for a while, or full.
 bool MayPass(const absl::Status& status) {
@@ -62,20 +63,35 @@ absl::Status RunActorLoop(const ActorLoopOptions& options, replay::Replay* repla
   const auto stopped = [&] { return options.stop != nullptr && options.stop->load(); };
   const auto over = [&] { return stopped() || actor->last(); };
   const bool alone = options.source == nullptr;
+  // A learner that has ended takes no more unrolls.
+  const auto look_whether_over = [&] {
+    const absl::Status asked = alone ? actor->TakeWeights(absl::InfinitePast()).status()
+                                     : actor->AskWhetherLast(MonotonicNow() + kSlice);
+    return MayPass(asked) ? absl::OkStatus() : asked;
+  };
   Patience patience(options.patience);
   while (!over()) {
     if (alone) {
-      const bool first = actor->model() == nullptr;
       const absl::StatusOr<bool> newer =
-          actor->TakeWeights(first ? MonotonicNow() + kSlice : absl::InfinitePast());
+          actor->TakeWeights(actor->behind() ? MonotonicNow() + kSlice : absl::InfinitePast());
       if (!newer.ok() && !MayPass(newer.status())) return newer.status();
-      if (actor->model() == nullptr) {
-        TANDEM_RETURN_IF_ERROR(patience.Check(
-            "no weights", newer.ok() ? absl::NotFoundError("no learner has published any") : newer.status()));
+      if (actor->behind()) {
+        const absl::Status none = absl::NotFoundError(
+            actor->model() == nullptr ? "no learner has published any"
+                                      : "those that the replay server knows have not been published");
+        TANDEM_RETURN_IF_ERROR(patience.Check("no weights", newer.ok() ? none : newer.status()));
         continue;
       }
       if (over()) break;
     }
+    const absl::Status admitted = actor->Admit(MonotonicNow() + kSlice);
+    if (!admitted.ok()) {
+      if (!MayPass(admitted)) return admitted;
+      TANDEM_RETURN_IF_ERROR(patience.Check("no tickets for unrolls", admitted));
+      TANDEM_RETURN_IF_ERROR(look_whether_over());
+      continue;
+    }
+    if (alone && actor->behind()) continue;
     const absl::Status acted = actor->Act(MonotonicNow() + kSlice);
     if (!acted.ok()) {
       if (!MayPass(acted)) return acted;
@@ -89,10 +105,7 @@ absl::Status RunActorLoop(const ActorLoopOptions& options, replay::Replay* repla
       if (!MayPass(delivered)) return delivered;
       if (stopped()) return absl::OkStatus();
       TANDEM_RETURN_IF_ERROR(patience.Check("no place for unrolls", delivered));
-      // A learner that has ended takes no more.
-      const absl::Status asked = alone ? actor->TakeWeights(absl::InfinitePast()).status()
-                                       : actor->AskWhetherLast(MonotonicNow() + kSlice);
-      if (!asked.ok() && !MayPass(asked)) return asked;
+      TANDEM_RETURN_IF_ERROR(look_whether_over());
       if (over()) return absl::OkStatus();
     }
     patience.Reset();
@@ -105,7 +118,7 @@ absl::Status RunActorRole(const RlSpec& spec, RoleJob* job, const std::atomic<bo
   TANDEM_ASSIGN_OR_RETURN(const int servers, job->Servers(kReplayRole, kJoinTimeout));
   TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> queue,
                           job->Connect(kReplayRole, env.role_rank % servers, kJoinTimeout));
-  replay::RemoteReplay replay(queue, {.name = env.member()});
+  replay::RemoteReplay replay(queue, {.name = env.member(), .call_timeout = kCallTimeout});
   ActorLoopOptions options = {.actor = ActorOptions(spec.learner, static_cast<size_t>(env.role_rank)),
                               .stop = &stop};
   std::unique_ptr<weights::RemoteWeights> weights;

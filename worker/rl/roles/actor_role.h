@@ -17,7 +17,7 @@ namespace tandem::rl {
 
 struct ActorLoopOptions {
   UnrollActorOptions actor;
-  // The longest time without weights or without a place in the queue, after which the actor gives up.
+  // The longest time without weights, tickets or a place in the queue, after which the actor gives up.
   absl::Duration patience = absl::Minutes(10);
   const std::atomic<bool>* stop = nullptr;
   ActionSource* source = nullptr;  // chooses the actions; nullptr: the actor itself does, with weights

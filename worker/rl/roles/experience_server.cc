@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/rl/roles/experience_server.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "base/status.h"
 #include "replay/wire/messages.h"
-#include "worker/rl/actor/unroll_actor.h"
 #include "worker/rl/envs/environment.h"
+#include "worker/rl/learner/impala_update.h"
 
 namespace tandem::rl {
 
@@ -19,8 +20,9 @@ absl::StatusOr<std::unique_ptr<ExperienceServer>> ExperienceServer::Start(const 
                           MakeEnvironment(spec.learner.environment));
   std::unique_ptr<ExperienceServer> server(new ExperienceServer);
   TANDEM_ASSIGN_OR_RETURN(server->replay_, replay::ReplayServer::Make({.name = env.member()}));
-  TANDEM_RETURN_IF_ERROR(server->replay_->CreateTable(replay::ToProto(
-      UnrollQueue(environment->spec(), static_cast<uint64_t>(spec.learner.algorithm.queue)))));
+  const int learners = std::max(1, LearnersOf(env.role_rank, env.role_world_size, env.world_size));
+  TANDEM_RETURN_IF_ERROR(server->replay_->CreateTable(
+      replay::ToProto(UnrollTableOptions(spec.learner, environment->spec(), learners))));
   std::vector<rpc::Service> services = {server->replay_->service()};
   if (env.role_rank == 0) {
     server->weights_ =

@@ -41,8 +41,9 @@ absl::StatusOr<RlReport> Train(const RlSpec& spec, const RlRunOptions& options, 
   weights::RemoteWeights weights(first);
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<collectives::ProcessGroup> group,
                           job->LearnerGroup(kGroupTimeout));
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Learner> learner,
-                          MakeRoleLearner({.learner = spec.learner}, &replay, &weights, group.get()));
+  TANDEM_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Learner> learner,
+      MakeRoleLearner({.learner = spec.learner, .servers = servers}, &replay, &weights, group.get()));
   bool resumed = false;
   if (options.resume) {
     // Only the host of rank 0 need have the file.

@@ -107,7 +107,10 @@ absl::StatusOr<std::unique_ptr<collectives::ProcessGroup>> RoleJob::LearnerGroup
 }
 
 void RoleJob::Close() {
-  if (const absl::Status closed = store_->Close(absl::Seconds(10)); !closed.ok()) LogDebug(closed.message());
+  // The learner that hosts the store waits for the other learners. It does not wait for other roles, and may
+  // have left before them.
+  const absl::Duration timeout = is(kLearnerRole) ? absl::Seconds(10) : absl::Seconds(1);
+  if (const absl::Status closed = store_->Close(timeout); !closed.ok()) LogDebug(closed.message());
 }
 
 }  // namespace tandem::rl

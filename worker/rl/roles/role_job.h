@@ -53,7 +53,8 @@ class RoleJob {
   // Returns the group of the learners. Blocks until all have come, at most `timeout`, which also bounds each
   // operation.
   absl::StatusOr<std::unique_ptr<collectives::ProcessGroup>> LearnerGroup(absl::Duration timeout);
-  // Announces that this process is done with the store.
+  // Announces that this process is done with the store. Blocks at most 10 s, and 1 s in roles other than
+  // learner.
   void Close();
 
  private:

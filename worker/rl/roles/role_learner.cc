@@ -9,6 +9,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/logging.h"
 #include "base/status.h"
@@ -26,6 +28,8 @@ namespace {
 constexpr absl::Duration kLearnerSlice = absl::Milliseconds(500);
 constexpr absl::Duration kLearnerWarnsEvery = absl::Seconds(30);
 constexpr absl::Duration kPublishTimeout = absl::Minutes(2);
+// Between two attempts to reach a replay server that is away.
+constexpr absl::Duration kCommitPause = absl::Milliseconds(100);
 
 // The numbers that the ranks add up beside their gradients.
 enum Extra { kUsedUnrolls, kTakenUnrolls, kStopRequests, kInterruptions, kExtras };
@@ -44,14 +48,16 @@ class RoleLearner : public Learner {
     TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Environment> environment,
                             MakeEnvironment(options_.learner.environment));
     TANDEM_ASSIGN_OR_RETURN(update_, ImpalaUpdate::Create(options_.learner, environment->spec()));
+    table_ = UnrollTableOptions(options_.learner, environment->spec(), OwnLearners());
     sums_.resize(update_->policy().parameters().gradients().size() + kExtras);
     return absl::OkStatus();
   }
 
-  // Publishes the first weights, once. All ranks must call it.
+  // Publishes and commits the first weights, once. All ranks must call it.
   absl::Status Begin() {
     if (begun_) return absl::OkStatus();
     begun_ = true;
+    if (IsPaced(options_.learner)) TANDEM_RETURN_IF_ERROR(TakeHeads());
     std::string begun;
     if (group_->rank() == 0) {
       TANDEM_ASSIGN_OR_RETURN(
@@ -59,12 +65,13 @@ class RoleLearner : public Learner {
                           weights_, {.model = kPolicyModel, .name = "learner/0", .after_version = version_},
                           MonotonicNow() + kPublishTimeout));
       TANDEM_RETURN_IF_ERROR(Publish(/*last=*/false));
-      begun = absl::StrCat(publisher_->version().number);
+      begun = absl::StrCat(publisher_->version().epoch, " ", publisher_->version().number);
     }
-    TANDEM_ASSIGN_OR_RETURN(const std::string version, group_->BroadcastBytes(begun));
-    if (!absl::SimpleAtoi(version, &version_))
-      return absl::InternalError(absl::StrCat("learner/0 began with the version '", version, "'"));
-    return absl::OkStatus();
+    TANDEM_ASSIGN_OR_RETURN(const std::string first, group_->BroadcastBytes(begun));
+    const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(first, ' ');
+    if (!absl::SimpleAtoi(parts.first, &epoch_) || !absl::SimpleAtoi(parts.second, &version_))
+      return absl::InternalError(absl::StrCat("learner/0 began with the version '", first, "'"));
+    return Commit();
   }
 
   absl::Status Advance() override {
@@ -93,12 +100,17 @@ class RoleLearner : public Learner {
     env_steps_ = consumed_ * static_cast<uint64_t>(options_.learner.algorithm.unroll);
     stopped_ = extras[kStopRequests] > 0;
     interrupted_ = extras[kInterruptions] > 0;
-    if (extras[kUsedUnrolls] == 0) return absl::OkStatus();
-    std::copy_n(sums_.begin(), gradients.size(), gradients.begin());
-    TANDEM_RETURN_IF_ERROR(update_->Apply(env_steps_));
-    updates_ = update_->updates();
+    if (extras[kUsedUnrolls] > 0) {
+      std::copy_n(sums_.begin(), gradients.size(), gradients.begin());
+      TANDEM_RETURN_IF_ERROR(update_->Apply(env_steps_));
+      updates_ = update_->updates();
+    } else if (extras[kTakenUnrolls] == 0 || !IsPaced(options_.learner)) {
+      // A paced table admits further unrolls when a version is committed, so each batch ends with one.
+      return absl::OkStatus();
+    }
     ++version_;
-    return group_->rank() == 0 ? Publish(/*last=*/false) : absl::OkStatus();
+    if (group_->rank() == 0) TANDEM_RETURN_IF_ERROR(Publish(/*last=*/false));
+    return Commit();
   }
 
   absl::Status Finish() override {
@@ -136,6 +148,51 @@ class RoleLearner : public Learner {
         ->Publish(TensorsOf(update_->policy()), {.step = updates_, .items_consumed = consumed_, .last = last},
                   MonotonicNow() + kPublishTimeout)
         .status();
+  }
+
+  // Returns how many learners take unrolls from this one's replay server.
+  int OwnLearners() const {
+    return LearnersOf(group_->rank() % options_.servers, options_.servers, group_->world_size());
+  }
+  bool commits() const { return IsPaced(options_.learner) && group_->rank() < options_.servers; }
+
+  // Raises the version above those that the tables know: they may have outlived the store of the weights.
+  absl::Status TakeHeads() {
+    uint64_t head = 0;
+    if (commits()) {
+      TANDEM_ASSIGN_OR_RETURN(const replay::TableInfo info, replay_->Info(kUnrollTable));
+      if (info.options.staleness != table_.staleness) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            "table '", kUnrollTable, "' of replay/", group_->rank(), " is not the one of this job with ",
+            group_->world_size(), " learners; replay servers and learners must run the same job"));
+      }
+      if (info.staleness.head)
+        head = static_cast<uint64_t>(std::max<int64_t>(0, info.staleness.head->version));
+    }
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> heads, group_->AllGatherBytes(absl::StrCat(head)));
+    for (const std::string& text : heads) {
+      if (!absl::SimpleAtoi(text, &head))
+        return absl::InternalError(absl::StrCat("a learner sent '", text, "' as its table's version"));
+      version_ = std::max(version_, head);
+    }
+    return absl::OkStatus();
+  }
+
+  // Commits the version to the paced table of this learner's server. Other ranks may do so a moment before
+  // rank 0 has published it; actors then wait for it.
+  absl::Status Commit() {
+    if (!commits()) return absl::OkStatus();
+    const replay::CommittedVersion version = {
+        .epoch = epoch_,
+        .version = static_cast<int64_t>(version_),
+        .items_consumed =
+            consumed_ * static_cast<uint64_t>(OwnLearners()) / static_cast<uint64_t>(group_->world_size())};
+    const absl::Time deadline = MonotonicNow() + kPublishTimeout;
+    for (;;) {
+      const absl::Status committed = replay_->Commit(kUnrollTable, version);
+      if (!LearnerMayWait(committed) || MonotonicNow() > deadline) return committed;
+      absl::SleepFor(kCommitPause);
+    }
   }
 
   // Waits for a batch. Cancelled if a stop is requested meanwhile.
@@ -188,9 +245,10 @@ class RoleLearner : public Learner {
   collectives::ProcessGroup* const group_;
   std::unique_ptr<ImpalaUpdate> update_;
   std::unique_ptr<weights::Publisher> publisher_;  // of rank 0
-  uint64_t version_ = 0;                           // the number of the newest weights
-  uint64_t consumed_ = 0;                          // unrolls, of all ranks
-  std::vector<float> sums_;                        // gradients, then the extras
+  replay::TableOptions table_;
+  uint64_t epoch_ = 0, version_ = 0;  // of the newest weights
+  uint64_t consumed_ = 0;             // unrolls, of all ranks
+  std::vector<float> sums_;           // gradients, then the extras
   bool begun_ = false, stop_requested_ = false, interrupt_requested_ = false;
 };
 

@@ -15,19 +15,21 @@ namespace tandem::rl {
 
 struct RoleLearnerOptions {
   LearnerOptions learner;
+  int servers = 1;  // replay servers: the learner of rank i takes unrolls from server i modulo their number
   // The longest time without a batch, after which the learner fails and names what it has waited for.
   absl::Duration patience = absl::Minutes(10);
 };
 
-// Makes a learner whose actors are elsewhere: the process of role `learner`. It takes unrolls from the queue
+// Makes a learner whose actors are elsewhere: the process of role `learner`. It takes unrolls from the table
 // of `replay`. All ranks of `group` average their gradients, and so keep the same parameters bit by bit; rank
-// 0 publishes them to `weights`, as do no others. All three must outlive the learner. The first
-// Advance waits for rank 0, which begins to publish. All ranks must call Advance equally often; they agree on
-// when to stop.
+// 0 publishes them to `weights`, as do no others, and the first rank of each replay server commits each
+// version to a paced table there. All three must outlive the learner. The first Advance waits for rank 0,
+// which begins to publish. All ranks must call Advance equally often; they agree on when to stop.
 //
 // env_steps() counts the steps of the unrolls that all ranks have taken. InvalidArgument: the algorithm has
 // no actors, or normalizes observations with more than one learner. Errors of Advance: DeadlineExceeded if no
-// batch has come, those of ImpalaUpdate, of the group, and of publishing.
+// batch has come, FailedPrecondition if the table is one of another job, or another learner has taken over,
+// those of ImpalaUpdate, of the group, and of publishing.
 absl::StatusOr<std::unique_ptr<Learner>> MakeRoleLearner(const RoleLearnerOptions& options,
                                                          replay::Replay* replay, weights::Weights* weights,
                                                          collectives::ProcessGroup* group);

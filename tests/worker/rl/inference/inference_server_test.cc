@@ -230,6 +230,32 @@ TEST(InferenceServerTest, AStoppedServerEndsCalls) {
   waiting.join();
 }
 
+TEST(InferenceServerTest, APacedActorWaitsForWeightsThatItsTicketsRequire) {
+  Served served;
+  served.Publish(0.0f);
+  RemotePolicy remote(served.Connect());
+  replay::LocalReplay replay;
+  replay::TableOptions table = UnrollQueue(served.environment, 2);
+  table.staleness = {.kind = replay::StalenessKind::kPace, .max_lag = 0, .batch = 2};
+  TANDEM_ASSERT_OK(replay.CreateTable(table));
+  TANDEM_ASSERT_OK(replay.Commit(kUnrollTable, {.epoch = 1, .version = 2}));
+  const auto actor = UnrollActor::Create(
+      {.environment = Environments().Default("cartpole"), .copies = 2, .unroll = 10, .tickets = 2}, &replay,
+      /*weights=*/nullptr, &remote);
+  TANDEM_ASSERT_OK(actor);
+  TANDEM_ASSERT_OK((*actor)->Admit(absl::InfinitePast()));
+  EXPECT_THAT((*actor)->Act(InAMinute()),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("require version 2")));
+  served.Publish(0.0f);
+  absl::Status acted;
+  while (absl::IsUnavailable(acted = (*actor)->Act(InAMinute()))) std::this_thread::yield();
+  TANDEM_ASSERT_OK(acted);
+  TANDEM_ASSERT_OK((*actor)->Deliver(absl::InfinitePast()));
+  const auto batch = replay.Sample(kUnrollTable, {.batch = 2}, absl::InfinitePast());
+  TANDEM_ASSERT_OK(batch);
+  EXPECT_THAT(batch->min_versions, ::testing::ElementsAre(2, 2));
+}
+
 TEST(InferenceServerTest, AnActorGoesOnWithTheSameStepWhenTheServerIsBack) {
   Served served;
   served.Publish(0.0f);

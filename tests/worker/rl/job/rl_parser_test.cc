@@ -120,8 +120,11 @@ TEST(RlParserTest, FieldsThatContradictEachOtherAreRefused) {
               HasSubstr("has unrolls of"));
   EXPECT_THAT(error("env: bricks\nalgorithm: {kind: dqn, replay_size: 1073741824}\n"),
               HasSubstr("keeps 'replay_size' transitions of"));
-  EXPECT_THAT(error("env: cartpole\nalgorithm: {kind: impala, queue: 1048576, unroll: 2000}\n"),
-              HasSubstr("lets 'queue' unrolls of 128000 bytes wait"));
+  EXPECT_THAT(
+      error("env: cartpole\nalgorithm: {kind: impala, staleness: queue, queue: 1048576, unroll: 2000}\n"),
+      HasSubstr("lets 'queue' unrolls of 128000 bytes wait"));
+  EXPECT_THAT(error("env: cartpole\nalgorithm: {kind: impala, max_lag: 1000000000, unroll: 2000}\n"),
+              HasSubstr("lets ('max_lag' + 1) x 'batch' unrolls of 128000 bytes wait"));
   EXPECT_THAT(error("env: catch\nalgorithm: {kind: impala, batch: 32}\n"),
               HasSubstr("field 'queue' in 'algorithm' of kind 'impala' must be at least 'batch', 32"));
   EXPECT_THAT(error("env: catch\nalgorithm: ppo\nactors: {count: 2}\n"),

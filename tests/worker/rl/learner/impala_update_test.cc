@@ -32,6 +32,7 @@ LearnerOptions Options(const std::string& environment, int max_steps) {
   options.environment = Environments().Default(environment);
   options.environment.max_steps = max_steps;
   options.algorithm = Algorithms().Default("impala");
+  options.algorithm.staleness = "queue";
   options.algorithm.unroll = kUnroll;
   options.environments = 3;
   options.policy.hidden = {8};
@@ -42,7 +43,8 @@ LearnerOptions Options(const std::string& environment, int max_steps) {
 struct Parts {
   explicit Parts(const LearnerOptions& options, uint64_t queue = 64) : local(&store) {
     const EnvironmentSpec spec = (*MakeEnvironment(options.environment))->spec();
-    TANDEM_EXPECT_OK(replay.CreateTable(UnrollQueue(spec, queue)));
+    TANDEM_EXPECT_OK(
+        replay.CreateTable(IsPaced(options) ? UnrollTableOptions(options, spec) : UnrollQueue(spec, queue)));
     update = *ImpalaUpdate::Create(options, spec);
     actor = *UnrollActor::Create(ActorOptions(options, 0), &replay, &local);
     publisher = *weights::Publisher::Create(&local, {.model = kPolicyModel}, absl::InfiniteFuture());
@@ -50,7 +52,15 @@ struct Parts {
   void Publish() {
     TANDEM_EXPECT_OK(publisher->Publish(TensorsOf(update->policy()), {}, absl::InfiniteFuture()));
   }
+  // Commits the newest version to a paced table.
+  void Commit(uint64_t items_consumed) {
+    const weights::ModelVersion version = publisher->version();
+    TANDEM_EXPECT_OK(replay.Commit(kUnrollTable, {.epoch = version.epoch,
+                                                  .version = static_cast<int64_t>(version.number),
+                                                  .items_consumed = items_consumed}));
+  }
   void Unroll() {
+    TANDEM_EXPECT_OK(actor->Admit(absl::InfinitePast()));
     TANDEM_EXPECT_OK(actor->TakeWeights(absl::InfinitePast()));
     TANDEM_EXPECT_OK(actor->Act());
     TANDEM_EXPECT_OK(actor->Deliver(absl::InfinitePast()));
@@ -110,6 +120,103 @@ TEST(UnrollActorTest, ItWaitsWhileTheQueueIsFullAndLosesNothing) {
   EXPECT_EQ(parts.Sample(4).size(), 4u);
   TANDEM_EXPECT_OK(parts.actor->Deliver(absl::InfinitePast()));
   EXPECT_EQ(parts.Sample(2).size(), 2u);
+}
+
+// A table that admits two batches of three unrolls, one for each copy of the actor.
+LearnerOptions PacedOptions() {
+  LearnerOptions options = Options("cartpole", 10);
+  options.algorithm.staleness = "pace";
+  options.algorithm.batch = 3;
+  options.algorithm.max_lag = 1;
+  return options;
+}
+
+TEST(PacedActorTest, ItActsAtThePaceOfTheLearner) {
+  Parts parts(PacedOptions());
+  EXPECT_THAT(parts.actor->Admit(absl::InfinitePast()),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("no version of the policy")));
+  parts.Publish();
+  parts.Commit(0);
+  parts.Unroll();
+  parts.Unroll();
+  EXPECT_THAT(parts.actor->Admit(absl::InfinitePast()),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("admits no 3 rollouts")));
+  EXPECT_EQ(parts.Sample(3).size(), 3u);
+  parts.Publish();
+  parts.Commit(3);
+  parts.Unroll();
+  const replay::Batch batch = parts.Sample(6);
+  EXPECT_THAT(batch.min_versions, ::testing::ElementsAre(1, 1, 1, 2, 2, 2));
+  TANDEM_ASSERT_OK(parts.update->ComputeGradients(batch, 2));
+  EXPECT_EQ(parts.update->lag().greatest, 1u);
+}
+
+TEST(PacedActorTest, ItWaitsForTheWeightsThatItsTicketsRequire) {
+  Parts parts(PacedOptions());
+  parts.Publish();
+  parts.Commit(0);
+  parts.Unroll();
+  EXPECT_EQ(parts.Sample(3).size(), 3u);
+  TANDEM_ASSERT_OK(parts.replay.Commit(
+      kUnrollTable, {.epoch = parts.publisher->version().epoch, .version = 2, .items_consumed = 3}));
+  TANDEM_ASSERT_OK(parts.actor->Admit(absl::InfinitePast()));
+  EXPECT_TRUE(parts.actor->behind());
+  parts.Publish();
+  EXPECT_TRUE(parts.actor->TakeWeights(absl::InfinitePast()).value());
+  EXPECT_FALSE(parts.actor->behind());
+  parts.Unroll();
+  EXPECT_THAT(parts.Sample(3).min_versions, ::testing::ElementsAre(2, 2, 2));
+}
+
+TEST(PacedActorTest, WithFewerTicketsItsCopiesTakeTurns) {
+  LearnerOptions options = PacedOptions();
+  options.algorithm.batch = 2;
+  options.algorithm.max_lag = 0;  // two tickets for three copies
+  Parts parts(options);
+  std::vector<replay::Batch> batches;
+  for (uint64_t i = 0; i < 3; ++i) {
+    parts.Publish();
+    parts.Commit(2 * i);
+    parts.Unroll();
+    batches.push_back(parts.Sample(2));
+  }
+  EXPECT_EQ(parts.actor->env_steps(), 3u * 3 * kUnroll);
+  // The items are of the copies 0 and 1, 2 and 0, 1 and 2. Copy 0 goes on with its episode.
+  const auto next = batches[0].Find("next_observation")->values<float>(),
+             seen = batches[1].Find("observation")->values<float>();
+  EXPECT_EQ(next.subspan((kUnroll - 1) * 4, 4), seen.subspan(kUnroll * 4, 4));
+  EXPECT_NE(next.subspan((kUnroll - 1) * 4, 4), seen.subspan(0, 4));
+}
+
+TEST(PacedActorTest, UnrollsWhoseTicketsHaveEndedAreLost) {
+  Parts parts(PacedOptions());
+  parts.Publish();
+  parts.Commit(0);
+  TANDEM_ASSERT_OK(parts.actor->Admit(absl::InfinitePast()));
+  TANDEM_ASSERT_OK(parts.actor->TakeWeights(absl::InfinitePast()));
+  (*parts.replay.Find(kUnrollTable))->Reset();
+  TANDEM_ASSERT_OK(parts.actor->Act());
+  TANDEM_EXPECT_OK(parts.actor->Deliver(absl::InfinitePast()));
+  EXPECT_EQ(parts.replay.Info(kUnrollTable)->items, 0u);
+  EXPECT_EQ(parts.replay.Info(kUnrollTable)->staleness.tickets.refused, 3u);
+  parts.Publish();
+  parts.Commit(0);
+  parts.Unroll();
+  EXPECT_EQ(parts.Sample(3).size(), 3u);
+}
+
+TEST(PacedActorTest, EachLearnerCountsInTheTableOfItsServer) {
+  const LearnerOptions options = PacedOptions();
+  const EnvironmentSpec spec = (*MakeEnvironment(options.environment))->spec();
+  EXPECT_EQ(UnrollTableOptions(options, spec, 2).staleness.window(), 12u);
+  // Five learners of two servers: 0, 2 and 4 take from the first one.
+  EXPECT_EQ(LearnersOf(0, 2, 5), 3);
+  EXPECT_EQ(LearnersOf(1, 2, 5), 2);
+  EXPECT_EQ(LearnersOf(1, 2, 1), 0);
+  LearnerOptions huge = options;
+  huge.algorithm.max_lag = 1 << 30;
+  EXPECT_LE(UnrollTableOptions(huge, spec).staleness.window(), uint64_t{1} << 20);
+  TANDEM_EXPECT_OK(replay::CheckTableOptions(UnrollTableOptions(huge, spec)));
 }
 
 TEST(UnrollActorTest, AModelOfAnotherJobIsRefused) {

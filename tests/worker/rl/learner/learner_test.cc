@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -142,18 +143,25 @@ TEST(LearnerTest, ActorsOnThreadsStayWithinTheLagAndEndWithTheLearner) {
   options.actors = 4;
   options.env_steps = 20000;
   options.algorithm.lr = 0.01;
-  options.algorithm.max_lag = 8;
-  const std::unique_ptr<Learner> learner = *MakeLearner(options);
-  uint64_t episodes = 0;
-  while (learner->env_steps() < options.env_steps) {
-    TANDEM_ASSERT_OK(learner->Advance());
-    episodes += learner->TakeEpisodes().size();
+  for (const auto& [staleness, max_lag] :
+       {std::pair<const char*, int>{"queue", 8}, {"pace", 8}, {"pace", 1}}) {
+    options.algorithm.staleness = staleness;
+    options.algorithm.max_lag = max_lag;
+    const std::unique_ptr<Learner> learner = *MakeLearner(options);
+    uint64_t episodes = 0;
+    while (learner->env_steps() < options.env_steps) {
+      TANDEM_ASSERT_OK(learner->Advance());
+      episodes += learner->TakeEpisodes().size();
+    }
+    EXPECT_EQ(episodes, learner->env_steps());  // each pull of a bandit is an episode
+    ASSERT_TRUE(learner->lag().has_value());
+    EXPECT_LE(learner->lag()->greatest, static_cast<uint64_t>(max_lag));
+    EXPECT_GT(learner->lag()->unrolls, learner->lag()->dropped);
+    if (options.algorithm.staleness == "pace") {
+      EXPECT_EQ(learner->lag()->dropped, 0u);
+    }
+    EXPECT_GT(learner->updates(), 100u);
   }
-  EXPECT_EQ(episodes, learner->env_steps());  // each pull of a bandit is an episode
-  ASSERT_TRUE(learner->lag().has_value());
-  EXPECT_LE(learner->lag()->greatest, 8u);
-  EXPECT_GT(learner->lag()->unrolls, learner->lag()->dropped);
-  EXPECT_GT(learner->updates(), 100u);
 }
 
 TEST(LearnerTest, OptionsThatCannotWorkAreRefused) {

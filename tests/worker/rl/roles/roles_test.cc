@@ -45,9 +45,9 @@ LearnerOptions BanditOptions() {
 
 // The queue and the weights of a job.
 struct Servers {
-  explicit Servers(const LearnerOptions& options) : local(&store) {
+  explicit Servers(const LearnerOptions& options, int learners = 1) : local(&store) {
     const EnvironmentSpec spec = (*MakeEnvironment(options.environment))->spec();
-    TANDEM_EXPECT_OK(replay.CreateTable(UnrollQueue(spec, static_cast<uint64_t>(options.algorithm.queue))));
+    TANDEM_EXPECT_OK(replay.CreateTable(UnrollTableOptions(options, spec, learners)));
   }
   replay::LocalReplay replay;
   weights::ModelStore store;
@@ -63,7 +63,7 @@ std::unique_ptr<collectives::ProcessGroup> Group(collectives::Store* store, int 
 TEST(RolesTest, LearnersKeepTheSameParametersAndActorsEndWithThem) {
   constexpr int kLearners = 2, kActors = 3;
   const LearnerOptions options = BanditOptions();
-  Servers servers(options);
+  Servers servers(options, kLearners);
   collectives::MemoryStore rendezvous;
   std::vector<std::thread> threads;
   for (int i = 0; i < kActors; ++i) {
@@ -90,6 +90,8 @@ TEST(RolesTest, LearnersKeepTheSameParametersAndActorsEndWithThem) {
       parameters[rank].assign(values.begin(), values.end());
       steps[rank] = learner.env_steps();
       updates[rank] = learner.updates();
+      EXPECT_LE(learner.lag()->greatest, static_cast<uint64_t>(options.algorithm.max_lag));
+      EXPECT_EQ(learner.lag()->dropped, 0u);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -108,7 +110,7 @@ TEST(RolesTest, ALearnerThatIsAskedToStopStopsTheOthersWithIt) {
   LearnerOptions options = BanditOptions();
   options.env_steps = 1'000'000'000;
   for (const bool interrupted : {true, false}) {
-    Servers servers(options);
+    Servers servers(options, 2);
     collectives::MemoryStore rendezvous;
     std::vector<std::thread> threads;
     threads.emplace_back([&] {
@@ -179,8 +181,31 @@ TEST(RolesTest, ALearnerThatIsReplacedEnds) {
   EXPECT_THAT(first->Advance(), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("replaced by")));
 }
 
-TEST(RolesTest, JobsThatCannotHaveRolesAreRefused) {
-  LearnerOptions options = BanditOptions();
+TEST(RolesTest, VersionsGoOnAboveThoseThatATableKnows) {
+  // The table has outlived the store of the weights, and the learner has no checkpoint.
+  const LearnerOptions options = BanditOptions();
+  Servers servers(options);
+  TANDEM_ASSERT_OK(servers.replay.Commit(kUnrollTable, {.epoch = 1, .version = 50}));
+  collectives::MemoryStore rendezvous;
+  const auto group = Group(&rendezvous, 0, 1);
+  const std::unique_ptr<Learner> learner = *MakeRoleLearner(
+      {.learner = options, .patience = absl::ZeroDuration()}, &servers.replay, &servers.local, group.get());
+  EXPECT_THAT(learner->Advance(), StatusIs(absl::StatusCode::kDeadlineExceeded));  // there are no actors
+  EXPECT_EQ(servers.store.Head(kPolicyModel)->info.version.number, 51u);
+  EXPECT_EQ(servers.replay.Info(kUnrollTable)->staleness.head->version, 51);
+}
+
+TEST(RolesTest, ATableForOtherLearnersIsRefused) {
+  const LearnerOptions options = BanditOptions();
+  Servers servers(options, /*learners=*/2);
+  collectives::MemoryStore rendezvous;
+  const auto group = Group(&rendezvous, 0, 1);
+  const std::unique_ptr<Learner> learner =
+      *MakeRoleLearner({.learner = options}, &servers.replay, &servers.local, group.get());
+  EXPECT_THAT(learner->Advance(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                           AllOf(HasSubstr("replay/0"), HasSubstr("must run the same job"))));
+}
+
 TEST(ChooseAddressTest, AServerListensWhereItsEarlierLifeDid) {
   const std::string store = "127.0.0.1:29500";
   EXPECT_EQ(ChooseAddress({}, "", store)->listen, "127.0.0.1:0");
@@ -215,6 +240,8 @@ TEST(ChooseAddressTest, FlagsThatContradictEachOtherAreRefused) {
   EXPECT_THAT(error({.listen = "7500"}), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--listen")));
 }
 
+TEST(RolesTest, JobsThatCannotHaveRolesAreRefused) {
+  LearnerOptions options = BanditOptions();
   Servers servers(options);
   collectives::MemoryStore rendezvous;
   std::vector<std::thread> threads;

@@ -231,6 +231,7 @@ absl::StatusOr<Batch> RemoteReplay::Sample(absl::string_view table, const Sample
     id.acknowledged = *outstanding_.begin() - 1;
   }
   absl::StatusOr<Batch> batch;
+  absl::Status reason;  // why the table gave nothing so far
   for (bool over = false; !over;) {
     const absl::Duration left = deadline - MonotonicNow();
     absl::Notification done;
@@ -244,6 +245,9 @@ absl::StatusOr<Batch> RemoteReplay::Sample(absl::string_view table, const Sample
     // took the call's place, and its answer is lost.
     over = !(absl::IsDeadlineExceeded(batch.status()) || absl::IsAborted(batch.status())) ||
            deadline - MonotonicNow() < kShortestCall;
+    // The last call may be so short that its reason does not arrive.
+    if (over && absl::IsDeadlineExceeded(batch.status()) && !reason.ok()) batch = reason;
+    if (absl::IsDeadlineExceeded(batch.status())) reason = batch.status();
   }
   absl::MutexLock lock(&mutex_);
   if (!batch.ok() && MayRepeat(batch.status())) {
@@ -298,14 +302,16 @@ absl::StatusOr<std::vector<Ticket>> RemoteReplay::Admit(absl::string_view table,
     request.set_sequence(wanted.sequence);
   }
   v1::ReplayAdmitResponse response;
-  absl::Status status;
+  absl::Status status, reason;
   do {
+    reason = status;
     const absl::Duration left = deadline - MonotonicNow();
     request.set_no_wait(left <= absl::ZeroDuration());
     response.Clear();
     status = Call("Admit", request, &response,
                   request.no_wait() ? options_.call_timeout : std::min(left, options_.call_timeout));
   } while (absl::IsDeadlineExceeded(status) && deadline - MonotonicNow() >= kShortestCall);
+  if (absl::IsDeadlineExceeded(status) && !reason.ok()) status = reason;
   if (wanted.sequence == 0) {
     absl::MutexLock lock(&mutex_);
     admitting_.erase(key);

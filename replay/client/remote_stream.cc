@@ -117,6 +117,7 @@ Bytes RemoteStream::Encode(const std::string& table, const TableState& state, ab
 absl::Status RemoteStream::Send(const std::string& table, const TableState& state,
                                 absl::Span<const NewItem> items, absl::Time deadline) {
   bool all_chunks = false;  // this call has sent all chunks, though the server may have some of them
+  absl::Status reason;      // why the table took nothing so far
   while (true) {
     const absl::Duration left = deadline - MonotonicNow();
     const bool no_wait = left <= absl::ZeroDuration();
@@ -144,8 +145,9 @@ absl::Status RemoteStream::Send(const std::string& table, const TableState& stat
       continue;
     }
     // The server answers a moment before the call's deadline; the rest of the time is for another call.
-    if (absl::IsDeadlineExceeded(wire.status()) && deadline - MonotonicNow() >= kShortestCall) continue;
-    return wire.status();
+    if (!absl::IsDeadlineExceeded(wire.status())) return wire.status();
+    if (deadline - MonotonicNow() < kShortestCall) return reason.ok() ? wire.status() : reason;
+    reason = wire.status();
   }
 }
 

@@ -125,7 +125,7 @@ absl::Status Writer::Append(absl::Span<const ConstTensorView> values, const Step
   versions_.push_back(info.policy_version);
   if (versions_.size() > options_.history_steps) versions_.pop_front();
   while (episode_begins_.size() > 1 && episode_begins_[1] <= oldest_step()) episode_begins_.pop_front();
-  if (!tickets_.empty()) RenewTickets();
+  if (!tickets_.empty() && !options_.deliver_on_request) RenewTickets();
   const bool item_follows = std::exchange(item_follows_, false);
   bool deliver = std::exchange(delivery_due_, false);
   if (current_steps_ == options_.chunk_steps) {
@@ -139,7 +139,7 @@ absl::Status Writer::Append(absl::Span<const ConstTensorView> values, const Step
       deliver = true;
     }
   }
-  return deliver ? Deliver(deadline) : absl::OkStatus();
+  return deliver ? DeliverOrDefer(deadline) : absl::OkStatus();
 }
 
 void Writer::CutChunk() {
@@ -270,7 +270,7 @@ absl::Status Writer::Add(absl::string_view table, PendingItem item, absl::Time d
     item.end = std::max(item.end, end);
   }
   if (pending_ >= options_.max_pending_items) {
-    const absl::Status delivered = Deliver(deadline);
+    const absl::Status delivered = DeliverOrDefer(deadline);
     if (pending_ >= options_.max_pending_items) {
       return absl::ResourceExhaustedError(
           absl::StrCat("writer '", options_.name, "': ", pending_,
@@ -292,7 +292,7 @@ absl::Status Writer::Add(absl::string_view table, PendingItem item, absl::Time d
   const bool complete = item.end <= next_step_ - current_steps_;
   queue->pending.push_back(std::move(item));
   ++pending_;
-  return complete ? Deliver(deadline) : absl::OkStatus();
+  return complete ? DeliverOrDefer(deadline) : absl::OkStatus();
 }
 
 absl::Status Writer::Flush(absl::Time deadline) {
@@ -330,8 +330,31 @@ std::shared_ptr<const Trajectory> Writer::Build(const PendingItem& item) const {
   return trajectory;
 }
 
+absl::Status Writer::DeliverOrDefer(absl::Time deadline) {
+  if (!options_.deliver_on_request) return Deliver(deadline);
+  const uint64_t complete = next_step_ - current_steps_;
+  deferred_ = std::any_of(queues_.begin(), queues_.end(), [&](const TableQueue& queue) {
+    return !queue.ready.empty() || (!queue.pending.empty() && queue.pending.front().end <= complete);
+  });
+  if (!deferred_) DropOldChunks();
+  return absl::OkStatus();
+}
+
+bool Writer::delivery_due() const {
+  if (deferred_) return true;
+  for (const TableQueue& queue : queues_) {
+    if (!queue.ready.empty()) return true;
+  }
+  if (tickets_.empty()) return false;
+  const absl::Time now = MonotonicNow();
+  return std::any_of(tickets_.begin(), tickets_.end(),
+                     [&](const HeldTicket& ticket) { return TicketIsDue(ticket, now); });
+}
+
 absl::Status Writer::Deliver(absl::Time deadline) {
   delivery_due_ = false;
+  deferred_ = false;
+  if (!tickets_.empty() && options_.deliver_on_request) RenewTickets();
   const uint64_t complete = next_step_ - current_steps_;
   size_t tables = 0;
   for (TableQueue& queue : queues_) {
@@ -394,7 +417,7 @@ void Writer::Hold(absl::string_view table, const Ticket& ticket) {
 void Writer::RenewTickets() {
   const absl::Time now = MonotonicNow();
   for (HeldTicket& held : tickets_) {
-    if (now - held.renewed < held.lease / 3) continue;
+    if (!TicketIsDue(held, now)) continue;
     std::vector<uint64_t> due;
     for (HeldTicket& other : tickets_) {
       if (other.table != held.table) continue;

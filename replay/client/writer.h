@@ -57,6 +57,9 @@ struct WriterOptions {
   // Largest number of items that wait for delivery, because their chunk is not complete or their table takes
   // no inserts.
   uint32_t max_pending_items = 4096;
+  // Append and CreateItem deliver nothing and renew no tickets, so they never block. The caller calls Deliver
+  // while delivery_due() returns true.
+  bool deliver_on_request = false;
 };
 
 // Writes the steps of one environment, and makes items of them. Not thread-safe.
@@ -111,6 +114,13 @@ class Writer {
   // `deadline`. To be called at the end of an episode or before the writer is destroyed, which drops items.
   absl::Status Flush(absl::Time deadline = absl::InfiniteFuture());
 
+  // Delivers the items whose chunks are complete, and renews the tickets whose leases have run for a third.
+  // Blocks while their tables take no inserts, at most until `deadline`. Errors are those of Append.
+  absl::Status Deliver(absl::Time deadline = absl::InfiniteFuture());
+  // Returns whether Deliver has something to do that Append and CreateItem have left to it, or that an
+  // earlier delivery could not do.
+  bool delivery_due() const;
+
   // Returns the number of items that have not been delivered.
   size_t pending_items() const { return pending_; }
   // Returns the number of items that tables have refused. They are lost; the errors said why. Items of
@@ -157,12 +167,16 @@ class Writer {
   void DropOldChunks();
   // Builds the content of an item, whose chunks must be complete.
   std::shared_ptr<const Trajectory> Build(const PendingItem& item) const;
-  absl::Status Deliver(absl::Time deadline);
+  // Delivers now, or, with deliver_on_request, later.
+  absl::Status DeliverOrDefer(absl::Time deadline);
   absl::Status DeliverTo(TableQueue* queue, absl::Time deadline);
   // Forgets the first `items` of the queue, which are in the table or refused.
   void RemoveReady(TableQueue* queue, size_t items);
   // Renews the tickets whose lease has run for a third.
   void RenewTickets();
+  bool TicketIsDue(const HeldTicket& ticket, absl::Time now) const {
+    return now - ticket.renewed >= ticket.lease / 3;
+  }
 
   Replay* const replay_;
   const std::unique_ptr<InsertStream> stream_;
@@ -185,6 +199,7 @@ class Writer {
   size_t pending_ = 0;
   bool item_follows_ = false;  // an item ends with the newest step
   bool delivery_due_ = false;  // items wait for the call after the one that completed their chunk
+  bool deferred_ = false;      // with deliver_on_request: Deliver is to be called
   uint64_t dropped_ = 0;
   std::vector<HeldTicket> tickets_;
 };

@@ -190,6 +190,47 @@ TEST_F(WriterTest, ItemsOfABlockedTableWaitAndThoseOfOthersDoNot) {
   EXPECT_EQ(writer->pending_items(), 0u);
 }
 
+TEST_F(WriterTest, OnRequestNothingIsDeliveredBeforeItIsAskedFor) {
+  const auto writer = Make({.chunk_steps = 1, .deliver_on_request = true});
+  EXPECT_FALSE(writer->delivery_due());
+  // These would block: the queue holds two items.
+  for (int32_t x = 0; x < 3; ++x) {
+    TANDEM_ASSERT_OK(Append(*writer, x));
+    TANDEM_ASSERT_OK(writer->CreateItem("queue", std::nullopt, writer->Last(1)));
+  }
+  EXPECT_EQ(replay_.Info("queue")->items, 0u);
+  EXPECT_TRUE(writer->delivery_due());
+  EXPECT_THAT(writer->Deliver(absl::InfinitePast()), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_EQ(replay_.Info("queue")->items, 2u);
+  EXPECT_EQ(writer->pending_items(), 1u);
+  EXPECT_TRUE(writer->delivery_due());
+  TANDEM_ASSERT_OK(replay_.Sample("queue", {.batch = 1}));
+  TANDEM_ASSERT_OK(writer->Deliver());
+  EXPECT_EQ(writer->pending_items(), 0u);
+  EXPECT_FALSE(writer->delivery_due());
+}
+
+TEST_F(WriterTest, OnRequestTicketsAreRenewedByDeliver) {
+  TableOptions paced = TableOptions::PacedQueue("paced", /*batch=*/1, /*max_lag=*/1);
+  paced.staleness.lease = absl::Seconds(600);
+  TANDEM_ASSERT_OK(replay_.CreateTable(paced));
+  TANDEM_ASSERT_OK(replay_.Commit("paced", {.epoch = 1, .version = 1}));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::vector<Ticket> tickets,
+                              replay_.Admit("paced", {.actor = "actor/0"}));
+  const auto writer = Make({.chunk_steps = 4, .deliver_on_request = true});
+  Ticket ticket = tickets[0];
+  writer->Hold("paced", ticket);
+  TANDEM_ASSERT_OK(Append(*writer, 1, {.policy_version = 1}));
+  EXPECT_FALSE(writer->delivery_due());  // its lease has not run for a third
+  ticket.lease = absl::ZeroDuration();
+  writer->Hold("paced", ticket);
+  EXPECT_TRUE(writer->delivery_due());
+  TANDEM_ASSERT_OK(writer->Deliver());
+  TANDEM_ASSERT_OK(writer->CreateItem("paced", std::nullopt, writer->Last(1)));
+  TANDEM_ASSERT_OK(writer->Flush());
+  EXPECT_EQ(replay_.Info("paced")->items, 1u);
+}
+
 TEST_F(WriterTest, ItemsThatATableRefusesAreDropped) {
   const auto writer = Make({.chunk_steps = 1});
   TANDEM_ASSERT_OK(Append(*writer, 1));

@@ -12,16 +12,13 @@
 #include "base/logging.h"
 #include "base/random.h"
 #include "base/status.h"
+#include "collectives/role_server.h"
 #include "collectives/store/remote_store.h"
-#include "rpc/connect.h"
 
 namespace tandem::rl {
 namespace {
 
 constexpr char kHowToStart[] = "tandem run --learners 1 --replay 1 --actors 4 -- tandem rl JOB.yaml";
-
-std::string AddressKey(absl::string_view role, int index) { return absl::StrCat("rl/", role, "/", index); }
-std::string CountKey(absl::string_view role) { return absl::StrCat("rl/", role, "/count"); }
 
 }  // namespace
 
@@ -57,13 +54,14 @@ absl::StatusOr<std::unique_ptr<RoleJob>> RoleJob::Open(absl::Duration timeout) {
 }
 
 absl::Status RoleJob::RegisterServer(const std::string& address) {
-  TANDEM_RETURN_IF_ERROR(store().Set(AddressKey(env_.role, env_.role_rank), address));
-  return store().Set(CountKey(env_.role), absl::StrCat(env_.role_world_size));
+  TANDEM_RETURN_IF_ERROR(store().Set(collectives::RoleAddressKey(env_.role, env_.role_rank), address));
+  return store().Set(collectives::RoleCountKey(env_.role), absl::StrCat(env_.role_world_size));
 }
 
 absl::Status RoleJob::KeepRegistered(const std::string& address, absl::Duration timeout) {
   collectives::RemoteStore store(store_->channel(), timeout);
-  const std::string key = AddressKey(env_.role, env_.role_rank), count = CountKey(env_.role);
+  const std::string key = collectives::RoleAddressKey(env_.role, env_.role_rank),
+                    count = collectives::RoleCountKey(env_.role);
   TANDEM_ASSIGN_OR_RETURN(const bool known, store.Check(std::vector<std::string>{key, count}));
   if (known) return absl::OkStatus();
   const std::string keys[] = {key, count}, values[] = {address, absl::StrCat(env_.role_world_size)};
@@ -71,34 +69,26 @@ absl::Status RoleJob::KeepRegistered(const std::string& address, absl::Duration 
 }
 
 absl::StatusOr<std::string> RoleJob::EarlierAddress() {
-  const std::vector<std::string> key = {AddressKey(env_.role, env_.role_rank)};
+  const std::vector<std::string> key = {collectives::RoleAddressKey(env_.role, env_.role_rank)};
   TANDEM_ASSIGN_OR_RETURN(const bool known, store().Check(key));
   if (!known) return std::string();
   return store().Get(key[0], absl::Seconds(10));
 }
 
 absl::StatusOr<int> RoleJob::Servers(absl::string_view role, absl::Duration timeout) {
-  const absl::StatusOr<std::string> text = store().Get(CountKey(role), timeout);
-  if (absl::IsDeadlineExceeded(text.status())) {
+  absl::StatusOr<int> count = collectives::CountRoleServers(&store(), role, timeout);
+  if (absl::IsDeadlineExceeded(count.status())) {
     return absl::DeadlineExceededError(absl::StrCat(
         "no process of role '", role, "' has come within ", absl::FormatDuration(timeout),
         role == kInferenceRole ? "; start one with --role inference=1 beside: " : "; start the job with: ",
         kHowToStart));
   }
-  TANDEM_RETURN_IF_ERROR(text);
-  int count = 0;
-  if (!absl::SimpleAtoi(*text, &count) || count < 1)
-    return absl::InternalError(absl::StrCat("the store's '", CountKey(role), "' is '", *text, "'"));
   return count;
 }
 
 absl::StatusOr<std::shared_ptr<rpc::Channel>> RoleJob::Connect(absl::string_view role, int index,
                                                                absl::Duration timeout) {
-  const absl::StatusOr<std::string> address = store().Get(AddressKey(role, index), timeout);
-  TANDEM_RETURN_IF_ERROR(Annotate(address.status(), absl::StrCat("waiting for ", role, "/", index)));
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel,
-                          rpc::Connect(*address, {.channel = {.caller = env_.caller()}}));
-  return std::shared_ptr<rpc::Channel>(std::move(channel));
+  return collectives::ConnectToRole(env_, &store(), role, index, timeout);
 }
 
 absl::StatusOr<std::unique_ptr<collectives::ProcessGroup>> RoleJob::LearnerGroup(absl::Duration timeout) {

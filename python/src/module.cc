@@ -9,7 +9,9 @@
 #include "python/src/config.h"
 #include "python/src/lookup_binding.h"
 #include "python/src/process_group.h"
+#include "python/src/replay.h"
 #include "python/src/rpc.h"
+#include "python/src/weights.h"
 
 NB_MODULE(_core, module) {
   // As in the `tandem` program: Debian's absl is built with a check of the order of locks, which takes a global lock
@@ -25,4 +27,6 @@ NB_MODULE(_core, module) {
   tandem::python::BindCheckpoint(module);
   tandem::python::BindProcessGroup(module);
   tandem::python::BindRpc(module);
+  tandem::python::BindWeights(module);
+  tandem::python::BindReplay(module);
 }

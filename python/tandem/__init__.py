@@ -31,7 +31,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> _ModuleType:
-    # These import torch or msgpack, which programs with NumPy alone need not have.
-    if name in ("data", "nn", "rpc", "torch"):
+    # Some of these import torch or msgpack, which programs with NumPy alone need not have.
+    if name in ("data", "nn", "replay", "rpc", "torch", "weights"):
         return _importlib.import_module(f"tandem.{name}")
     raise AttributeError(f"module 'tandem' has no attribute '{name}'")

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python/src/engine_server.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/logging.h"
+#include "base/status.h"
+#include "rpc/address.h"
+#include "rpc/connect.h"
+#include "rpc/transport/loopback.h"
+
+namespace tandem::python {
+
+absl::StatusOr<LaunchedJob> LaunchedJob::Open(absl::Duration timeout) {
+  LaunchedJob job;
+  if (collectives::Environment::IsLaunched()) {
+    TANDEM_ASSIGN_OR_RETURN(job.env, collectives::Environment::FromEnv());
+  }
+  if (job.env.store.empty()) {
+    return absl::FailedPreconditionError(
+        "this process was not started by `tandem run`, so there is no job with servers; start it with "
+        "`tandem run --learners 1 "
+        "--replay 1 --actors 4 -- python script.py`, give the server's address, or use local()");
+  }
+  rpc::ConnectOptions options;
+  options.transport = "grpc";
+  options.channel.caller = job.env.caller();
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::Connect(job.env.store, options));
+  job.store =
+      std::make_unique<collectives::RemoteStore>(std::move(channel), std::min(timeout, absl::Seconds(30)));
+  return job;
+}
+
+absl::StatusOr<std::unique_ptr<EngineServer>> EngineServer::Start(EngineServerOptions options) {
+  std::unique_ptr<EngineServer> server(new EngineServer);
+  LaunchedJob job;
+  const bool in_job = options.listen == "job";
+  std::string member = "replay/0";
+  if (in_job) {
+    TANDEM_ASSIGN_OR_RETURN(job, LaunchedJob::Open(options.timeout));
+    member = job.env.member();
+    SetLogName(member);
+  }
+  std::vector<rpc::Service> services;
+  if (options.replay) {
+    options.replay_options.name = member;
+    server->saves_ = !options.replay_options.checkpoint_directory.empty();
+    TANDEM_ASSIGN_OR_RETURN(server->replay_, replay::ReplayServer::Make(options.replay_options));
+    for (const replay::v1::ReplayTableOptions& table : options.tables) {
+      TANDEM_RETURN_IF_ERROR(server->replay_->CreateTable(table));
+    }
+    services.push_back(server->replay_->service());
+  }
+  if (options.weights) {
+    server->weights_ = std::make_unique<weights::WeightServer>(
+        weights::WeightServerOptions{.name = member, .store = options.weight_options});
+    services.push_back(server->weights_->service());
+  }
+  server->services_ = std::make_shared<const std::vector<rpc::Service>>(services);
+  if (in_job) {
+    TANDEM_ASSIGN_OR_RETURN(server->registered_,
+                            collectives::RoleServer::Start(std::move(services), job.env, job.store.get()));
+    server->address_ = server->registered_->address();
+  } else if (!options.listen.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(const rpc::Address address, rpc::ParseAddress(options.listen));
+    TANDEM_ASSIGN_OR_RETURN(server->listening_,
+                            rpc::Server::Start({.listen = options.listen}, std::move(services)));
+    server->address_ =
+        address.is_unix() ? options.listen : absl::StrCat(address.host, ":", server->listening_->port());
+  }
+  return server;
+}
+
+std::unique_ptr<rpc::Channel> EngineServer::Connect() const { return rpc::ConnectLoopback(services_); }
+
+absl::Status EngineServer::Stop() {
+  absl::MutexLock lock(&stop_mutex_);
+  if (stopped_) return stop_status_;
+  stopped_ = true;
+  if (weights_ != nullptr) weights_->Stop();
+  if (replay_ != nullptr) {
+    replay_->Stop();  // before the checkpoint, so that it has everything that was acknowledged
+    if (saves_) stop_status_ = Annotate(replay_->SaveCheckpoint().status(), "the last checkpoint");
+  }
+  if (listening_ != nullptr) listening_->Shutdown(absl::Seconds(1));
+  registered_ = nullptr;
+  return stop_status_;
+}
+
+absl::StatusOr<std::shared_ptr<rpc::Channel>> ConnectInJob(const std::string& role, int index,
+                                                           absl::Duration timeout) {
+  const absl::Time deadline = MonotonicNow() + timeout;
+  TANDEM_ASSIGN_OR_RETURN(const LaunchedJob job, LaunchedJob::Open(timeout));
+  const absl::StatusOr<int> servers = collectives::CountRoleServers(job.store.get(), role, timeout);
+  if (absl::IsDeadlineExceeded(servers.status())) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("no process of role '", role, "' serves within ", absl::FormatDuration(timeout),
+                     "; start the job with --", role, " 1, and call tandem.replay.serve() in that process"));
+  }
+  TANDEM_RETURN_IF_ERROR(servers.status());
+  if (index >= *servers) {
+    return absl::InvalidArgumentError(absl::StrCat("there is no ", role, "/", index, ": the job has ",
+                                                   *servers, " processes of this role"));
+  }
+  if (index < 0) index = job.env.role_rank % *servers;
+  return collectives::ConnectToRole(job.env, job.store.get(), role, index,
+                                    std::max(deadline - MonotonicNow(), absl::Milliseconds(1)));
+}
+
+}  // namespace tandem::python

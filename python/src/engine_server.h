@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TANDEM_PYTHON_SRC_ENGINE_SERVER_H_
+#define TANDEM_PYTHON_SRC_ENGINE_SERVER_H_
+
+// Replay tables and weights that this process keeps, for itself or for other processes, and connections to
+// those of others. No function needs the GIL.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "collectives/environment.h"
+#include "collectives/role_server.h"
+#include "collectives/store/remote_store.h"
+#include "replay/server/replay_server.h"
+#include "rpc/channel.h"
+#include "rpc/server.h"
+#include "weights/server/weight_server.h"
+
+namespace tandem::python {
+
+struct EngineServerOptions {
+  // These say which services it has.
+  bool replay = true;
+  bool weights = true;
+  replay::ReplayServerOptions replay_options;
+  weights::ModelStoreOptions weight_options;
+  std::vector<replay::v1::ReplayTableOptions> tables;  // created at the start
+  // "host:port". Empty: only this process uses them. "job": this process is a server of its role in the job
+  // that a launcher has started, at an address that the other processes of the job find.
+  std::string listen;
+  absl::Duration timeout = absl::Seconds(60);  // of the wait for the job's store
+};
+
+// Services with, unless `listen` is empty, a listener. Thread-safe.
+class EngineServer {
+ public:
+  // Restores the newest checkpoint, if there is a directory for them, and serves. Blocks. Errors: those of
+  // ReplayServer::Make, of creating the tables and of listening; FailedPrecondition: there is no job.
+  static absl::StatusOr<std::unique_ptr<EngineServer>> Start(EngineServerOptions options);
+  ~EngineServer() { (void)Stop(); }
+
+  // Returns where it listens; "" if it does not.
+  const std::string& address() const { return address_; }
+  // Returns a channel to the services, which must not outlive this object.
+  std::unique_ptr<rpc::Channel> Connect() const;
+  // Ends waiting calls, writes a last checkpoint if there is a directory for them, and ends all connections.
+  // Blocks. Later calls return what the first one has returned.
+  absl::Status Stop();
+
+ private:
+  EngineServer() = default;
+
+  bool saves_ = false;  // there is a directory for checkpoints
+  std::string address_;
+  std::unique_ptr<replay::ReplayServer> replay_;
+  std::unique_ptr<weights::WeightServer> weights_;
+  std::shared_ptr<const std::vector<rpc::Service>> services_;
+  std::unique_ptr<rpc::Server> listening_;
+  std::unique_ptr<collectives::RoleServer> registered_;
+  absl::Mutex stop_mutex_;  // held while it stops
+  bool stopped_ ABSL_GUARDED_BY(stop_mutex_) = false;
+  absl::Status stop_status_ ABSL_GUARDED_BY(stop_mutex_);
+};
+
+// The job that a launcher has started this process in.
+struct LaunchedJob {
+  collectives::Environment env;
+  std::unique_ptr<collectives::RemoteStore> store;
+
+  // FailedPrecondition: this process was not started by `tandem run`.
+  static absl::StatusOr<LaunchedJob> Open(absl::Duration timeout);
+};
+
+// Connects to a server of `role` in the job: number `index`, or, if that is negative, this process's rank in
+// its role modulo their number. Blocks until it has registered, at most `timeout`; errors say how to start
+// one.
+absl::StatusOr<std::shared_ptr<rpc::Channel>> ConnectInJob(const std::string& role, int index,
+                                                           absl::Duration timeout);
+
+}  // namespace tandem::python
+
+#endif  // TANDEM_PYTHON_SRC_ENGINE_SERVER_H_

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python/src/weights.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "nanobind/ndarray.h"
+#include "nanobind/stl/shared_ptr.h"
+#include "nanobind/stl/string.h"
+#include "nanobind/stl/tuple.h"
+#include "nanobind/stl/unique_ptr.h"
+#include "nanobind/stl/vector.h"
+#include "python/src/config.h"
+#include "python/src/engine_calls.h"
+#include "python/src/helper_thread.h"
+#include "rpc/connect.h"
+#include "tandem/v1/weights.pb.h"
+#include "weights/client/publisher.h"
+#include "weights/client/remote_weights.h"
+
+namespace nb = nanobind;
+
+namespace tandem::python {
+namespace {
+
+using weights::Model;
+using weights::ModelVersion;
+using weights::Publisher;
+using ModelPointer = std::shared_ptr<const Model>;
+
+// A connection to a weight store. Destroyed after its publishers.
+struct WeightsConnection {
+  std::shared_ptr<EngineServer> server;  // null: in another process
+  std::shared_ptr<rpc::Channel> channel;
+  std::unique_ptr<weights::RemoteWeights> weights;
+};
+
+// A publisher with its connection. `publisher` is destroyed first.
+struct ConnectedPublisher {
+  std::shared_ptr<WeightsConnection> connection;
+  std::unique_ptr<Publisher> publisher;
+};
+
+// A version with its values, as Python sees it. Immutable.
+class PyModel {
+ public:
+  explicit PyModel(ModelPointer model) : model_(std::move(model)) {}
+  const weights::ModelInfo& info() const { return model_->info; }
+  // Returns [(name, shape, values), ...], whose arrays are read-only and use the model's memory.
+  nb::list Tensors() const {
+    auto held = std::make_unique<ModelPointer>(model_);
+    const nb::capsule owner(held.get(),
+                            [](void* pointer) noexcept { delete static_cast<ModelPointer*>(pointer); });
+    (void)held.release();
+    nb::list tensors;
+    const float* values = model_->data.get();
+    for (const weights::TensorInfo& tensor : model_->info.tensors) {
+      size_t count = 1;
+      for (const int64_t d : tensor.shape) count *= static_cast<size_t>(d);
+      tensors.append(
+          nb::make_tuple(tensor.name, nb::tuple(nb::cast(tensor.shape)),
+                         nb::cast(nb::ndarray<nb::numpy, const float, nb::ndim<1>>(values, {count}, owner))));
+      values += count;
+    }
+    return tensors;
+  }
+
+ private:
+  const ModelPointer model_;
+};
+
+// Thread-safe: calls take turns.
+class PyPublisher {
+ public:
+  PyPublisher(std::shared_ptr<Gate> gate, std::shared_ptr<ConnectedPublisher> publisher)
+      : gate_(std::move(gate)), publisher_(std::move(publisher)) {}
+  ~PyPublisher() {
+    GilReleased release;
+    publisher_.reset();
+  }
+
+  // Tensors are (name, shape, contiguous float32 array).
+  uint64_t Publish(nb::list tensors, uint64_t step, uint64_t items_consumed, bool last, double timeout_s) {
+    TakenTurn turn = TakeTurn(*gate_, turn_, "publisher", timeout_s);
+    std::vector<weights::NamedTensor> named;
+    for (nb::handle item : tensors) {
+      const auto tensor = nb::borrow<nb::tuple>(item);
+      const auto values = nb::cast<nb::ndarray<const float, nb::c_contig, nb::device::cpu>>(tensor[2]);
+      named.push_back({.name = nb::cast<std::string>(tensor[0]),
+                       .shape = nb::cast<std::vector<int64_t>>(tensor[1]),
+                       .values = {values.data(), values.size()}});
+    }
+    // Interrupted calls go on, so the values are copied here, with the GIL released and the arrays kept by
+    // `tensors`.
+    struct Copied {
+      std::vector<weights::NamedTensor> tensors;
+      std::vector<float> values;
+    };
+    auto copied = std::make_shared<Copied>();
+    {
+      GilReleased release;
+      size_t count = 0;
+      for (const weights::NamedTensor& tensor : named) count += tensor.values.size();
+      copied->values.reserve(count);
+      for (weights::NamedTensor& tensor : named) {
+        const float* const begin = copied->values.data() + copied->values.size();
+        copied->values.insert(copied->values.end(), tensor.values.begin(), tensor.values.end());
+        tensor.values = {begin, tensor.values.size()};
+      }
+      copied->tensors = std::move(named);
+    }
+    return ValueOrRaise(CallUntil(
+        gate_, timeout_s,
+        [publisher = publisher_, copied, turn = std::move(turn), step, items_consumed, last,
+         begun = false](absl::Time deadline) mutable -> absl::StatusOr<uint64_t> {
+          Publisher& p = *publisher->publisher;
+          if (begun) {
+            TANDEM_RETURN_IF_ERROR(p.Repeat(deadline));
+            return p.version().number;
+          }
+          begun = true;
+          return p.Publish(copied->tensors, {.step = step, .items_consumed = items_consumed, .last = last},
+                           deadline);
+        }));
+  }
+  void Repeat(double timeout_s) {
+    TakenTurn turn = TakeTurn(*gate_, turn_, "publisher", timeout_s);
+    RaiseIfError(
+        CallUntil(gate_, timeout_s, [publisher = publisher_, turn = std::move(turn)](absl::Time deadline) {
+          return publisher->publisher->Repeat(deadline);
+        }));
+  }
+  // Returns (epoch, number).
+  std::tuple<uint64_t, uint64_t> Version() {
+    const TakenTurn turn = TakeTurn(*gate_, turn_, "publisher", 60);
+    const ModelVersion version = publisher_->publisher->version();
+    return {version.epoch, version.number};
+  }
+
+ private:
+  const std::shared_ptr<Gate> gate_;
+  const std::shared_ptr<Turn> turn_ = std::make_shared<Turn>();
+  std::shared_ptr<ConnectedPublisher> publisher_;
+};
+
+// Thread-safe.
+class PyWeights {
+ public:
+  explicit PyWeights(std::unique_ptr<WeightsConnection> connection)
+      : connection_(LeakAfterFork(std::move(connection))) {}
+  ~PyWeights() { Close(); }
+
+  void Close() {
+    gate_->Close();
+    std::shared_ptr<WeightsConnection> connection = std::exchange(connection_, nullptr);
+    GilReleased release;
+    connection.reset();
+  }
+  bool closed() const { return gate_->closed(); }
+
+  std::unique_ptr<PyPublisher> OpenPublisher(const std::string& model, const std::string& name,
+                                             uint64_t after_version, double timeout_s) {
+    const weights::PublisherOptions options = {.model = model, .name = name, .after_version = after_version};
+    std::unique_ptr<Publisher> publisher = ValueOrRaise(CallUntil(
+        gate_, timeout_s,
+        [connection = Use(), options](absl::Time deadline) -> absl::StatusOr<std::unique_ptr<Publisher>> {
+          return Publisher::Create(connection->weights.get(), options, deadline);
+        }));
+    auto connected = std::make_unique<ConnectedPublisher>();
+    connected->connection = Use();
+    connected->publisher = std::move(publisher);
+    return std::make_unique<PyPublisher>(gate_, LeakAfterFork(std::move(connected)));
+  }
+  // Returns a model, or None if none is newer.
+  nb::object Newer(const std::string& model, uint64_t epoch, uint64_t number, double timeout_s) {
+    const ModelVersion than = {.epoch = epoch, .number = number};
+    absl::StatusOr<ModelPointer> newer = CallUntil(
+        gate_, timeout_s,
+        [connection = Use(), model, than](absl::Time deadline) -> absl::StatusOr<ModelPointer> {
+          TANDEM_ASSIGN_OR_RETURN(ModelPointer found, connection->weights->Newer(model, than, deadline));
+          if (found == nullptr) return absl::DeadlineExceededError("");  // not yet
+          return found;
+        });
+    if (absl::IsDeadlineExceeded(newer.status()) && newer.status().message().empty()) return nb::none();
+    return nb::cast(std::make_unique<PyModel>(ValueOrRaise(std::move(newer))));
+  }
+  // Returns (epoch, number); epoch 0 if nothing has been published.
+  std::tuple<uint64_t, uint64_t> Head(const std::string& model, double timeout_s) {
+    const ModelVersion head =
+        ValueOrRaise(CallUntil(gate_, timeout_s, [connection = Use(), model](absl::Time deadline) {
+          return connection->weights->Head(model, deadline);
+        }));
+    return {head.epoch, head.number};
+  }
+  // Returns ListWeightsResponse as JSON.
+  std::string List(double timeout_s) {
+    auto response = std::make_shared<::tandem::v1::ListWeightsResponse>();
+    RaiseIfError(CallUntil(gate_, timeout_s, [connection = Use(), response, timeout_s](absl::Time) {
+      response->Clear();
+      return rpc::CallProto(*connection->channel, "/tandem.v1.Weights/ListModels",
+                            ::tandem::v1::ListWeightsRequest(), response.get(),
+                            {.timeout = absl::Seconds(timeout_s), .idempotent = true});
+    }));
+    return ToJson(*response);
+  }
+
+ private:
+  std::shared_ptr<WeightsConnection> Use() const {
+    gate_->Check();
+    return connection_;
+  }
+
+  const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>("weights client");
+  std::shared_ptr<WeightsConnection> connection_;
+};
+
+std::unique_ptr<PyWeights> ClientOver(std::shared_ptr<EngineServer> server,
+                                      std::shared_ptr<rpc::Channel> channel, double timeout_s) {
+  auto connection = std::make_unique<WeightsConnection>();
+  connection->server = std::move(server);
+  connection->channel = std::move(channel);
+  connection->weights = std::make_unique<weights::RemoteWeights>(
+      connection->channel,
+      weights::RemoteWeightsOptions{.call_timeout = std::min(absl::Seconds(30), absl::Seconds(timeout_s))});
+  return std::make_unique<PyWeights>(std::move(connection));
+}
+
+}  // namespace
+
+nb::object WeightsClientOf(std::shared_ptr<EngineServer> server, double timeout_s) {
+  std::shared_ptr<rpc::Channel> channel = server->Connect();
+  return nb::cast(ClientOver(std::move(server), std::move(channel), timeout_s));
+}
+
+void BindWeights(nb::module_& module) {
+  nb::class_<PyModel>(module, "WeightsModel")
+      .def_prop_ro("name", [](const PyModel& m) { return m.info().model; })
+      .def_prop_ro(
+          "version",
+          [](const PyModel& m) { return std::make_tuple(m.info().version.epoch, m.info().version.number); })
+      .def_prop_ro("step", [](const PyModel& m) { return m.info().step; })
+      .def_prop_ro("items_consumed", [](const PyModel& m) { return m.info().items_consumed; })
+      .def_prop_ro("last", [](const PyModel& m) { return m.info().last; })
+      .def_prop_ro("publisher", [](const PyModel& m) { return m.info().publisher; })
+      .def("tensors", &PyModel::Tensors);
+  nb::class_<PyPublisher>(module, "WeightsPublisher")
+      .def("publish", &PyPublisher::Publish)
+      .def("repeat", &PyPublisher::Repeat)
+      .def("version", &PyPublisher::Version);
+  nb::class_<PyWeights>(module, "WeightsClient")
+      .def("close", &PyWeights::Close)
+      .def_prop_ro("closed", &PyWeights::closed)
+      .def("open_publisher", &PyWeights::OpenPublisher)
+      .def("newer", &PyWeights::Newer)
+      .def("head", &PyWeights::Head)
+      .def("list", &PyWeights::List);
+  module.def("connect_weights", [](const std::string& address, double timeout_s) {
+    std::shared_ptr<rpc::Channel> channel =
+        ValueOrRaise(OnHelperThread([address] { return rpc::Connect(address); }));
+    return ClientOver(nullptr, std::move(channel), timeout_s);
+  });
+  module.def("connect_weights_in_job", [](const std::string& role, int index, double timeout_s) {
+    std::shared_ptr<rpc::Channel> channel = ValueOrRaise(OnHelperThread(
+        [role, index, timeout_s] { return ConnectInJob(role, index, absl::Seconds(timeout_s)); }));
+    return ClientOver(nullptr, std::move(channel), timeout_s);
+  });
+}
+
+}  // namespace tandem::python

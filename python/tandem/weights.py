@@ -49,7 +49,7 @@ class Model:
 
     def __init__(self, core: Any) -> None:
         self.name: str = core.name
-        self.version = Version(*core.version)
+        self.version: Version = Version(*core.version)
         self.step: int = core.step
         self.items_consumed: int = core.items_consumed
         self.last: bool = core.last

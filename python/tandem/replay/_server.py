@@ -7,12 +7,15 @@ import os
 import signal
 import threading
 import weakref
-from typing import Any, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Sequence
 
 from tandem._load import load_core
 from tandem.errors import InvalidArgumentError
 from tandem.replay._client import Client, connected, seconds_of, unique_name
 from tandem.replay._tables import Table, count
+
+if TYPE_CHECKING:
+    from tandem import weights as _weights
 
 _core = load_core()
 
@@ -33,7 +36,7 @@ class Server:
         """Returns a client of the tables for this process, which needs no network."""
         return Client(self._core.replay(unique_name("client"), seconds_of(timeout, 60.0)), timeout)
 
-    def weights(self, *, timeout: float = 60.0) -> Any:
+    def weights(self, *, timeout: float = 60.0) -> _weights.Client:
         """Returns a tandem.weights.Client for this process."""
         from tandem import weights
 

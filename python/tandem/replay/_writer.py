@@ -90,7 +90,7 @@ class Writer:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         try:
-            if error is None:
+            if error is None and not self._closed:
                 self.flush()
         finally:
             self.close()

@@ -25,9 +25,9 @@ class ReadGauge {
  public:
   // Pulls of fewer ids always use the cache.
   static constexpr size_t kLargePull = 1024;
-  static constexpr uint64_t kWarmUp = 64;
+  static constexpr uint64_t kWarmUp = 32;
   static constexpr uint64_t kTrial = 32;
-  static constexpr uint64_t kPeriod = 4096;
+  static constexpr uint64_t kPeriod = 1024;
   static constexpr uint64_t kCycle = kWarmUp + 2 * kTrial + kPeriod;
   // Pulls go around the cache if that takes less than this part of the time with it. The rest is what the cache
   // is worth to servers, which answer fewer requests.

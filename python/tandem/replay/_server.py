@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -10,7 +11,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Sequence
 
 from tandem._load import load_core
-from tandem.errors import InvalidArgumentError
+from tandem.errors import InvalidArgumentError, TandemError
 from tandem.replay._client import Client, connected, seconds_of, unique_name
 from tandem.replay._tables import Table, count
 
@@ -52,7 +53,7 @@ class Server:
             return self._core.wait(seconds)
         terminated = threading.Event()
         # Stops by another thread: a signal handler must not wait.
-        before = signal.signal(signal.SIGTERM, lambda *_: (terminated.set(), threading.Thread(target=self._core.stop).start()))
+        before = signal.signal(signal.SIGTERM, lambda *_: (terminated.set(), threading.Thread(target=self._stop_quietly).start()))
         try:
             stopped = self._core.wait(seconds)
         finally:
@@ -65,6 +66,10 @@ class Server:
         """Ends waiting calls so that clients repeat them at a server that follows, writes a last checkpoint, and stops. Idempotent."""
         self._finalizer.detach()
         self._core.stop()
+
+    def _stop_quietly(self) -> None:
+        with contextlib.suppress(TandemError):  # stop() raises the error again
+            self._core.stop()
 
     def __enter__(self) -> Server:
         return self

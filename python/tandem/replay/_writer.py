@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 import numpy as np
@@ -64,14 +65,24 @@ class Writer:
         self._columns: list[tuple[str, np.dtype[Any], tuple[int, ...]]] = []
         self._core: Any = None
         self._closed = False
+        self._opening = threading.Lock()
         self._tables: set[str] = set()  # for which there were items
         if columns is not None:
-            self._open(parse_columns(columns, f"writer '{name}'"))
+            self._open_with(parse_columns(columns, f"writer '{name}'"))
 
-    def _open(self, columns: Mapping[str, Column]) -> None:
+    def _open(self, columns: Callable[[], Mapping[str, Column]]) -> None:
+        """Opens the writer with these columns, unless it is open."""
+        with self._opening:
+            if self._core is None:
+                if self.closed:
+                    raise CancelledError("this writer is closed")
+                self._open_with(columns())
+
+    def _open_with(self, columns: Mapping[str, Column]) -> None:
         described = [(name, DTYPES.index(column.dtype), list(column.shape)) for name, column in columns.items()]
-        self._core = self._client._core.open_writer(self.name, described, *self._options)
+        core = self._client._core.open_writer(self.name, described, *self._options)
         self._columns = [(name, numpy_dtype(column.dtype), column.shape) for name, column in columns.items()]
+        self._core = core  # last: other threads look at it without the lock
 
     # Life
 
@@ -125,10 +136,7 @@ class Writer:
         Raises InvalidArgumentError, naming the column, if a value does not fit; no step has been appended then.
         """
         if self._core is None:
-            if self._closed:
-                self._opened()
-            flat = flatten(step, self._what)
-            self._open({name: _column_of(value, f"column '{name}' of {self._what}") for name, value in flat.items()})
+            self._open(lambda: {n: _column_of(v, f"column '{n}' of {self._what}") for n, v in flatten(step, self._what).items()})
         values = self._values(step, ())
         self._deliver(lambda: self._core.append(values, 1, [bool(is_first)], [int(policy_version)], self._client._seconds(timeout)))
 
@@ -157,9 +165,7 @@ class Writer:
             if len(values) not in (1, length):
                 raise InvalidArgumentError(f"{what} has {len(values)} values for {length} steps; give one for each, or a single one")
         if self._core is None:
-            if self._closed:
-                self._opened()
-            self._open({n: Column(dtype_name(a.dtype, f"column '{n}' of {self._what}"), a.shape[1:]) for n, a in arrays.items()})
+            self._open(lambda: {n: Column(dtype_name(a.dtype, f"column '{n}' of {self._what}"), a.shape[1:]) for n, a in arrays.items()})
         values = self._values(arrays, (length,))
         self._deliver(lambda: self._core.append(values, length, firsts, versions, self._client._seconds(timeout)))
 

@@ -120,6 +120,31 @@ def test_threads_may_share_a_client_and_write_with_writers_of_their_own():
         assert client.info("t")["inserts"] == 300
 
 
+def test_threads_may_share_a_writer_from_its_first_step_on():
+    with replay.local([replay.Table("t", sampler="fifo", max_times_sampled=1)], timeout=60) as client, client.writer(chunk_steps=1) as writer:
+        begin = threading.Barrier(4)
+
+        def write(first: int) -> None:
+            begin.wait()
+            for x in range(first, 40, 4):
+                writer.append({"x": x})
+
+        threads = [threading.Thread(target=write, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        writer.create_item("t", writer.last(40))
+        assert sorted(client.sample("t")["x"].ravel().tolist()) == list(range(40))
+
+
+@pytest.mark.parametrize("options", [{"prefetch": 0}, {"prefetch": 17}, {"prefetch_bytes": -1}, {"batch": 0}, {"min_batch": 2}])
+def test_a_sampler_with_wrong_options_is_refused(options):
+    with replay.local([replay.Table.uniform("t", 10)], timeout=30) as client:
+        with pytest.raises(ValueError, match="prefetch|batch"):
+            client.sampler("t", **options).next()
+
+
 def test_rollouts_are_admitted_at_the_pace_of_the_learner():
     with replay.local([replay.Table.paced_queue("q", batch=2, max_lag=0)], timeout=30) as client:
         with pytest.raises(TimeoutError, match="no version|committed|commit"):

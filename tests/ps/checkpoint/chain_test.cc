@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,6 +19,7 @@
 #include "ps/checkpoint/export.h"
 #include "ps/shard_map.h"
 #include "ps/table.h"
+#include "tests/ps/checkpoint/killed_process.h"
 #include "tests/ps/storage/spill/memory_tier.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
@@ -464,6 +466,68 @@ TEST_F(Chain, TheNeighbourOfACheckpointIsFoundByAnyOfItsPaths) {
   fs::rename(dir_.File("link"), dir_.File("elsewhere/link"));
   TANDEM_ASSERT_OK_AND_ASSIGN(const Content read, ContentOf(dir_.File("elsewhere/link")));
   EXPECT_TRUE(read == ContentOf(run.storage()));
+}
+
+TEST_F(Chain, AProcessThatIsKilledAtAnyPointOfADeltaLeavesTheChainReadable) {
+  TrainedTable run(Table(Adagrad(0.1f)), dir_.path());
+  MakeChain(&run, 3);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Content before, ContentOf(PathOf(3)));
+  run.Train(2, 500, 40);
+  const Content after = ContentOf(run.storage());
+  int points = 0, committed = 0;
+  for (;; ++points) {
+    const std::optional<bool> killed =
+        testing::KilledAtSystemCall(points + 1, [&] { run.Save(4).IgnoreError(); });
+    if (!killed.has_value()) GTEST_SKIP() << "processes may not be traced here";
+    // As another process finds it, before anything is repaired, and after.
+    for (const bool repaired : {false, true}) {
+      if (repaired) {
+        TANDEM_ASSERT_OK(RepairCheckpoints(dir_.path()));
+      }
+      const std::vector<uint64_t> steps = Steps();
+      ASSERT_GE(steps.size(), 3u) << points;
+      TANDEM_ASSERT_OK_AND_ASSIGN(const Content read, ContentOf(PathOf(3)));
+      ASSERT_TRUE(read == before) << points;
+      if (steps.size() == 3) continue;
+      committed += repaired ? 1 : 0;
+      TANDEM_ASSERT_OK_AND_ASSIGN(const Content whole, ContentOf(PathOf(4)));
+      ASSERT_TRUE(whole == after) << points;
+    }
+    if (!*killed) break;
+    std::filesystem::remove_all(PathOf(4));
+  }
+  EXPECT_GT(points, 20);
+  EXPECT_GE(committed, 1);
+  RecordProperty("points", points);
+  TANDEM_EXPECT_OK(VerifyLinks(PathOf(4)));
+}
+
+TEST_F(Chain, ACompactionThatIsKilledAtAnyPointLeavesTheCheckpointReadable) {
+  TrainedTable run(Table(Adagrad(0.1f)), dir_.path());
+  MakeChain(&run, 3);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Content expected, ContentOf(PathOf(3)));
+  int points = 0;
+  for (;; ++points) {
+    const TempDir copy;
+    fs::copy(dir_.path(), copy.path(), fs::copy_options::recursive);
+    const std::string path = copy.File(CheckpointName(3));
+    const std::optional<bool> killed =
+        testing::KilledAtSystemCall(points + 1, [&] { CompactCheckpoint(path).status().IgnoreError(); });
+    if (!killed.has_value()) GTEST_SKIP() << "processes may not be traced here";
+    for (const bool repaired : {false, true}) {
+      if (repaired) {
+        TANDEM_ASSERT_OK(RepairCheckpoints(copy.path()));
+      }
+      if (!repaired && !fs::exists(path)) continue;  // the moment between two renames
+      TANDEM_ASSERT_OK_AND_ASSIGN(const Content read, ContentOf(path));
+      ASSERT_TRUE(read == expected) << points;
+    }
+    TANDEM_ASSERT_OK(CompactCheckpoint(path).status());
+    TANDEM_ASSERT_OK_AND_ASSIGN(const auto chain, ChainOf(path));
+    EXPECT_EQ(chain.size(), 1u);
+    if (!*killed) break;
+  }
+  EXPECT_GT(points, 20);
 }
 
 }  // namespace

@@ -11,12 +11,9 @@ constexpr size_t kBlock = 64;
 
 }  // namespace
 
-std::string AdmissionFilter::Changes(uint32_t bucket) const {
+std::string AdmissionFilter::Patch(std::vector<uint8_t> before, const std::vector<uint8_t>& now) {
   std::string patch;
-  if (counters_.empty()) return patch;
-  const std::vector<uint8_t>& now = counters_[bucket];
   // Counters that were not allocated yet were all zero.
-  std::vector<uint8_t> before = at_cut_[bucket];
   before.resize(now.size());
   for (size_t begin = 0; begin < now.size(); begin += kBlock) {
     const size_t size = std::min(kBlock, now.size() - begin);

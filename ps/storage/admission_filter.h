@@ -31,7 +31,8 @@ class AdmissionFilter {
         at_pull_(pulls_create && policy_->at_pull()),
         counter_bytes_(policy_->counter_bytes(num_buckets)),
         counters_(counter_bytes_ > 0 ? num_buckets : 0),
-        at_cut_(counters_.size()) {}
+        at_cut_(counters_.size()),
+        new_cut_(counters_.size()) {}
 
   // Returns true if pulls create rows. Otherwise pushes ask Admit for every entry without a row.
   bool at_pull() const { return at_pull_; }
@@ -41,6 +42,7 @@ class AdmissionFilter {
     if (!counters_.empty()) {
       // Counters are allocated when they are first needed: a server needs only those of its own buckets.
       if (counters_[bucket].empty()) counters_[bucket].resize(counter_bytes_);
+      if (new_cut_[bucket].open) KeepForCut(bucket);
       counters = absl::MakeSpan(counters_[bucket]);
     }
     return policy_->Admit({seed_, id, now}, counters);
@@ -63,23 +65,64 @@ class AdmissionFilter {
   void MarkCut(uint32_t bucket) {
     if (!counters_.empty()) at_cut_[bucket] = counters_[bucket];
   }
+  // Makes this the moment of which SaveOfCut and ChangesUntilCut tell, until EndCut.
+  void BeginCut(uint32_t bucket) {
+    if (!counters_.empty()) new_cut_[bucket] = {.open = true};
+  }
+  // Ends it. With `keep` it becomes the moment from which Changes counts.
+  void EndCut(uint32_t bucket, bool keep) {
+    if (counters_.empty() || !new_cut_[bucket].open) return;
+    KeepForCut(bucket);
+    if (keep) at_cut_[bucket] = std::move(new_cut_[bucket].counters);
+    new_cut_[bucket] = {};
+  }
+  // Returns the counters at BeginCut.
+  std::string SaveOfCut(uint32_t bucket) const {
+    if (counters_.empty()) return {};
+    const std::vector<uint8_t>& counters = OfCut(bucket);
+    return std::string(counters.begin(), counters.end());
+  }
+  // Returns the changes from MarkCut to BeginCut as a patch.
+  std::string ChangesUntilCut(uint32_t bucket) const {
+    return counters_.empty() ? std::string() : Patch(at_cut_[bucket], OfCut(bucket));
+  }
   // Returns the changes since MarkCut as a patch.
-  std::string Changes(uint32_t bucket) const;
+  std::string Changes(uint32_t bucket) const {
+    return counters_.empty() ? std::string() : Patch(at_cut_[bucket], counters_[bucket]);
+  }
   // Returns the size of what Save returns.
   size_t saved_bytes(uint32_t bucket) const { return counters_.empty() ? 0 : counters_[bucket].size(); }
   // Returns the memory of a bucket's counters.
   size_t bytes(uint32_t bucket) const {
     if (counters_.empty()) return 0;
-    return 2 * sizeof(counters_[bucket]) + counters_[bucket].capacity() + at_cut_[bucket].capacity();
+    return 2 * sizeof(counters_[bucket]) + counters_[bucket].capacity() + at_cut_[bucket].capacity() +
+           sizeof(NewCut) + new_cut_[bucket].counters.capacity();
   }
 
  private:
+  // The counters of a moment; a copy is made before they change.
+  struct NewCut {
+    bool open = false;
+    bool copied = false;
+    std::vector<uint8_t> counters;
+  };
+
+  void KeepForCut(uint32_t bucket) {
+    if (std::exchange(new_cut_[bucket].copied, true)) return;
+    new_cut_[bucket].counters = counters_[bucket];
+  }
+  const std::vector<uint8_t>& OfCut(uint32_t bucket) const {
+    return new_cut_[bucket].copied ? new_cut_[bucket].counters : counters_[bucket];
+  }
+  static std::string Patch(std::vector<uint8_t> before, const std::vector<uint8_t>& now);
+
   const std::unique_ptr<Admission> policy_;
   const uint64_t seed_;
   const bool at_pull_;
   const size_t counter_bytes_;                  // of each bucket; 0: the policy has no counters
   std::vector<std::vector<uint8_t>> counters_;  // one for each bucket, or none
   std::vector<std::vector<uint8_t>> at_cut_;    // as they were at MarkCut
+  std::vector<NewCut> new_cut_;                 // as they were at BeginCut
 };
 
 // Applies a patch that AdmissionFilter::Changes has returned to the counters `saved`, which become `bytes`

@@ -182,6 +182,7 @@ absl::Status BucketedStorage::WriteRows(absl::Span<const uint64_t> ids, const fl
     const FairLock::Writer lock(&buckets_.LockOfBucket(bucket));
     const char* const row = std::as_const(buckets_).store(bucket).Find(ids[i]);
     if (row != nullptr) history.count = layout.count(row);
+    buckets_.KeepRow(bucket, ids[i]);
     buckets_.PutRow(bucket, ids[i], hash, rows, history);
   }
   return absl::OkStatus();
@@ -193,7 +194,7 @@ StorageStatistics BucketedStorage::Statistics() const {
   if (buckets_.quota() != Buckets::kNoQuota) {
     statistics.budget_rows = uint64_t{buckets_.quota()} * buckets_.num_buckets();
   }
-  statistics.bytes = sizeof(*this) + buckets_.shared_bytes() + scratch_pool_.bytes();
+  statistics.bytes = sizeof(*this) + buckets_.shared_bytes() + scratch_pool_.bytes() + cut_bytes();
   for (uint32_t b = 0; b < buckets_.num_buckets(); ++b) {
     const FairLock::Reader lock(&buckets_.LockOfBucket(b));
     statistics.bytes += buckets_.BucketBytes(b) + admission_.bytes(b) + evictor_.removed(b).bytes();
@@ -249,6 +250,10 @@ absl::StatusOr<BucketChanges> TableStorage::VisitChanges(uint32_t bucket, RowVis
   changes.filter = SaveFilter(bucket);
   changes.filter_bytes = changes.filter.size();
   return changes;
+}
+
+absl::StatusOr<BucketChanges> TableStorage::VisitCut(uint32_t bucket, bool whole, RowVisitor visit) {
+  return whole ? TableStorage::VisitChanges(bucket, visit) : VisitChanges(bucket, visit);
 }
 
 absl::StatusOr<BucketChanges> BucketedStorage::VisitChanges(uint32_t bucket, RowVisitor visit) {
@@ -307,6 +312,7 @@ void BucketedStorage::Clear() {
     buckets_.ClearBucket(bucket);
     admission_.Clear(bucket);
   };
+  EndCut(/*keep=*/false);
   has_cut_ = false;
   if (spiller_ != nullptr) return spiller_->Clear(clear_bucket);
   for (uint32_t b = 0; b < buckets_.num_buckets(); ++b) {

@@ -80,6 +80,10 @@ class BucketedStorage : public TableStorage {
   absl::StatusOr<bool> VisitRows(uint32_t bucket, uint64_t first_id, size_t limit, RowVisitor visit) override;
   void MarkCut() override;
   absl::StatusOr<BucketChanges> VisitChanges(uint32_t bucket, RowVisitor visit) override;
+  void BeginCut() override;
+  absl::StatusOr<BucketChanges> VisitCut(uint32_t bucket, bool whole, RowVisitor visit) override;
+  void EndCut(bool keep) override;
+  uint64_t cut_bytes() const override { return buckets_.cut().bytes(); }
   absl::Status Restore(uint64_t id, const float* row, const RowHistory& history) override;
   std::string SaveFilter(uint32_t bucket) const override;
   bool RestoreFilter(uint32_t bucket, absl::string_view counters) override;
@@ -107,9 +111,12 @@ class BucketedStorage : public TableStorage {
   RowUpdater updater_;
   std::unique_ptr<RowSpiller> spiller_;  // nullptr: rows are in memory only
   std::atomic<uint64_t> refused_{0};
-  // The clock at the last cut, and whether there was one. Used by the thread that takes checkpoints.
+  // The clock at the last cut, and whether there was one; the same of the cut that is being visited. Used by
+  // one thread at a time, which takes checkpoints.
   uint64_t cut_ = 0;
   bool has_cut_ = false;
+  uint64_t new_cut_ = 0;
+  bool has_new_cut_ = false;
 };
 
 }  // namespace tandem::ps

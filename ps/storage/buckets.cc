@@ -41,7 +41,8 @@ Buckets::Buckets(const RowLayout& layout, uint32_t num_buckets, uint64_t byte_bu
       lock_mask_(std::min(num_buckets, kMaxLocks) - 1),
       pool_(&layout_),
       heads_(num_buckets),
-      locks_(std::make_unique<FairLock[]>(lock_mask_ + 1)) {
+      locks_(std::make_unique<FairLock[]>(lock_mask_ + 1)),
+      cut_(&layout_, num_buckets) {
   stores_.reserve(num_buckets);
   for (uint32_t b = 0; b < num_buckets; ++b) stores_.emplace_back(&layout_, &pool_, &arena_, &heads_[b]);
 }
@@ -49,6 +50,14 @@ Buckets::Buckets(const RowLayout& layout, uint32_t num_buckets, uint64_t byte_bu
 void Buckets::ClearBucket(uint32_t bucket) {
   NoteErased(stores_[bucket].size());
   stores_[bucket].Clear();
+}
+
+void Buckets::KeepRow(uint32_t bucket, uint64_t id) {
+  if (!cut_.any_open()) return;
+  const RowStore& store = stores_[bucket];
+  const Cell* const cell = store.index().Find(id);
+  if (cell == nullptr) return cut_.Keep(bucket, id, 0, nullptr);
+  cut_.Keep(bucket, id, cell->version, store.RowAt(cell->slot));
 }
 
 void Buckets::PrepareGrowth(std::vector<uint32_t>* buckets) {

@@ -23,6 +23,7 @@
 
 #include "ps/storage/fair_lock.h"
 #include "ps/storage/lookup.h"
+#include "ps/storage/row_cut.h"
 #include "ps/storage/rows/arena.h"
 #include "ps/storage/rows/row_index.h"
 #include "ps/storage/rows/row_layout.h"
@@ -86,6 +87,12 @@ class Buckets {
   // The rows of a bucket, which its lock guards.
   RowStore& store(uint32_t bucket) { return stores_[bucket]; }
   const RowStore& store(uint32_t bucket) const { return stores_[bucket]; }
+  // The rows of the moment that a checkpoint is of, while it is written.
+  RowCut& cut() { return cut_; }
+  const RowCut& cut() const { return cut_; }
+  // Keeps the row of `id`, or that it has none, before it changes (RowCut::Keep). Requires the bucket's lock,
+  // exclusively.
+  void KeepRow(uint32_t bucket, uint64_t id);
   // The indexes and rows of all buckets, for lookups of many ids.
   Indexes indexes() const { return {heads_.data(), bucket_mask_}; }
   RowAddress row_address() const { return pool_.address(); }
@@ -154,6 +161,7 @@ class Buckets {
   std::vector<RowIndex::Head> heads_;  // each guarded by its bucket's lock
   std::vector<RowStore> stores_;       // each guarded by its lock
   const std::unique_ptr<FairLock[]> locks_;
+  RowCut cut_;  // each bucket's part is guarded by its lock
   // On a cache line of their own: reads use the members above all the time, and updates write these.
   alignas(64) std::atomic<uint64_t> num_rows_{0};
   std::atomic<uint64_t> clock_{0};

@@ -3,11 +3,12 @@
 #define TANDEM_PS_STORAGE_REMOVED_ROWS_H_
 
 // RemovedRows records the ids of the rows that eviction has removed from one bucket since the last cut
-// (TableStorage::MarkCut). An incremental checkpoint contains them.
+// (TableStorage::MarkCut, EndCut). An incremental checkpoint contains them.
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -22,6 +23,21 @@ class RemovedRows {
     ids_ = {};
     records_ = true;
     too_many_ = false;
+  }
+  // Returns what is recorded, and begins anew.
+  RemovedRows Split() {
+    RemovedRows before = std::move(*this);
+    Begin();
+    return before;
+  }
+  // Undoes Split, with what it returned.
+  void Unsplit(RemovedRows before) {
+    if (before.records_) {
+      before.too_many_ = before.too_many_ || too_many_;
+      before.ids_.insert(before.ids_.end(), ids_.begin(), ids_.end());
+      if (before.too_many_) before.ids_ = {};
+    }
+    *this = std::move(before);
   }
   // Records `ids`, removed from a bucket that then has `left` rows. At most half as many ids as there are
   // rows are kept, or kAlways: past that the bucket is cheaper to write as a whole.

@@ -41,6 +41,7 @@ void RowCreator::InitRow(char* row, const float* values) const {
 
 void RowCreator::AdmitRow(RowStore* store, uint64_t id, uint64_t hash, uint32_t version,
                           const float* values) {
+  buckets_->cut().Keep(buckets_->BucketOfHash(hash), id, 0, nullptr);
   InitRow(buckets_->AddRow(store, id, hash, version), values);
   admitted_.fetch_add(1, std::memory_order_relaxed);
 }

@@ -72,6 +72,12 @@ void RowEvictor::SweepNext(uint64_t time) {
 
 void RowEvictor::EraseRows(uint32_t bucket, absl::Span<const uint64_t> ids) {
   RowStore* const store = &buckets_->store(bucket);
+  if (buckets_->cut().any_open()) {
+    for (const uint64_t id : ids) {
+      const Cell* const cell = store->index().Find(id);
+      buckets_->cut().Keep(bucket, id, cell->version, store->RowAt(cell->slot));
+    }
+  }
   for (const uint64_t id : ids) store->Erase(id);
   removed_[bucket].Add(ids, store->size());
   buckets_->NoteErased(ids.size());

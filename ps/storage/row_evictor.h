@@ -56,6 +56,14 @@ class RowEvictor {
   void RecordRemoved(uint32_t bucket) {
     if (removed_ != nullptr) removed_[bucket].Begin();
   }
+  // Begins to record anew, and returns what was recorded before; UnsplitRemoved puts it back. Both require
+  // the bucket's lock, exclusively.
+  RemovedRows SplitRemoved(uint32_t bucket) {
+    return removed_ == nullptr ? RemovedRows() : removed_[bucket].Split();
+  }
+  void UnsplitRemoved(uint32_t bucket, RemovedRows before) {
+    if (removed_ != nullptr) removed_[bucket].Unsplit(std::move(before));
+  }
   // Returns what was recorded. Requires the bucket's lock.
   const RemovedRows& removed(uint32_t bucket) const {
     static const RemovedRows none;

@@ -285,14 +285,24 @@ absl::Status RowSpiller::Restore(uint64_t id, const float* floats, RowHistory hi
   {
     absl::ReaderMutexLock tier_lock(&TierLockOf(bucket));
     uint8_t found = 0;
+    std::vector<char> cold_row;  // [version: u32 | row]
     if (states_[bucket].cold.load(std::memory_order_relaxed) > 0 && states_[bucket].left.MayContain(id)) {
-      std::vector<char> row(cold_row_bytes_);
+      cold_row.resize(cold_row_bytes_);
       const ColdTier::Key key = {bucket, id};
-      TANDEM_RETURN_IF_ERROR(tier_->Get({&key, 1}, cold_row_bytes_, row.data(), &found));
-      if (found != 0 && keep_count) history.count = buckets_->layout().count(row.data() + sizeof(uint32_t));
+      TANDEM_RETURN_IF_ERROR(tier_->Get({&key, 1}, cold_row_bytes_, cold_row.data(), &found));
+      if (found != 0 && keep_count) {
+        history.count = buckets_->layout().count(cold_row.data() + sizeof(uint32_t));
+      }
     }
     const FairLock::Writer lock(&buckets_->LockOfBucket(bucket));
     const char* const in_memory = std::as_const(*buckets_).store(bucket).Find(id);
+    if (found != 0 && in_memory == nullptr) {
+      uint32_t version;
+      std::memcpy(&version, cold_row.data(), sizeof(version));
+      buckets_->cut().Keep(bucket, id, version, cold_row.data() + sizeof(version));
+    } else {
+      buckets_->KeepRow(bucket, id);
+    }
     if (in_memory != nullptr && keep_count) history.count = buckets_->layout().count(in_memory);
     if (found != 0 && in_memory == nullptr) {
       states_[bucket].cold.fetch_sub(1, std::memory_order_relaxed);

@@ -116,6 +116,7 @@ uint64_t RowUpdater::UpdateBlock(absl::Span<const Grouping::Item> items, const U
 
 uint64_t RowUpdater::UpdateLocked(absl::Span<const Grouping::Item> items, const UpdateArguments& update,
                                   bool admit, Scratch* scratch) {
+  if (buckets_->cut().any_open()) KeepOldRows(items);
   if (admit) AdmitItems(items, update.time, scratch);
   const uint64_t skipped = CollectUpdates(items, update, scratch);
   RunOptimizer(update, scratch);
@@ -156,6 +157,20 @@ void RowUpdater::AdmitItems(absl::Span<const Grouping::Item> items, uint64_t now
     if (!admission_->Admit(bucket, item.id, now)) continue;
     creator_->InitialValues(item.id, scratch->weights.data());
     creator_->AdmitRow(&store, item.id, item.hash, static_cast<uint32_t>(now - 1), scratch->weights.data());
+  }
+}
+
+void RowUpdater::KeepOldRows(absl::Span<const Grouping::Item> items) {
+  const RowAddress address = buckets_->row_address();
+  const Cell* cells[kMaxLookup];
+  for (size_t first = 0; first < items.size(); first += kMaxLookup) {
+    const absl::Span<const Grouping::Item> some = items.subspan(first, kMaxLookup);
+    FindCells(buckets_->indexes(), some, cells);
+    for (size_t i = 0; i < some.size(); ++i) {
+      if (cells[i] == nullptr) continue;  // if it is created, RowCreator notes that there was none
+      buckets_->cut().Keep(buckets_->BucketOfHash(some[i].hash), some[i].id, cells[i]->version,
+                           address.Of(cells[i]->slot));
+    }
   }
 }
 

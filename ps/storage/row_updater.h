@@ -65,6 +65,8 @@ class RowUpdater {
   // UpdateLocked, then evicts rows from buckets over their quota or notes these buckets.
   uint64_t UpdateBlock(absl::Span<const Grouping::Item> items, const UpdateArguments& update,
                        Scratch* scratch);
+  // Copies the rows of the items for a checkpoint that is being written (RowCut).
+  void KeepOldRows(absl::Span<const Grouping::Item> items);
   // Creates rows for the items without one that admission accepts now.
   void AdmitItems(absl::Span<const Grouping::Item> items, uint64_t now, Scratch* scratch);
   // Fills scratch->updates with one entry for each distinct row of the items, with the sum of its gradients.

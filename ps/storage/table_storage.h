@@ -197,6 +197,24 @@ class TableStorage {
   // cut is 2^31 updates old, or if too many rows were evicted. Requires that no Apply and no WriteRows is in
   // progress, and that neither Restore nor RestoreFilter was called since the cut.
   virtual absl::StatusOr<BucketChanges> VisitChanges(uint32_t bucket, RowVisitor visit);
+  // The following three visit the rows of one moment while updates go on. At most one thread at a time makes
+  // these calls and those above.
+  //
+  // Makes this moment the one that VisitCut visits. From now on a row is copied before it is first changed or
+  // removed. Requires that no Apply and no WriteRows is in progress. Pulls may be: a row that they create at
+  // this moment may belong to the cut or not. Takes time in proportion to the buckets, not to the rows.
+  virtual void BeginCut() {}
+  // As VisitChanges, or as VisitBucket and SaveFilter if `whole` is true, but of the moment of BeginCut, and
+  // while Apply and WriteRows may be in progress. Each bucket can be visited once; its copies are then freed.
+  // Holds the bucket's lock for some hundred rows at a time; in tables with `spill`, during the whole call.
+  // FailedPrecondition: there is no cut, or the bucket was visited.
+  virtual absl::StatusOr<BucketChanges> VisitCut(uint32_t bucket, bool whole, RowVisitor visit);
+  // Ends the cut and frees its copies. `keep`: from now on VisitChanges and VisitCut tell what has changed
+  // since that cut; requires that all buckets which have rows were visited. Otherwise they still tell what
+  // has changed since the one before. No effect without a cut.
+  virtual void EndCut(bool keep) { (void)keep; }
+  // Returns the memory of the rows that were copied for the cut and not visited yet. Thread-safe.
+  virtual uint64_t cut_bytes() const { return 0; }
   // Creates or replaces the row of `id`. `row` is [row_floats()]; its embedding is rounded to nearest. A
   // DENSE table ignores ids out of range. After an error the id's row is unchanged.
   virtual absl::Status Restore(uint64_t id, const float* row, const RowHistory& history) = 0;
@@ -207,7 +225,7 @@ class TableStorage {
   virtual bool RestoreFilter(uint32_t bucket, absl::string_view counters) = 0;
   virtual uint64_t clock() const = 0;
   virtual void SetClock(uint64_t clock) = 0;
-  // Removes all rows and admission counters, and forgets the cut. A DENSE table's rows are removed too;
+  // Removes all rows and admission counters, and forgets the cuts. A DENSE table's rows are removed too;
   // Restore recreates them.
   virtual void Clear() = 0;
 };

@@ -176,6 +176,10 @@ constexpr Figure<ServerStatistics> kServerMetrics[] = {
      Of<&ServerStatistics::checkpoint_bytes>},
     {"checkpoint_longest_pause_seconds", "For which pushes waited for a checkpoint", kGauge,
      Of<&ServerStatistics::longest_checkpoint_pause_s>},
+    {"checkpoint_async_saves_total", "Checkpoints that were written while pushes went on", kCounter,
+     Of<&ServerStatistics::checkpoint_async_saves>},
+    {"checkpoint_copied_bytes", "Most memory of rows that were copied because they changed meanwhile", kGauge,
+     Of<&ServerStatistics::checkpoint_copied_bytes>},
 };
 
 double LogFailed(const DurabilityInfo& info) { return info.failure().empty() ? 0 : 1; }

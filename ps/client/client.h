@@ -49,6 +49,8 @@ struct SaveOptions {
   // The checkpoint on which this one may build, the last that was saved with a name; it must be committed, in
   // the same directory. Servers that cannot build on it write complete files. Empty: all files are complete.
   std::string base;
+  // True: waits for the files that BeginCheckpoint has begun; `name` and `base` are ignored.
+  bool begun = false;
 };
 
 struct ClientOptions {
@@ -117,8 +119,8 @@ class Client {
   // was among them. Replaces an earlier one; pulls under way keep using that. options.bytes == 0 removes it.
   // InvalidArgument: the options are not allowed.
   virtual absl::Status SetReadCache(const std::string& table, const ReadCacheOptions& options) = 0;
-  // Drops the copies of the table's read cache. Pulls that begin later see the servers' rows of now. No effect
-  // without one. Does not block.
+  // Drops the copies of the table's read cache. Pulls that begin later see the servers' rows of now. No
+  // effect without one. Does not block.
   virtual absl::Status ClearReadCache(const std::string& table) = 0;
   // Returns the statistics of the table's read cache; zeros if it has none. Does not block.
   virtual absl::StatusOr<ReadCacheStatistics> ReadCacheStatisticsOf(const std::string& table) = 0;
@@ -138,9 +140,9 @@ class Client {
   virtual absl::StatusOr<std::vector<v1::ServerStatistics>> ListServers() = 0;
 
   // Starts to read rows for training step `step`. May block as ClientOptions::when_full says. Runs `done`
-  // once, usually on an RPC thread, so it must not block; if the call cannot start, or if a read cache has all
-  // rows, `done` runs in this thread before the return. After an error the contents of the rows are unspecified. `read_only` is for
-  // evaluation: the pull creates no row.
+  // once, usually on an RPC thread, so it must not block; if the call cannot start, or if a read cache has
+  // all rows, `done` runs in this thread before the return. After an error the contents of the rows are
+  // unspecified. `read_only` is for evaluation: the pull creates no row.
   //
   // Under the table's update mode a pull may wait on the server for pushes of other workers. If it waits too
   // long it ends with DeadlineExceeded, naming those workers. NotFound: this client has not called
@@ -216,10 +218,10 @@ class Client {
   // worker writes. InvalidArgument: sizes do not fit the table, or a value is not finite.
   virtual absl::Status WriteRowStates(const std::string& table, absl::Span<const uint64_t> ids,
                                       const RowStates& states) = 0;
-  // Reads the rows of a table that exist, at most `max_rows` (and some MiB) at a time: the first call passes a
-  // default position, each further one `next` of the one before, until `at_end`. A row that exists throughout
-  // the scan is returned once; of rows that are created or evicted meanwhile, some are. Rows are read at
-  // different times. The order does not depend on the number of servers. Blocks, at most
+  // Reads the rows of a table that exist, at most `max_rows` (and some MiB) at a time: the first call passes
+  // a default position, each further one `next` of the one before, until `at_end`. A row that exists
+  // throughout the scan is returned once; of rows that are created or evicted meanwhile, some are. Rows are
+  // read at different times. The order does not depend on the number of servers. Blocks, at most
   // ClientOptions::timeout for each request.
   virtual absl::StatusOr<ScannedRows> ScanRows(const std::string& table, const ScanPosition& from,
                                                size_t max_rows) = 0;
@@ -240,20 +242,26 @@ class Client {
   // commit the checkpoint (ps/checkpoint).
   virtual absl::StatusOr<std::vector<v1::SavedFile>> SaveCheckpoint(const std::string& directory,
                                                                     const SaveOptions& options) = 0;
+  // Makes every server begin to write its part of a checkpoint, as it is at this moment, and returns. Pushes
+  // may go on at once. SaveCheckpoint with the same directory and SaveOptions::begun then waits for the
+  // files. In all other respects as SaveCheckpoint; options.begun must be false. Unimplemented: a server of
+  // an older version; others may have begun. FailedPrecondition: a server still writes a checkpoint that was
+  // begun.
+  virtual absl::Status BeginCheckpoint(const std::string& directory, const SaveOptions& options) = 0;
   absl::StatusOr<std::vector<v1::SavedFile>> SaveCheckpoint(const std::string& directory) {
     return SaveCheckpoint(directory, SaveOptions());
   }
-  // Drops the copies and the deferred gradients of all caches of this client. To be called on every worker when
-  // another one has loaded a checkpoint: LoadCheckpoint does it for its own client. Does not block.
+  // Drops the copies and the deferred gradients of all caches of this client. To be called on every worker
+  // when another one has loaded a checkpoint: LoadCheckpoint does it for its own client. Does not block.
   virtual void DropCached() = 0;
   // Makes every server load its rows from a checkpoint. After an error, no table has changed on the servers
   // that report one. This client's caches drop their rows and deferred gradients, even after an error. Caches
   // of other clients drop their rows at the next response of a server.
   virtual absl::Status LoadCheckpoint(const std::string& directory) = 0;
 
-  // These two receive the responses of a call in the thread that waits for it, which saves a hand-over between
-  // threads. The thread calls PrepareInlinePoll, starts the call, and calls InlinePoll once, which returns when
-  // `over` returns true, or earlier. Then it waits for the call. Pull and Push do all that.
+  // These two receive the responses of a call in the thread that waits for it, which saves a hand-over
+  // between threads. The thread calls PrepareInlinePoll, starts the call, and calls InlinePoll once, which
+  // returns when `over` returns true, or earlier. Then it waits for the call. Pull and Push do all that.
   virtual void PrepareInlinePoll() {}
   virtual void InlinePoll(absl::FunctionRef<bool()> over) {}
 };

@@ -79,6 +79,7 @@ class ClientImpl final : public Client {
   absl::StatusOr<std::vector<v1::SavedFile>> SaveCheckpoint(const std::string& directory,
                                                             const SaveOptions& options) override;
   using Client::SaveCheckpoint;
+  absl::Status BeginCheckpoint(const std::string& directory, const SaveOptions& options) override;
   void DropCached() override;
   absl::Status LoadCheckpoint(const std::string& directory) override;
 

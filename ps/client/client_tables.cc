@@ -197,9 +197,11 @@ absl::Status ClientImpl::PushDense(const std::string& table, uint64_t step,
 
 absl::StatusOr<std::vector<v1::SavedFile>> ClientImpl::SaveCheckpoint(const std::string& directory,
                                                                       const SaveOptions& options) {
-  TANDEM_RETURN_IF_ERROR(PushDeferred());
+  // Gradients that were deferred since BeginCheckpoint are not part of the checkpoint.
+  if (!options.begun) TANDEM_RETURN_IF_ERROR(PushDeferred());
   v1::SaveCheckpointRequest request;
   request.set_directory(directory);
+  request.set_begun(options.begun);
   request.set_name(options.name);
   request.set_base(options.base);
   TANDEM_ASSIGN_OR_RETURN(
@@ -213,6 +215,17 @@ absl::StatusOr<std::vector<v1::SavedFile>> ClientImpl::SaveCheckpoint(const std:
     for (const std::string& name : response.files()) files.emplace_back().set_name(name);
   }
   return files;
+}
+
+absl::Status ClientImpl::BeginCheckpoint(const std::string& directory, const SaveOptions& options) {
+  TANDEM_RETURN_IF_ERROR(PushDeferred());
+  v1::BeginCheckpointRequest request;
+  request.set_directory(directory);
+  request.set_name(options.name);
+  request.set_base(options.base);
+  return CallAll<v1::BeginCheckpointResponse>("BeginCheckpoint", request, options_.checkpoint_timeout,
+                                              /*idempotent=*/false)
+      .status();
 }
 
 absl::Status ClientImpl::LoadCheckpoint(const std::string& directory) {

@@ -65,16 +65,16 @@ absl::Status CheckComplete(const std::string& table, const TableFiles& files) {
 // buckets, which ReadBucket checks.
 absl::Status CheckAgainstManifest(const TableFileReader& reader, const v1::CheckpointFile& file) {
   if (reader.bytes() != file.bytes()) {
-    return absl::DataLossError(absl::StrCat(reader.path(), " has ", reader.bytes(),
-                                            " bytes, the manifest says ", file.bytes()));
+    return absl::DataLossError(
+        absl::StrCat(reader.path(), " has ", reader.bytes(), " bytes, the manifest says ", file.bytes()));
   }
   const bool other_footer = file.footer_crc32() != 0 && file.footer_crc32() != reader.footer_crc32();
   const bool other_clock = file.clock() != 0 && file.clock() != reader.header().version();
   if (!other_footer && !other_clock) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(reader.path(), " is not the file that the manifest lists: it is of clock ",
-                                          reader.header().version(), ", the manifest says ", file.clock(),
-                                          other_footer ? "; its contents differ" : "",
-                                          "; did another save write it?"));
+  return absl::DataLossError(
+      absl::StrCat(reader.path(), " is not the file that the manifest lists: it is of clock ",
+                   reader.header().version(), ", the manifest says ", file.clock(),
+                   other_footer ? "; its contents differ" : "", "; did another save write it?"));
 }
 
 // Checks that the fields which decide a row's layout are those of the saved table. The learning rate, the
@@ -130,63 +130,109 @@ absl::StatusOr<std::vector<uint64_t>> Clocks(const TableFiles& files, const v1::
 
 }  // namespace
 
-absl::StatusOr<v1::SaveCheckpointResponse> CheckpointService::Save(const std::string& directory,
-                                                                   const std::string& name,
-                                                                   const std::string& base) {
+absl::Status CheckpointService::CheckDirectory(const std::string& directory) const {
   std::error_code error;
-  if (!std::filesystem::is_directory(directory, error)) {
-    return absl::NotFoundError(
-        absl::StrCat("server ", server_, ": ", directory,
-                     " is no directory here: checkpoints need storage that every process sees"));
-  }
+  if (std::filesystem::is_directory(directory, error)) return absl::OkStatus();
+  return absl::NotFoundError(
+      absl::StrCat("server ", server_, ": ", directory,
+                   " is no directory here: checkpoints need storage that every process sees"));
+}
+
+std::vector<uint32_t> CheckpointService::OwnBuckets() const {
   std::vector<uint32_t> buckets;
   for (uint32_t b = 0; b < shard_map_.num_buckets(); ++b) {
     if (shard_map_.OwnerOfBucket(b) == server_) buckets.push_back(b);
   }
+  return buckets;
+}
+
+absl::Status CheckpointService::PrepareTable(ServerTable& table, const std::vector<v1::WorkerFence>& fences,
+                                             bool with_id, v1::TableFileHeader* header) {
+  table.Flush();
+  if (table.config().update_mode().kind() == v1::UpdateMode::GBA) {
+    v1::FlushRequest flush;
+    flush.set_table(table.name());
+    requests_.LogChange(RecordKind::kFlush, flush);
+  }
+  TANDEM_RETURN_IF_ERROR(table.Describe(header));
+  header->set_server_index(server_);
+  header->set_num_servers(shard_map_.num_servers());
+  header->set_num_buckets(shard_map_.num_buckets());
+  header->set_row_floats(table.storage()->row_floats());
+  header->mutable_fences()->Add(fences.begin(), fences.end());
+  if (with_id) header->set_save_id(NewSaveId());
+  return absl::OkStatus();
+}
+
+uint64_t CheckpointService::BaseSaveId(const std::string& table, const std::shared_ptr<TableStorage>& storage,
+                                       const std::string& name, const std::string& base) const {
+  if (base.empty() || base != saved_name_ || base == name) return 0;
+  const auto before = saved_tables_.find(table);
+  const bool same = before != saved_tables_.end() && before->second.storage.lock() == storage;
+  return same ? before->second.save_id : 0;
+}
+
+void CheckpointService::AddFile(const v1::TableFileHeader& header, const std::string& file_name,
+                                const TableFileSummary& summary, v1::SaveCheckpointResponse* response) {
+  response->add_files(file_name);
+  response->set_bytes(response->bytes() + summary.bytes);
+  v1::SavedFile* written = response->add_written();
+  written->set_name(file_name);
+  written->set_bytes(summary.bytes);
+  written->set_crc32(summary.crc32);
+  written->set_clock(header.version());
+  written->set_footer_crc32(summary.footer_crc32);
+  written->set_base(header.base().checkpoint());
+}
+
+absl::StatusOr<v1::SaveCheckpointResponse> CheckpointService::Finish(const absl::Status& status,
+                                                                     const std::string& directory,
+                                                                     v1::SaveCheckpointResponse response,
+                                                                     absl::Duration pause) {
+  const absl::Status safe = status.ok() ? SyncDirectory(directory) : status;
+  if (!safe.ok()) {
+    for (const std::string& file : response.files()) ::unlink(absl::StrCat(directory, "/", file).c_str());
+    return Annotate(safe, absl::StrCat("server ", server_, ": saving a checkpoint"));
+  }
+  absl::MutexLock lock(&statistics_mutex_);
+  statistics_.set_checkpoint_saves(statistics_.checkpoint_saves() + 1);
+  statistics_.set_checkpoint_bytes(response.bytes());
+  statistics_.set_longest_checkpoint_pause_s(
+      std::max(statistics_.longest_checkpoint_pause_s(), absl::ToDoubleSeconds(pause)));
+  for (const v1::SavedFile& file : response.written()) {
+    statistics_.set_checkpoint_files(statistics_.checkpoint_files() + 1);
+    if (file.base().empty()) continue;
+    statistics_.set_checkpoint_delta_files(statistics_.checkpoint_delta_files() + 1);
+  }
+  return response;
+}
+
+absl::StatusOr<v1::SaveCheckpointResponse> CheckpointService::Save(const std::string& directory,
+                                                                   const std::string& name,
+                                                                   const std::string& base) {
+  TANDEM_RETURN_IF_ERROR(CheckDirectory(directory));
+  AwaitBegun();
+  const std::vector<uint32_t> buckets = OwnBuckets();
   v1::SaveCheckpointResponse response;
-  const bool can_build = !base.empty() && base == saved_name_ && base != name;
-  std::map<std::string, SavedTable> saved;
+  SavedTables saved;
   const absl::Time begin = MonotonicNow();
-  absl::Status status = requests_.BetweenPushes([&](RequestHandler::Waiters*) -> absl::Status {
+  const absl::Status status = requests_.BetweenPushes([&](RequestHandler::Waiters*) -> absl::Status {
     const std::vector<v1::WorkerFence> fences = requests_.SaveFences();
     for (const auto& table : tables_.All()) {
       v1::TableFileHeader header;
-      table->Flush();
-      if (table->config().update_mode().kind() == v1::UpdateMode::GBA) {
-        v1::FlushRequest flush;
-        flush.set_table(table->name());
-        requests_.LogChange(RecordKind::kFlush, flush);
-      }
-      TANDEM_RETURN_IF_ERROR(table->Describe(&header));
+      TANDEM_RETURN_IF_ERROR(PrepareTable(*table, fences, /*with_id=*/!name.empty(), &header));
       const std::shared_ptr<TableStorage> storage = table->storage();
-      header.set_server_index(server_);
-      header.set_num_servers(shard_map_.num_servers());
-      header.set_num_buckets(shard_map_.num_buckets());
-      header.set_row_floats(storage->row_floats());
-      header.mutable_fences()->Add(fences.begin(), fences.end());
-      if (!name.empty()) {
-        header.set_save_id(NewSaveId());
-        saved[table->name()] = {storage, header.save_id()};
-      }
+      if (!name.empty()) saved[table->name()] = {storage, header.save_id()};
       const std::string file_name = TableFileName(table->name(), server_, shard_map_.num_servers());
-      const auto before = saved_tables_.find(table->name());
-      if (can_build && before != saved_tables_.end() && before->second.storage.lock() == storage &&
-          IsSave(absl::StrCat(BesideCheckpoint(directory, base), "/", file_name), before->second.save_id)) {
+      const uint64_t base_id = BaseSaveId(table->name(), storage, name, base);
+      if (base_id != 0 && IsSave(absl::StrCat(BesideCheckpoint(directory, base), "/", file_name), base_id)) {
         header.mutable_base()->set_checkpoint(base);
-        header.mutable_base()->set_save_id(before->second.save_id);
+        header.mutable_base()->set_save_id(base_id);
       }
       TANDEM_ASSIGN_OR_RETURN(
           const TableFileSummary summary,
           WriteTableFile(absl::StrCat(directory, "/", file_name), header, buckets, *storage, stopping_));
-      response.add_files(file_name);
-      response.set_bytes(response.bytes() + summary.bytes);
-      v1::SavedFile* written = response.add_written();
-      written->set_name(file_name);
-      written->set_bytes(summary.bytes);
-      written->set_crc32(summary.crc32);
-      written->set_clock(header.version());
-      written->set_footer_crc32(summary.footer_crc32);
-      written->set_base(header.base().checkpoint());
+      AddFile(header, file_name, summary, &response);
     }
     // After an error the last cut stays, so that the next save can still build on it.
     if (name.empty()) return absl::OkStatus();
@@ -195,22 +241,130 @@ absl::StatusOr<v1::SaveCheckpointResponse> CheckpointService::Save(const std::st
     saved_name_ = name;
     return absl::OkStatus();
   });
-  const double pause = absl::ToDoubleSeconds(MonotonicNow() - begin);
-  if (status.ok()) status = SyncDirectory(directory);
+  return Finish(status, directory, std::move(response), MonotonicNow() - begin);
+}
+
+void CheckpointService::AwaitBegun() const {
+  const auto none_is_written = [this]() ABSL_SHARED_LOCKS_REQUIRED(begun_mutex_) {
+    return begun_ == nullptr || begun_->is_over;
+  };
+  absl::MutexLock lock(&begun_mutex_);
+  begun_mutex_.Await(absl::Condition(&none_is_written));  // writing ends when the server stops
+}
+
+absl::Status CheckpointService::Begin(const std::string& directory, const std::string& key,
+                                      const std::string& name, const std::string& base) {
+  TANDEM_RETURN_IF_ERROR(CheckDirectory(directory));
+  {
+    absl::MutexLock lock(&begun_mutex_);
+    if (begun_ != nullptr && !begun_->is_over) {
+      return absl::FailedPreconditionError(absl::StrCat("server ", server_, ": the checkpoint ", begun_->key,
+                                                        " is still being written: wait for it first"));
+    }
+  }
+  auto begun = std::make_shared<Begun>();
+  begun->key = key;
+  begun->name = name;
+  begun->base = base;
+  const absl::Time begin = MonotonicNow();
+  const absl::Status status = requests_.BetweenPushes([&](RequestHandler::Waiters*) -> absl::Status {
+    const std::vector<v1::WorkerFence> fences = requests_.SaveFences();
+    for (const auto& table : tables_.All()) {
+      Begun::Table one{.storage = table->storage()};
+      TANDEM_RETURN_IF_ERROR(PrepareTable(*table, fences, /*with_id=*/!name.empty(), &one.header));
+      one.base_save_id = BaseSaveId(table->name(), one.storage, name, base);
+      one.storage->BeginCut();
+      if (!name.empty()) begun->saved[table->name()] = {one.storage, one.header.save_id()};
+      begun->tables.push_back(std::move(one));
+    }
+    return absl::OkStatus();
+  });
+  begun->pause = MonotonicNow() - begin;
   if (!status.ok()) {
-    for (const std::string& file : response.files()) ::unlink(absl::StrCat(directory, "/", file).c_str());
-    return Annotate(status, absl::StrCat("server ", server_, ": saving a checkpoint"));
+    for (const Begun::Table& table : begun->tables) table.storage->EndCut(/*keep=*/false);
+    return Annotate(status, absl::StrCat("server ", server_, ": beginning a checkpoint"));
   }
-  absl::MutexLock lock(&statistics_mutex_);
-  statistics_.set_checkpoint_saves(statistics_.checkpoint_saves() + 1);
-  statistics_.set_checkpoint_bytes(response.bytes());
-  statistics_.set_longest_checkpoint_pause_s(std::max(statistics_.longest_checkpoint_pause_s(), pause));
-  for (const v1::SavedFile& file : response.written()) {
-    statistics_.set_checkpoint_files(statistics_.checkpoint_files() + 1);
-    if (file.base().empty()) continue;
-    statistics_.set_checkpoint_delta_files(statistics_.checkpoint_delta_files() + 1);
+  absl::MutexLock lock(&begun_mutex_);
+  begun_ = std::move(begun);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::SaveCheckpointResponse> CheckpointService::WriteBegun(const std::string& directory) {
+  std::shared_ptr<Begun> begun;
+  {
+    absl::MutexLock lock(&begun_mutex_);
+    begun = begun_;
   }
-  return response;
+  const std::vector<uint32_t> buckets = OwnBuckets();
+  v1::SaveCheckpointResponse response;
+  const auto write = [&](Begun::Table& table) -> absl::Status {
+    v1::TableFileHeader& header = table.header;
+    const std::string file_name = TableFileName(header.config().name(), server_, shard_map_.num_servers());
+    if (table.base_save_id != 0 &&
+        IsSave(absl::StrCat(BesideCheckpoint(directory, begun->base), "/", file_name), table.base_save_id)) {
+      header.mutable_base()->set_checkpoint(begun->base);
+      header.mutable_base()->set_save_id(table.base_save_id);
+    }
+    const auto source = [&](uint32_t bucket, TableStorage::RowVisitor visit) {
+      uint64_t copied = 0;
+      for (const Begun::Table& one : begun->tables) copied += one.storage->cut_bytes();
+      begun->most_copied = std::max(begun->most_copied, copied);
+      const bool whole = !header.has_base();
+      if (copied <= kMostCopiedBytes) return table.storage->VisitCut(bucket, whole, visit);
+      absl::StatusOr<BucketChanges> changes;
+      requests_
+          .BetweenPushes([&](RequestHandler::Waiters*) {
+            changes = table.storage->VisitCut(bucket, whole, visit);
+            return absl::OkStatus();
+          })
+          .IgnoreError();
+      return changes;
+    };
+    TANDEM_ASSIGN_OR_RETURN(
+        const TableFileSummary summary,
+        WriteTableFile(absl::StrCat(directory, "/", file_name), header, buckets, source, stopping_));
+    AddFile(header, file_name, summary, &response);
+    return absl::OkStatus();
+  };
+  absl::Status status;
+  for (Begun::Table& table : begun->tables) {
+    if (status.ok()) status = write(table);
+  }
+  return Finish(status, directory, std::move(response), begun->pause);
+}
+
+void CheckpointService::EndBegun(absl::StatusOr<v1::SaveCheckpointResponse> result) {
+  std::shared_ptr<Begun> begun;
+  {
+    absl::MutexLock lock(&begun_mutex_);
+    begun = begun_;
+  }
+  const bool remembered = result.ok() && !begun->name.empty();
+  for (const Begun::Table& table : begun->tables) table.storage->EndCut(/*keep=*/remembered);
+  if (remembered) {
+    saved_tables_ = std::move(begun->saved);
+    saved_name_ = begun->name;
+  }
+  if (result.ok()) {
+    absl::MutexLock lock(&statistics_mutex_);
+    statistics_.set_checkpoint_async_saves(statistics_.checkpoint_async_saves() + 1);
+    statistics_.set_checkpoint_copied_bytes(
+        std::max(statistics_.checkpoint_copied_bytes(), begun->most_copied));
+  }
+  begun->tables.clear();  // releases tables that were replaced meanwhile
+  absl::MutexLock lock(&begun_mutex_);
+  begun->result = std::move(result);
+  begun->is_over = true;
+}
+
+absl::StatusOr<v1::SaveCheckpointResponse> CheckpointService::FinishBegun(const std::string& key) {
+  absl::MutexLock lock(&begun_mutex_);
+  if (begun_ == nullptr || begun_->key != key || !begun_->is_over) {
+    return absl::NotFoundError(absl::StrCat(
+        "server ", server_, ": the checkpoint ", key,
+        " is not begun here: the server was started again since, or another checkpoint was begun"));
+  }
+  return begun_->result;
 }
 
 void CheckpointService::AddStatistics(v1::ServerStatistics* statistics) const {

@@ -9,11 +9,13 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "ps/checkpoint/format.h"
 #include "ps/server/request_handler.h"
 #include "ps/server/table/table_registry.h"
@@ -25,11 +27,14 @@ namespace tandem::ps {
 
 // Writes this server's part of a checkpoint, and reads it back. The rows, the optimizer state, the workers'
 // clocks and the push fences of a checkpoint are of one moment, at which no push is under way
-// (RequestHandler::BetweenPushes). Not thread-safe, except for AddStatistics: the server's background thread
-// uses it.
+// (RequestHandler::BetweenPushes). Save writes at that moment, while pushes wait. Begin only fixes it, and
+// WriteBegun writes while pushes go on; rows that change meanwhile are copied first (ps/storage/row_cut.h).
 //
-// Both functions block on the disk and until the pushes under way are done, without a deadline. They give up
-// with Cancelled once the server is stopping, which they notice after each bucket.
+// One thread at a time may call Save, Begin and Load, the server's background thread. Another one may call
+// WriteBegun and FinishBegun meanwhile. AddStatistics is thread-safe.
+//
+// Save, WriteBegun and Load block on the disk and until the pushes under way are done, without a deadline.
+// They give up with Cancelled once the server is stopping, which they notice after each bucket.
 class CheckpointService {
  public:
   // All must outlive the service, and so must the shard map of `tables`.
@@ -44,8 +49,8 @@ class CheckpointService {
   // Load. Durable servers take a snapshot there, because their log does not lead to the loaded tables.
   void set_after_load(std::function<absl::Status()> after_load) { after_load_ = std::move(after_load); }
 
-  // Writes one file for each table into `directory`, which must exist, and syncs the directory. Returns the
-  // files' names and their total size in bytes. First applies what GBA tables have accumulated. Pushes that
+  // Applies what GBA tables have accumulated, writes one file for each table into `directory`, which must
+  // exist, and syncs the directory. Returns the names of the files and their total size in bytes. Pushes that
   // arrive during the whole call are deferred; pulls run. Committing the checkpoint is up to the caller
   // (ps/checkpoint/checkpoint_dir.h).
   //
@@ -54,11 +59,27 @@ class CheckpointService {
   // loaded since, a call with another name came between, or the checkpoint `base` is not the one of that
   // moment. Otherwise files are complete.
   //
+  // First blocks while a checkpoint that Begin has begun is being written.
+  //
   // NotFound: this server does not see `directory`. FailedPrecondition: a table has acknowledged pushes that
   // still wait (ServerTable::Describe). Otherwise the errors of WriteTableFile. On an error removes the files
   // that it has finished; the gradients of GBA tables stay applied.
   absl::StatusOr<v1::SaveCheckpointResponse> Save(const std::string& directory, const std::string& name = "",
                                                   const std::string& base = "");
+  // Fixes this moment as that of a checkpoint, for WriteBegun. `key` identifies it for FinishBegun. First
+  // applies what GBA tables have accumulated. Pushes are deferred for a time that depends on the number of
+  // buckets, not on that of rows. Blocks only until the pushes under way are done.
+  // FailedPrecondition: one that was begun before is still being written. Otherwise as Save.
+  absl::Status Begin(const std::string& directory, const std::string& key, const std::string& name,
+                     const std::string& base);
+  // Writes the files of the checkpoint that Begin has begun. Pushes and pulls go on. Once copies of changed
+  // rows take more than kMostCopiedBytes, pushes wait while a bucket is written. Errors as of Save.
+  absl::StatusOr<v1::SaveCheckpointResponse> WriteBegun(const std::string& directory);
+  // Stores the result of WriteBegun, or the error that prevented it, for FinishBegun, and frees the copies.
+  void EndBegun(absl::StatusOr<v1::SaveCheckpointResponse> result);
+  // Returns what EndBegun has stored for `key`. NotFound: another checkpoint was begun since, or this process
+  // has begun none of that key.
+  absl::StatusOr<v1::SaveCheckpointResponse> FinishBegun(const std::string& key);
   // Replaces the tables with those of the committed checkpoint in `directory`, whatever number of servers
   // wrote it: reads the rows of this server's buckets, the clocks and the push fences. Creates the tables
   // that do not exist, with their saved configuration; existing tables keep theirs. Returns the number of
@@ -77,7 +98,50 @@ class CheckpointService {
   // Fills in the fields about checkpoints that were saved. Thread-safe.
   void AddStatistics(v1::ServerStatistics* statistics) const;
 
+  static constexpr uint64_t kMostCopiedBytes = uint64_t{256} << 20;
+
  private:
+  // A table as it is saved.
+  struct SavedTable {
+    std::weak_ptr<TableStorage> storage;  // its cut is of the moment of that save
+    uint64_t save_id;
+  };
+  using SavedTables = std::map<std::string, SavedTable>;  // by table
+  // A checkpoint that is written while pushes go on.
+  struct Begun {
+    struct Table {
+      v1::TableFileHeader header;  // without `base`
+      std::shared_ptr<TableStorage> storage;
+      uint64_t base_save_id = 0;  // of the save on which the file may build; 0: none
+    };
+    std::string key, name, base;
+    std::vector<Table> tables;
+    SavedTables saved;
+    absl::Duration pause;
+    uint64_t most_copied = 0;  // bytes
+    bool is_over = false;
+    absl::StatusOr<v1::SaveCheckpointResponse> result = absl::UnknownError("not written");
+  };
+
+  absl::Status CheckDirectory(const std::string& directory) const;
+  // Blocks while a begun checkpoint is written.
+  void AwaitBegun() const;
+  std::vector<uint32_t> OwnBuckets() const;
+  // Applies what a GBA table has accumulated and fills in the header of its file, without `base`. To be
+  // called between pushes.
+  absl::Status PrepareTable(ServerTable& table, const std::vector<v1::WorkerFence>& fences, bool with_id,
+                            v1::TableFileHeader* header);
+  // Returns the id of the last save of the table, if the checkpoint `name` may build on `base`; else 0.
+  uint64_t BaseSaveId(const std::string& table, const std::shared_ptr<TableStorage>& storage,
+                      const std::string& name, const std::string& base) const;
+  // Adds a file that was written to `response`.
+  static void AddFile(const v1::TableFileHeader& header, const std::string& file_name,
+                      const TableFileSummary& summary, v1::SaveCheckpointResponse* response);
+  // Makes the files durable, or removes them after an error; counts the save.
+  absl::StatusOr<v1::SaveCheckpointResponse> Finish(const absl::Status& status, const std::string& directory,
+                                                    v1::SaveCheckpointResponse response,
+                                                    absl::Duration pause);
+
   absl::StatusOr<v1::LoadCheckpointResponse> LoadTables(const std::string& directory);
   // `other_bytes`: of the tables that were loaded before, for the limit of memory.
   absl::Status LoadRows(TableFileReader& file, const v1::TableConfig& config, uint64_t other_bytes,
@@ -90,13 +154,13 @@ class CheckpointService {
   const ShardMap& shard_map_;
   std::function<absl::Status()> after_load_;
 
-  // The last save with a name, on which the next one can build.
-  struct SavedTable {
-    std::weak_ptr<TableStorage> storage;  // its cut is of the moment of that save
-    uint64_t save_id;
-  };
+  // The last save with a name, on which the next one can build. Used while no begun checkpoint is written, or
+  // by EndBegun.
   std::string saved_name_;
-  std::map<std::string, SavedTable> saved_tables_;  // by table
+  SavedTables saved_tables_;
+
+  mutable absl::Mutex begun_mutex_;
+  std::shared_ptr<Begun> begun_ ABSL_GUARDED_BY(begun_mutex_);  // nullptr: none yet
 
   mutable absl::Mutex statistics_mutex_;
   v1::ServerStatistics statistics_ ABSL_GUARDED_BY(statistics_mutex_);  // the fields about checkpoints

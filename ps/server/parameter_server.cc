@@ -62,6 +62,7 @@ class ParameterServer::Impl {
   absl::StatusOr<v1::CreateTableResponse> CreateTable(const v1::CreateTableRequest& request);
   absl::StatusOr<v1::SetUpdateModeResponse> SetUpdateMode(const v1::SetUpdateModeRequest& request);
   absl::StatusOr<v1::FlushResponse> Flush(const std::string& name);
+  absl::StatusOr<v1::BeginCheckpointResponse> Begin(const v1::BeginCheckpointRequest& request);
   absl::StatusOr<v1::RegisterResponse> Register(const v1::RegisterRequest& request);
   absl::StatusOr<v1::DurabilityInfo> GetDurability() const;
   // Runs `body` with a path of the directory that the client has named, if it lies below
@@ -96,7 +97,10 @@ class ParameterServer::Impl {
   RowStatesService row_states_;
   absl::Mutex registered_mutex_;
   std::map<std::string, uint32_t> registered_ ABSL_GUARDED_BY(registered_mutex_);  // ranks by name
-  TaskExecutor background_;  // one thread: checkpoints, table creation, changes of mode, writes and scans of rows
+  // One thread that writes checkpoints while pushes go on, and answers those who wait for that.
+  TaskExecutor checkpoint_writer_;
+  // One thread for all other checkpoints, table creation, changes of mode, writes and scans of rows.
+  TaskExecutor background_;
 };
 
 ParameterServer::ParameterServer(const ParameterServerOptions& options)
@@ -123,6 +127,7 @@ ParameterServer::Impl::Impl(const ParameterServerOptions& options)
       requests_(options_, &tables_, &buffers_, &stopping_),
       checkpoints_(&tables_, &requests_, &stopping_),
       row_states_(&tables_, &requests_),
+      checkpoint_writer_(1),
       background_(1) {
   TANDEM_CHECK(options.index < options.num_servers);
   if (options.durability.directory.empty()) return;
@@ -159,33 +164,37 @@ void ParameterServer::Impl::Stop() {
   requests_.Stop();
   if (durability_ != nullptr) durability_->Stop();
   background_.Stop();
+  checkpoint_writer_.Stop();
 }
 
 template <typename Request, typename Response>
 rpc::Handler ParameterServer::Impl::Background(std::function<absl::StatusOr<Response>(const Request&)> body) {
-  return rpc::AsyncProtoHandler<Request, Response>(
-      [this, body = std::move(body)](std::shared_ptr<rpc::ServerCall> call, Request request,
-                                     rpc::Reply<Response> reply) {
-        if constexpr (requires { request.worker(); }) {
-          absl::Status itself = CheckWorker(call->caller(), request.worker(), "a request");
-          if (!itself.ok()) return reply(std::move(itself));
-        }
-        const bool posted = background_.Post([this, body, reply, request = std::move(request)] {
-          if (stopping_) {
-            constexpr absl::string_view kText = "the parameter server is stopping";
-            // Clients repeat calls to a durable server, which will come back.
-            return reply(durability_ == nullptr ? absl::CancelledError(kText)
-                                                : absl::UnavailableError(kText));
-          }
-          // The call is answered once its changes are safe. The thread does not wait for that: the disk may
-          // be full.
-          absl::StatusOr<Response> response = body(request);
-          constexpr bool kOnlyReads = std::is_same_v<Request, v1::ScanRowsRequest>;
-          if (kOnlyReads) return reply(std::move(response));
-          ReplyWhenDurable(reply, std::move(response));
-        });
-        if (!posted) reply(absl::UnavailableError("the parameter server has stopped"));
-      });
+  return rpc::AsyncProtoHandler<Request, Response>([this, body = std::move(body)](
+                                                       std::shared_ptr<rpc::ServerCall> call, Request request,
+                                                       rpc::Reply<Response> reply) {
+    if constexpr (requires { request.worker(); }) {
+      absl::Status itself = CheckWorker(call->caller(), request.worker(), "a request");
+      if (!itself.ok()) return reply(std::move(itself));
+    }
+    TaskExecutor* executor = &background_;
+    if constexpr (requires { request.begun(); }) {
+      if (request.begun()) executor = &checkpoint_writer_;
+    }
+    const bool posted = executor->Post([this, body, reply, request = std::move(request)] {
+      if (stopping_) {
+        constexpr absl::string_view kText = "the parameter server is stopping";
+        // Clients repeat calls to a durable server, which will come back.
+        return reply(durability_ == nullptr ? absl::CancelledError(kText) : absl::UnavailableError(kText));
+      }
+      // The call is answered once its changes are safe. The thread does not wait for that: the disk may
+      // be full.
+      absl::StatusOr<Response> response = body(request);
+      constexpr bool kOnlyReads = std::is_same_v<Request, v1::ScanRowsRequest>;
+      if (kOnlyReads) return reply(std::move(response));
+      ReplyWhenDurable(reply, std::move(response));
+    });
+    if (!posted) reply(absl::UnavailableError("the parameter server has stopped"));
+  });
 }
 
 template <typename Response>
@@ -237,13 +246,16 @@ rpc::Service ParameterServer::Impl::MakeService() {
              if (!itself.ok()) return reply(std::move(itself));
              ReplyWhenDurable(reply, requests_.StartPushEpoch(request));
            })},
-      {"SaveCheckpoint", Background<v1::SaveCheckpointRequest, v1::SaveCheckpointResponse>(
-                             [this](const v1::SaveCheckpointRequest& request) {
-                               return WithinRoot<v1::SaveCheckpointResponse>(
-                                   request.directory(), [&](const std::string& path) {
-                                     return checkpoints_.Save(path, request.name(), request.base());
-                                   });
-                             })},
+      {"SaveCheckpoint",
+       Background<v1::SaveCheckpointRequest, v1::SaveCheckpointResponse>(
+           [this](const v1::SaveCheckpointRequest& request) {
+             return WithinRoot<v1::SaveCheckpointResponse>(request.directory(), [&](const std::string& path) {
+               return request.begun() ? checkpoints_.FinishBegun(request.directory())
+                                      : checkpoints_.Save(path, request.name(), request.base());
+             });
+           })},
+      {"BeginCheckpoint", Background<v1::BeginCheckpointRequest, v1::BeginCheckpointResponse>(
+                              [this](const v1::BeginCheckpointRequest& request) { return Begin(request); })},
       {"LoadCheckpoint", Background<v1::LoadCheckpointRequest, v1::LoadCheckpointResponse>(
                              [this](const v1::LoadCheckpointRequest& request) {
                                return WithinRoot<v1::LoadCheckpointResponse>(
@@ -393,6 +405,21 @@ absl::StatusOr<v1::ServerStatistics> ParameterServer::Impl::Statistics() const {
   checkpoints_.AddStatistics(&statistics);
   ExportProcess(&statistics);
   return statistics;
+}
+
+absl::StatusOr<v1::BeginCheckpointResponse> ParameterServer::Impl::Begin(
+    const v1::BeginCheckpointRequest& request) {
+  const auto begin = [&](const std::string& path) -> absl::StatusOr<v1::BeginCheckpointResponse> {
+    TANDEM_RETURN_IF_ERROR(checkpoints_.Begin(path, request.directory(), request.name(), request.base()));
+    return v1::BeginCheckpointResponse();
+  };
+  TANDEM_RETURN_IF_ERROR(WithinRoot<v1::BeginCheckpointResponse>(request.directory(), begin).status());
+  const bool posted = checkpoint_writer_.Post([this, directory = request.directory()] {
+    checkpoints_.EndBegun(WithinRoot<v1::SaveCheckpointResponse>(
+        directory, [this](const std::string& path) { return checkpoints_.WriteBegun(path); }));
+  });
+  if (!posted) return absl::UnavailableError("the parameter server has stopped");
+  return v1::BeginCheckpointResponse();
 }
 
 absl::StatusOr<v1::FlushResponse> ParameterServer::Impl::Flush(const std::string& name) {

@@ -19,8 +19,8 @@
 //     moment before its caller's deadline.
 //   - SaveCheckpoint, LoadCheckpoint, SetUpdateMode and Flush see the tables between pushes: pushes that
 //     arrive meanwhile are deferred. So a checkpoint's rows, optimizer state, clocks and fences are of one
-//     moment. Pulls go on. On durable servers CreateTable, WriteRowStates and each bucket of a snapshot do so,
-//     too.
+//     moment. Pulls go on. BeginCheckpoint defers them for a moment only, and writes while they go on. On
+//     durable servers CreateTable, WriteRowStates and each bucket of a snapshot do so, too.
 
 #include <cstdint>
 #include <functional>

@@ -71,9 +71,13 @@ void RequestHandler::Dispatch(Waiters released) {
 
 absl::Status RequestHandler::BetweenPushes(absl::FunctionRef<absl::Status(Waiters* released)> body) {
   Waiters released;
-  gate_.Close();
-  const absl::Status status = body(&released);
-  for (std::function<void()>& push : gate_.Open()) released.push_back(std::move(push));
+  absl::Status status;
+  {
+    absl::MutexLock lock(&between_pushes_mutex_);
+    gate_.Close();
+    status = body(&released);
+    for (std::function<void()>& push : gate_.Open()) released.push_back(std::move(push));
+  }
   Dispatch(std::move(released));
   return status;
 }

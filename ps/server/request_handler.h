@@ -90,7 +90,8 @@ class RequestHandler {
   absl::Status CheckMember(const rpc::Caller& caller, absl::string_view what) const;
 
   // Runs `body` while no push is under way; pushes that arrive meanwhile are deferred. Afterwards runs the
-  // pulls that `body` adds to `released`. Blocks until the pushes under way are done. One thread at a time.
+  // pulls that `body` adds to `released`. Blocks until the pushes under way are done, and while
+  // another thread's call runs.
   absl::Status BetweenPushes(absl::FunctionRef<absl::Status(Waiters* released)> body);
 
   // Save and restore which pushes this server has taken (ps/server/push_fence.h), for checkpoints. To be
@@ -171,6 +172,7 @@ class RequestHandler {
   absl::Mutex push_mutex_;
   PushFence fences_ ABSL_GUARDED_BY(push_mutex_);
 
+  absl::Mutex between_pushes_mutex_;  // held by the thread that closes the gate; acquired before all others
   Gate gate_;
   rpc::DeferredCalls deferred_;
   TaskExecutor executor_;  // runs deferred pulls, and pushes that met the closed gate

@@ -127,6 +127,7 @@ TEST_F(AccessTest, AProcessOfNoJobChangesNothing) {
   flush.set_table("user");
   EXPECT_THAT(Call("Flush", flush, kStranger), StatusIs(kNotAllowed));
   EXPECT_THAT(Call("SaveCheckpoint", v1::SaveCheckpointRequest(), kStranger), StatusIs(kNotAllowed));
+  EXPECT_THAT(Call("BeginCheckpoint", v1::BeginCheckpointRequest(), kStranger), StatusIs(kNotAllowed));
   EXPECT_THAT(Call("LoadCheckpoint", v1::LoadCheckpointRequest(), kStranger), StatusIs(kNotAllowed));
   EXPECT_THAT(Write(0, kStranger), StatusIs(kNotAllowed));
   EXPECT_THAT(StartEpoch(0, kStranger), StatusIs(kNotAllowed));

@@ -237,6 +237,21 @@ class Driver {
     request.set_base(base);
     return Call<v1::SaveCheckpointResponse>("SaveCheckpoint", request);
   }
+  // Begins to save a checkpoint, which FinishSave waits for.
+  absl::Status BeginSave(const std::string& directory, const std::string& name = "",
+                         const std::string& base = "") {
+    v1::BeginCheckpointRequest request;
+    request.set_directory(directory);
+    request.set_name(name);
+    request.set_base(base);
+    return Call<v1::BeginCheckpointResponse>("BeginCheckpoint", request).status();
+  }
+  absl::StatusOr<v1::SaveCheckpointResponse> FinishSave(const std::string& directory) {
+    v1::SaveCheckpointRequest request;
+    request.set_directory(directory);
+    request.set_begun(true);
+    return Call<v1::SaveCheckpointResponse>("SaveCheckpoint", request);
+  }
   absl::StatusOr<v1::LoadCheckpointResponse> Load(const std::string& directory) {
     v1::LoadCheckpointRequest request;
     request.set_directory(directory);

@@ -3,9 +3,13 @@
 
 #include <signal.h>
 
+#include <filesystem>
 #include <string>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ps/checkpoint/checkpoint_dir.h"
@@ -35,6 +39,32 @@ TEST(CheckpointTest, AProcessAloneResumes) {
   const Finished refused = job.Run(Alone({}));
   EXPECT_EQ(refused.exit_code, 1);
   EXPECT_THAT(refused.err, HasSubstr("--overwrite"));
+}
+
+TEST(CheckpointTest, AJobWhoseWorkerIsKilledResumesInMidEpochWithTheSameBits) {
+  const JobDir job(20000);  // 500 steps an epoch
+  const Args small = {"--no-baselines", "--set", "train.batch_size=16", "--set", "train.epochs=1"};
+  Args undisturbed = small;
+  undisturbed.insert(undisturbed.end(), {"--set", "checkpoint.dir=undisturbed"});
+  ASSERT_EQ(job.Train(2, 2, undisturbed).exit_code, 0);
+
+  Args more = small;
+  more.insert(more.end(), {"--resume", "auto", "--set", "checkpoint.every_steps=20", "--set",
+                           "checkpoint.async_save=true", "--set", "checkpoint.deltas=5"});
+  Args args = job.LaunchArgs(2, 2, more);
+  args.insert(args.begin() + 1, {"--max-restarts", "1"});
+  std::filesystem::create_directory(job.File("ckpt"));
+  TandemProcess launched(args, job.Mark(), job.File("."));
+  const absl::Time deadline = MonotonicNow() + absl::Minutes(2);
+  while (job.Checkpoints("ckpt").empty() && MonotonicNow() < deadline) std::this_thread::yield();
+  const pid_t worker = job.ProcessWith("RANK=1");
+  const bool killed = worker != 0 && ::kill(worker, SIGKILL) == 0;  // else the job has ended
+  EXPECT_EQ(launched.Wait(), 0) << launched.out() << launched.err();
+  if (killed) {
+    EXPECT_THAT(launched.out() + launched.err(), HasSubstr("loaded "));
+  }
+  EXPECT_EQ(job.Digest(job.Checkpoints("ckpt").back()), job.Digest("undisturbed"));
+  EXPECT_TRUE(job.NoLeaks());
 }
 
 TEST(CheckpointTest, SigtermSavesACheckpointAndExitsWith75) {

@@ -53,6 +53,33 @@ TEST(DurabilityTest, ASyncJobWithKilledServersEndsWithTheBitsOfAnUndisturbedOne)
   EXPECT_FALSE(std::filesystem::exists(job.File("wal")));  // the job has ended well
 }
 
+TEST(DurabilityTest, ServersThatAreKilledWhileTheySaveCostNoMoreThanThatCheckpoint) {
+  const JobDir job(20000);
+  const Args small = {"--set", "train.batch_size=16", "--set", "train.epochs=3"};
+  Args undisturbed = small;
+  undisturbed.insert(undisturbed.end(), {"--no-baselines", "--set", "checkpoint.dir=undisturbed"});
+  ASSERT_EQ(job.Train(2, 2, undisturbed).exit_code, 0);
+
+  Args saving = small;
+  saving.insert(saving.end(), {"--set", "checkpoint.every_steps=3", "--set", "checkpoint.async_save=true",
+                               "--set", "checkpoint.deltas=5"});
+  TandemProcess launched(Durable(job, 2, 2, saving), job.Mark(), job.File("."));
+  int kills = 0;
+  for (int epoch = 1; epoch <= 2; ++epoch) {
+    ASSERT_TRUE(launched.WaitForOutput(absl::StrCat("epoch ", epoch, "/3"))) << launched.err();
+    const pid_t victim = job.ProcessWith(absl::StrCat("TANDEM_PS_INDEX=", epoch % 2));
+    if (victim == 0 || ::kill(victim, SIGKILL) != 0) continue;  // the job has ended
+    ++kills;
+    ASSERT_TRUE(launched.WaitForOutput(absl::StrCat("(pid ", victim, ") was killed"))) << launched.err();
+  }
+  EXPECT_GT(kills, 0);
+  EXPECT_EQ(launched.Wait(), 0) << launched.out() << launched.err();
+  EXPECT_EQ(job.Digest(job.Checkpoints("ckpt").back()), job.Digest(job.Checkpoints("undisturbed").back()));
+  const Finished verified = job.Run({"ckpt", "verify", "ckpt"});
+  EXPECT_EQ(verified.exit_code, 0) << verified.out << verified.err;
+  EXPECT_TRUE(job.NoLeaks());
+}
+
 TEST(DurabilityTest, AJobThatRequiresALogIsRefusedWithoutOneOrWithATimeoutThatIsTooShort) {
   const JobDir job;
   const Finished without = job.Train(1, 1, {"--no-baselines", "--set", "ps.durability=log"});

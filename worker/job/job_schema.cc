@@ -192,6 +192,10 @@ void DescribeJob(Fields& f, JobSpec& job) {
         "deltas", &job.checkpoint.deltas, Between(0, 500),
         "checkpoints that in a row hold only the rows changed since the one before, until a complete one "
         "is saved, which also happens once they have half its size. 0: all are complete");
+    g.Bool(
+        "async_save", &job.checkpoint.async_save,
+        "checkpoints within an epoch are written while training goes on; workers wait only until the servers "
+        "have fixed their contents. One that is due while the one before is still being written is left out");
   });
   f.Group("ps", nullptr, "", [&](Fields& g) {
     g.Choice("durability", &job.ps.durability, {"off", "log"},

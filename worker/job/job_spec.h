@@ -105,6 +105,9 @@ struct CheckpointSpec {
   SaveFailure on_failure = SaveFailure::kContinue;
   int deltas = 0;  // checkpoints in a row that hold only what has changed since the one before
 
+  // True: checkpoints within an epoch are written while training goes on.
+  bool async_save = false;
+
   // Returns whether checkpoints other than that of the best epoch are saved.
   bool periodic() const { return every_epochs > 0 || every_steps > 0 || every_time > absl::ZeroDuration(); }
 };

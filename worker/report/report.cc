@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fstream>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -22,6 +23,19 @@ using Json = nlohmann::ordered_json;
 
 Json ToJson(const Quality& quality) {
   return {{"auc", quality.auc}, {"logloss", quality.logloss}, {"examples", quality.examples}};
+}
+
+struct HoldQuantiles {
+  double median_ms, p99_ms, longest_ms;
+};
+
+// Requires at least one duration, in seconds.
+HoldQuantiles QuantilesOf(std::vector<double> holds) {
+  std::sort(holds.begin(), holds.end());
+  const auto at = [&](double quantile) {
+    return 1e3 * holds[static_cast<size_t>(quantile * static_cast<double>(holds.size() - 1) + 0.5)];
+  };
+  return {at(0.5), at(0.99), at(1)};
 }
 
 std::string Thousands(uint64_t value) {
@@ -214,6 +228,12 @@ std::string FormatReport(const RunReport& report) {
     absl::StrAppendFormat(&out, "  %-34s %10s (see the warnings above)\n", "malformed lines skipped",
                           Thousands(report.malformed_lines));
   }
+  if (!report.checkpoint_holds.empty()) {
+    const HoldQuantiles holds = QuantilesOf(report.checkpoint_holds);
+    absl::StrAppendFormat(&out, "  %-34s median %.1f ms, p99 %.1f ms, longest %.1f ms, of %d; %d left out\n",
+                          "held by checkpoints within epochs", holds.median_ms, holds.p99_ms,
+                          holds.longest_ms, report.checkpoint_holds.size(), report.skipped_checkpoints);
+  }
   if (!report.checkpoint.empty())
     absl::StrAppendFormat(&out, "  %-34s %s\n", "checkpoint", report.checkpoint);
   return out;
@@ -236,6 +256,14 @@ std::string ReportToJson(const RunReport& report) {
                {"samples_per_s", report.samples_per_s},
                {"seconds", report.seconds},
                {"checkpoint", report.checkpoint}};
+  if (!report.checkpoint_holds.empty()) {
+    const HoldQuantiles holds = QuantilesOf(report.checkpoint_holds);
+    json["checkpoint_holds"] = {{"count", report.checkpoint_holds.size()},
+                                {"median_ms", holds.median_ms},
+                                {"p99_ms", holds.p99_ms},
+                                {"longest_ms", holds.longest_ms},
+                                {"skipped", report.skipped_checkpoints}};
+  }
   json["baselines"] = Json::array();
   for (const BaselineReport& baseline : report.baselines) {
     Json entry = ToJson(baseline.test);

@@ -27,13 +27,13 @@ struct Quality {
 };
 
 struct EpochReport {
-  int epoch = 0;          // starting at 1
-  uint64_t step = 0;      // step at the end of this epoch
-  uint64_t steps = 0;     // in this epoch
+  int epoch = 0;       // starting at 1
+  uint64_t step = 0;   // step at the end of this epoch
+  uint64_t steps = 0;  // in this epoch
   // Over all workers. Up to one for each worker more than RunReport::train_examples, because the last step
   // repeats examples so that all workers have as many.
   uint64_t examples = 0;
-  double seconds = 0;     // training only, without evaluation and checkpoints; that of the slowest worker
+  double seconds = 0;  // training only, without evaluation and checkpoints; that of the slowest worker
   double samples_per_s = 0;
   double train_loss = 0;
   double learning_rate = 0;  // of the dense optimizer, at the end of the epoch
@@ -89,7 +89,7 @@ struct RunReport {
   uint64_t train_examples = 0, malformed_lines = 0;
   std::vector<EpochReport> epochs;
   bool stopped_early = false;
-  int best_epoch = 0;        // 0: no epoch was evaluated
+  int best_epoch = 0;  // 0: no epoch was evaluated
   // The epoch whose model `test` is of: the best one, unless its checkpoint could not be saved and later
   // epochs were worse.
   int tested_epoch = 0;
@@ -102,7 +102,11 @@ struct RunReport {
   std::vector<std::string> warnings;    // of features whose rows are too stale
   // Gradients of replicated rows that rank 0 has sent to the other workers.
   uint64_t replica_bytes = 0;
-  std::string checkpoint;  // path of the best epoch's checkpoint; empty: none was written
+  // How long this worker did not train because of checkpoints within epochs: from the end of a step to the
+  // beginning of the next. In seconds, in the order of the checkpoints.
+  std::vector<double> checkpoint_holds;
+  int skipped_checkpoints = 0;  // left out because the one before was still being written
+  std::string checkpoint;       // path of the best epoch's checkpoint; empty: none was written
   // The run was asked to stop and has saved `checkpoint`; it was not tested.
   bool interrupted = false;
   std::string save_error;  // of rank 0: why the last checkpoint could not be saved; empty if it was

@@ -27,7 +27,8 @@ std::string FloatBytes(absl::Span<const float> values) {
   return std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
 }
 
-v1::DenseState ToDenseState(const JobSpec& job, Model* model, const DenseOptimizer& optimizer) {
+v1::DenseState ToDenseState(const JobSpec& job, const ModelState& state, Model* model,
+                            const DenseOptimizer& optimizer) {
   v1::DenseState dense;
   absl::Span<const float> parameters = model->parameters();
   for (const ParameterBlock& block : model->blocks()) {
@@ -46,6 +47,11 @@ v1::DenseState ToDenseState(const JobSpec& job, Model* model, const DenseOptimiz
   dense.set_optimizer(job.optimizer.kind);
   dense.set_optimizer_state(FloatBytes(optimizer.state().slots));
   dense.set_optimizer_steps(optimizer.state().steps);
+  for (const auto& [table, ids] : state.replicated) {
+    v1::ReplicatedIds* const to = dense.add_replicated();
+    to->set_table(table);
+    to->mutable_ids()->Add(ids.begin(), ids.end());
+  }
   return dense;
 }
 
@@ -78,6 +84,17 @@ v1::CheckpointManifest ToManifest(const JobSpec& job, const ModelState& state, c
   metrics[kPlateauBad] = schedule.state().bad_metrics;
   if (schedule.state().has_best) metrics[kPlateauBest] = schedule.state().best;
   return manifest;
+}
+
+// Writes and commits what the servers have not written.
+absl::StatusOr<std::string> Commit(const BegunSave& save, const std::vector<v1::SavedFile>& written,
+                                   CheckpointChain* chain) {
+  TANDEM_RETURN_IF_ERROR(ps::WriteDenseState(save.unfinished, save.dense));
+  TANDEM_ASSIGN_OR_RETURN(std::string path, ps::CommitCheckpoint(save.unfinished, save.manifest, written));
+  if (chain == nullptr) return path;
+  const absl::StatusOr<v1::CheckpointManifest> committed = ps::ReadManifest(path);
+  if (committed.ok()) chain->Committed(path, *committed);
+  return path;
 }
 
 absl::Status CheckBlocks(const v1::DenseState& dense, const Model& model) {
@@ -172,19 +189,26 @@ absl::StatusOr<std::string> SaveModel(const JobSpec& job, const ModelState& stat
   const ps::SaveOptions options = chain == nullptr ? ps::SaveOptions() : chain->OptionsFor(state.step);
   TANDEM_ASSIGN_OR_RETURN(const std::vector<v1::SavedFile> written,
                           client->SaveCheckpoint(unfinished, options));
-  v1::DenseState dense = ToDenseState(job, model, optimizer);
-  for (const auto& [table, ids] : state.replicated) {
-    v1::ReplicatedIds* const to = dense.add_replicated();
-    to->set_table(table);
-    to->mutable_ids()->Add(ids.begin(), ids.end());
-  }
-  TANDEM_RETURN_IF_ERROR(ps::WriteDenseState(unfinished, dense));
-  TANDEM_ASSIGN_OR_RETURN(
-      std::string path, ps::CommitCheckpoint(unfinished, ToManifest(job, state, *model, schedule), written));
-  if (chain == nullptr) return path;
-  const absl::StatusOr<v1::CheckpointManifest> committed = ps::ReadManifest(path);
-  if (committed.ok()) chain->Committed(path, *committed);
-  return path;
+  return Commit({.unfinished = std::move(unfinished),
+                 .dense = ToDenseState(job, state, model, optimizer),
+                 .manifest = ToManifest(job, state, *model, schedule)},
+                written, chain);
+}
+
+absl::StatusOr<BegunSave> BeginSave(const JobSpec& job, const ModelState& state, ps::Client* client,
+                                    Model* model, const DenseOptimizer& optimizer,
+                                    const LearningRateSchedule& schedule, const CheckpointChain& chain) {
+  TANDEM_ASSIGN_OR_RETURN(std::string unfinished, ps::BeginCheckpoint(job.checkpoint.dir, state.step));
+  TANDEM_RETURN_IF_ERROR(client->BeginCheckpoint(unfinished, chain.OptionsFor(state.step)));
+  return BegunSave{.unfinished = std::move(unfinished),
+                   .dense = ToDenseState(job, state, model, optimizer),
+                   .manifest = ToManifest(job, state, *model, schedule)};
+}
+
+absl::StatusOr<std::string> FinishSave(const BegunSave& begun, ps::Client* client, CheckpointChain* chain) {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<v1::SavedFile> written,
+                          client->SaveCheckpoint(begun.unfinished, {.begun = true}));
+  return Commit(begun, written, chain);
 }
 
 absl::Status UpdateModelState(const JobSpec& job, const std::string& path, const ModelState& state,

@@ -59,6 +59,20 @@ struct LoadedModel {
 absl::StatusOr<std::string> SaveModel(const JobSpec& job, const ModelState& state, ps::Client* client,
                                       Model* model, const DenseOptimizer& optimizer,
                                       const LearningRateSchedule& schedule, CheckpointChain* chain = nullptr);
+// A checkpoint that the servers write while training goes on. A plain value.
+struct BegunSave {
+  std::string unfinished;  // directory
+  v1::DenseState dense;
+  v1::CheckpointManifest manifest;
+};
+// Begins to save a checkpoint as SaveModel does, and returns once every server has fixed its contents.
+// Training may then go on. FinishSave does the rest. Errors as of ps::Client::BeginCheckpoint.
+absl::StatusOr<BegunSave> BeginSave(const JobSpec& job, const ModelState& state, ps::Client* client,
+                                    Model* model, const DenseOptimizer& optimizer,
+                                    const LearningRateSchedule& schedule, const CheckpointChain& chain);
+// Waits until the servers have written the checkpoint, commits it and returns its path. May run on another
+// thread than the training. `chain` is that of BeginSave; nothing else may use it meanwhile.
+absl::StatusOr<std::string> FinishSave(const BegunSave& begun, ps::Client* client, CheckpointChain* chain);
 // Replaces the state of the run in the committed checkpoint `path`; the model stays. After an error the old
 // state is in place.
 absl::Status UpdateModelState(const JobSpec& job, const std::string& path, const ModelState& state,

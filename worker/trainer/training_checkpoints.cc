@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+#include <future>
 #include <string>
 #include <utility>
 #include <vector>
@@ -139,8 +141,12 @@ absl::StatusOr<bool> TrainingRun::SaveCheckpoint(const ModelState& state) {
   double ok[] = {saved.ok() ? 1.0 : 0.0};
   TANDEM_RETURN_IF_ERROR(BroadcastFromLeader(absl::MakeSpan(ok), CheckpointTimeout()));
   boundary_.NoteCheckpoint();
-  if (ok[0] == 1.0) {
-    saved_step_ = state.step;
+  return NoteSaved(state.step, ok[0] == 1.0, saved);
+}
+
+absl::StatusOr<bool> TrainingRun::NoteSaved(uint64_t step, bool ok, const absl::Status& status) {
+  if (ok) {
+    saved_step_ = step;
     report_.save_error.clear();
     return true;
   }
@@ -149,13 +155,87 @@ absl::StatusOr<bool> TrainingRun::SaveCheckpoint(const ModelState& state) {
     if (goes_on) return false;
     return absl::AbortedError("rank 0 could not save a checkpoint; its log says why");
   }
-  saved = Annotate(saved, absl::StrCat("saving the checkpoint of step ", state.step));
-  if (!goes_on) return saved;
-  report_.save_error = std::string(saved.message());
-  LogError(absl::StrCat(saved.message(),
+  const absl::Status failed = Annotate(status, absl::StrCat("saving the checkpoint of step ", step));
+  if (!goes_on) return failed;
+  report_.save_error = std::string(failed.message());
+  LogError(absl::StrCat(failed.message(),
                         "; training goes on (checkpoint.on_failure: continue), and resumes from the "
                         "checkpoint before if it fails now"));
   return false;
+}
+
+absl::Status TrainingRun::TakeAsyncSave() {
+  if (!async_save_.valid()) return absl::OkStatus();
+  const absl::StatusOr<std::string> path = async_save_.get();
+  if (path.ok()) saved_path_ = *path;
+  return path.status();
+}
+
+absl::Status TrainingRun::StartAsyncSave(const ModelState& state) {
+  ModelState complete = state;
+  TANDEM_ASSIGN_OR_RETURN(complete.replicated, replication_->WriteBack());
+  TANDEM_ASSIGN_OR_RETURN(BegunSave begun, BeginSave(job_, complete, context_.client, model_.get(),
+                                                     *optimizer_, *schedule_, chain_));
+  async_save_ =
+      std::async(std::launch::async,
+                 [this, begun = std::move(begun), best = best_checkpoint_]() -> absl::StatusOr<std::string> {
+                   TANDEM_ASSIGN_OR_RETURN(std::string path, FinishSave(begun, context_.client, &chain_));
+                   checkpoints_.Prune(best);
+                   return path;
+                 });
+  return absl::OkStatus();
+}
+
+absl::Status TrainingRun::BeginAsyncSave(const ModelState& state) {
+  constexpr double kOk = 1, kFailed = 2, kBusy = 3, kUnknown = 4;
+  double results[] = {kOk, kOk};  // of the checkpoint before, and of this one
+  absl::Status finished, begun;
+  if (is_leader()) {
+    if (async_save_.valid() && async_save_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+      results[0] = kBusy;
+    } else {
+      finished = TakeAsyncSave();
+      begun = StartAsyncSave(state);
+      if (!begun.ok()) {
+        // Servers that had begun have applied what their GBA tables had accumulated. All must do so.
+        for (const v1::TableConfig& table : plan_.tables) context_.client->Flush(table.name()).IgnoreError();
+      }
+      results[0] = finished.ok() ? kOk : kFailed;
+      results[1] = begun.ok() ? kOk : absl::IsUnimplemented(begun) ? kUnknown : kFailed;
+    }
+  }
+  TANDEM_RETURN_IF_ERROR(BroadcastFromLeader(absl::MakeSpan(results), CheckpointTimeout()));
+  boundary_.NoteCheckpoint();
+  if (results[0] == kBusy) {
+    ++report_.skipped_checkpoints;
+    if (is_leader()) {
+      LogWarning(absl::StrCat("the checkpoint of step ", state.step, " is left out: that of step ",
+                              async_step_, " is still being written"));
+    }
+    return absl::OkStatus();
+  }
+  if (async_step_ != 0) {
+    TANDEM_RETURN_IF_ERROR(NoteSaved(std::exchange(async_step_, 0), results[0] == kOk, finished).status());
+  }
+  if (results[1] == kUnknown) {
+    async_saves_ = false;
+    if (is_leader()) {
+      LogWarning("checkpoint.async_save has no effect: a parameter server is of an older version");
+    }
+    return SaveCheckpoint(state).status();
+  }
+  if (results[1] == kFailed) return NoteSaved(state.step, false, begun).status();
+  async_step_ = state.step;
+  return absl::OkStatus();
+}
+
+absl::Status TrainingRun::FinishAsyncSave() {
+  if (async_step_ == 0) return absl::OkStatus();
+  absl::Status finished;
+  if (is_leader()) finished = TakeAsyncSave();
+  double ok[] = {finished.ok() ? 1.0 : 0.0};
+  TANDEM_RETURN_IF_ERROR(BroadcastFromLeader(absl::MakeSpan(ok), CheckpointTimeout()));
+  return NoteSaved(std::exchange(async_step_, 0), ok[0] == 1.0, finished).status();
 }
 
 void TrainingRun::CompleteCheckpoint(const ModelState& state) {

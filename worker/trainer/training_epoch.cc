@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "ps/table.h"
 #include "worker/data/prefetch_reader.h"
@@ -53,31 +54,46 @@ absl::StatusOr<PassStats> TrainingRun::TrainBatches(int epoch, PrefetchReader* r
     boundary_.BeginSegment();
     const uint64_t begin = segment.batches();
     absl::Status agreed;
+    absl::Time step_end = MonotonicNow();
     TANDEM_ASSIGN_OR_RETURN(const PassStats stats, trainer_->Train(&segment, [&](const StepReport& step) {
       if (context_.status != nullptr) context_.status->SetStep(step.step + 1);
       scalars_.Step(step, schedule_->At(step.step));
       progress_.Step(step.examples * static_cast<uint64_t>(world_size_), step.loss,
                      [this] { return MeasuredStaleness(); });
       if (agreed.ok()) agreed = boundary_.AfterStep(&segment);
+      step_end = MonotonicNow();
     }));
     TANDEM_RETURN_IF_ERROR(agreed);
     total.Add(stats);
     // Fewer batches than there should be: lines could not be parsed.
     if (segment.batches() == begin || segment.batches() < segment.end()) break;
     if (segment.batches() == steps_per_epoch_) break;
-    TANDEM_RETURN_IF_ERROR(ApplyDeferred());
+    // The servers apply what GBA tables have accumulated when they begin to save.
+    if (!async_saves_) TANDEM_RETURN_IF_ERROR(ApplyDeferred());
+    // No worker passes this before the pushes of all workers are acknowledged.
     TANDEM_ASSIGN_OR_RETURN(const v1::DataPosition position, PositionAfter(segment.batches(), total));
     ModelState state = StateAfter(epoch - 1);
     state.position = position;
-    TANDEM_ASSIGN_OR_RETURN(const bool saved, SaveCheckpoint(state));
+    if (async_saves_) {
+      TANDEM_RETURN_IF_ERROR(BeginAsyncSave(state));
+    } else {
+      TANDEM_RETURN_IF_ERROR(SaveCheckpoint(state).status());
+    }
     TANDEM_ASSIGN_OR_RETURN(const bool stop, boundary_.MustStop());
     if (stop) {
+      TANDEM_RETURN_IF_ERROR(FinishAsyncSave());
+      bool saved = saved_step_ == state.step;
+      if (!saved && async_saves_) {
+        TANDEM_ASSIGN_OR_RETURN(saved, SaveCheckpoint(state));
+      }
       if (!saved) return absl::AbortedError("asked to stop, and the checkpoint could not be saved");
       report_.interrupted = true;
       return total;
     }
     SetState("training");
+    report_.checkpoint_holds.push_back(absl::ToDoubleSeconds(MonotonicNow() - step_end));
   }
+  TANDEM_RETURN_IF_ERROR(FinishAsyncSave());
   return total;
 }
 

@@ -10,6 +10,7 @@
 //   - training_evaluation.cc: evaluation, test, what the report says of tables
 
 #include <cstdint>
+#include <future>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -77,6 +78,19 @@ class TrainingRun {
   absl::StatusOr<Quality> Evaluate(Split split, ScoredExamples* all);
   // Saves a checkpoint. Called by every rank. Returns false if it could not be saved and the job goes on.
   absl::StatusOr<bool> SaveCheckpoint(const ModelState& state);
+  // Begins to save a checkpoint that is written while training goes on; leaves it out if the one before is
+  // still being written. Takes over the result of that one. Called by every rank.
+  absl::Status BeginAsyncSave(const ModelState& state);
+  // Waits until the checkpoint that was begun, if any, is written. Called by every rank.
+  absl::Status FinishAsyncSave();
+  // Rank 0: returns the result of the checkpoint that is being written; OK if there is none. Blocks until it
+  // is written.
+  absl::Status TakeAsyncSave();
+  // Rank 0: begins to save on the servers, and to wait for them on another thread.
+  absl::Status StartAsyncSave(const ModelState& state);
+  // Notes whether the checkpoint of `step` was saved. `ok` is the same on all ranks, `status` is rank 0's.
+  // Returns false if it was not and the job goes on.
+  absl::StatusOr<bool> NoteSaved(uint64_t step, bool ok, const absl::Status& status);
   // Returns the state after `epochs` complete epochs, with the trainer's bookkeeping.
   ModelState StateAfter(int epochs) const;
   // Records the evaluation of an epoch in its checkpoint, which was saved before. Called by rank 0.
@@ -132,6 +146,10 @@ class TrainingRun {
   v1::DataPosition position_;  // where to resume in the first epoch
   uint64_t saved_step_ = 0;    // step of the last checkpoint that was saved or loaded, on all ranks
   std::string saved_path_;     // rank 0: its path; empty if it is not in checkpoint.dir
+  bool async_saves_ = job_.checkpoint.async_save;
+  uint64_t async_step_ = 0;  // of the checkpoint that is being written, on all ranks; 0: none
+  // Rank 0: the path of that checkpoint. The members that it uses come first, so that they outlive it.
+  std::future<absl::StatusOr<std::string>> async_save_;
   double best_metric_ = -std::numeric_limits<double>::infinity();
   int epochs_since_best_ = 0;
   std::string best_checkpoint_;

@@ -48,9 +48,10 @@ TEST(JobErrorsTest, AWrongValueIsReportedOnceAndNumbersWithoutRangeReadWell) {
             "jobs/x.yaml:3: field 'dir' in 'checkpoint' must be a path, not a list");
   EXPECT_EQ(Errors("data: {train: a.csv, label: {column: y, threshold: 1e999}, sparse: [s]}\nmodel: lr\n"),
             "jobs/x.yaml:1: field 'threshold' in 'data.label' must be a number, not '1e999'");
-  EXPECT_EQ(ReportedErrors("embedding: {initializer: {kind: constant, value: 1e50}}\n"),
-            "jobs/x.yaml:3: field 'value' in 'embedding.initializer' of kind 'constant' must be a number of at "
-            "most 3.4028235e+38 in size, not '1e50'");
+  EXPECT_EQ(
+      ReportedErrors("embedding: {initializer: {kind: constant, value: 1e50}}\n"),
+      "jobs/x.yaml:3: field 'value' in 'embedding.initializer' of kind 'constant' must be a number of at "
+      "most 3.4028235e+38 in size, not '1e50'");
   EXPECT_EQ(ReportedErrors("data: {}\n").find(" ,"), std::string::npos);
 }
 
@@ -62,7 +63,7 @@ TEST(JobErrorsTest, ControlCharactersAreQuotedAsEscapes) {
 TEST(JobErrorsTest, AFieldUnlikeAnyOtherComesWithTheFieldsThereAre) {
   EXPECT_EQ(ReportedErrors("checkpoint: {zzz: 1}\n"),
             "jobs/x.yaml:3: unknown field 'zzz' in 'checkpoint'; its fields are dir, every_epochs, "
-            "every_steps, every_minutes, keep, timeout_seconds, on_failure, deltas");
+            "every_steps, every_minutes, keep, timeout_seconds, on_failure, deltas, async_save");
 }
 
 TEST(JobErrorsTest, AFieldOfAnotherKindIsUnknown) {

@@ -173,7 +173,7 @@ train:
   early_stopping: {metric: logloss, patience: 1, min_delta: 0.001}
   log_every_seconds: 0.5
   timeout_seconds: 20
-checkpoint: {dir: out/x, every_epochs: 0, every_steps: 100, every_minutes: 0.5, keep: 1, on_failure: stop, deltas: 7}
+checkpoint: {dir: out/x, every_epochs: 0, every_steps: 100, every_minutes: 0.5, keep: 1, on_failure: stop, deltas: 7, async_save: true}
 ps: {durability: log}
 )");
   EXPECT_EQ(job.schedule.base, 0.01);
@@ -204,6 +204,7 @@ ps: {durability: log}
   EXPECT_EQ(job.checkpoint.dir, "out/x");
   EXPECT_EQ(job.checkpoint.every_epochs, 0);
   EXPECT_EQ(job.checkpoint.every_steps, 100u);
+  EXPECT_TRUE(job.checkpoint.async_save);
   EXPECT_EQ(job.checkpoint.every_time, absl::Seconds(30));
   EXPECT_EQ(job.checkpoint.on_failure, SaveFailure::kStop);
   EXPECT_EQ(job.checkpoint.deltas, 7);

@@ -23,8 +23,8 @@ TEST(JobRoundTripTest, AMinimalJobComesBack) {
 }
 
 TEST(JobRoundTripTest, DefaultsArePrinted) {
-  TANDEM_ASSERT_OK_AND_ASSIGN(
-      const JobSpec job, ParseJob("data: {train: a.csv, label: y, dense: [x]}\nmodel: lr\n", "x.yaml"));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const JobSpec job,
+                              ParseJob("data: {train: a.csv, label: y, dense: [x]}\nmodel: lr\n", "x.yaml"));
   const std::string written = JobToYaml(job);
   for (const char* field : {"byte_budget: 0", "spill: false", "bytes: 0", "max_uses: 8", "nan: malformed",
                             "by: text", "transform: none"}) {
@@ -56,7 +56,7 @@ tables:
   - {name: brand, features: ["a: b"], optimizer: adamw, row_type: f16, wire: {pull: bf16, push: int8, pack_ids: never, error_feedback: false}, admission: {kind: probability, probability: 0.25}, eviction: {kind: ttl, ttl: 1000}}
 optimizer: {kind: momentum, lr: 0.3, momentum: 0.1, l2: 1e-8, weight_decay: 1e-9, schedule: {kind: step, every: 3, factor: 0.1, min_lr: 1e-6, warmup_steps: 4}}
 train: {mode: {bounded: 7}, batch_size: 3, epochs: 2, seed: 5, lookahead: 3, max_in_flight: 9, bucket_bytes: 64KiB, early_stopping: {metric: logloss, patience: 4, min_delta: 0.1}, log_every_seconds: 0.1, timeout_seconds: 33}
-checkpoint: {dir: some/where, every_epochs: 2, every_steps: 500, every_minutes: 1.5, keep: 9, timeout_seconds: 77, on_failure: stop, deltas: 12}
+checkpoint: {dir: some/where, every_epochs: 2, every_steps: 500, every_minutes: 1.5, keep: 9, timeout_seconds: 77, on_failure: stop, deltas: 12, async_save: true}
 ps: {durability: log}
 )");
 }

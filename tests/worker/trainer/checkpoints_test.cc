@@ -138,6 +138,82 @@ TEST_F(CheckpointsTest, ARunThatDiesAtAnyStepResumesInMidEpochWithTheSameBits) {
   }
 }
 
+TEST_F(CheckpointsTest, ARunThatSavesWhileItTrainsResumesInMidEpochWithTheSameBits) {
+  const std::vector<std::string> saving = {"checkpoint.every_steps=7", "checkpoint.async_save=true"};
+  TANDEM_ASSERT_OK(Run(Job({CheckpointDir("whole")}), 2, 2, kPlain).status());
+  const std::string digest = NewestDigest("whole");
+  CounterRandom random(12, tandem::testing::RandomSeed());
+  for (int round = 0; round < 4; ++round) {
+    const std::string name = absl::StrCat("dying", round);
+    std::vector<std::string> overrides = saving;
+    overrides.push_back(CheckpointDir(name));
+    if (round % 2 == 1) overrides.push_back("checkpoint.deltas=3");
+    // The first checkpoint is of step 7, after 28 pushes of 2 workers to 2 servers.
+    const int pushes = 30 + static_cast<int>(random.Below(3 * 19 * 4 - 40));
+    SCOPED_TRACE(absl::StrCat("dies after ", pushes, " pushes"));
+    EXPECT_FALSE(Run(Job(overrides), 2, 2, kPlain, absl::Seconds(6), DieAfter(pushes)).ok());
+    ASSERT_THAT(Entries(name), Not(IsEmpty()));
+    TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport rest,
+                                Run(Job(overrides), 1 + static_cast<int>(random.Below(3)), 2, kLatest));
+    EXPECT_EQ(NewestDigest(name), digest);
+    EXPECT_EQ(rest.save_error, "");
+  }
+}
+
+TEST_F(CheckpointsTest, AnAsyncRunThatDiesAndResumesAppliesEachPushOnce) {
+  const std::vector<std::string> overrides = {"train.mode=async", "checkpoint.every_steps=7",
+                                              "checkpoint.async_save=true"};
+  EXPECT_FALSE(Run(Job(overrides), 1, 2, kPlain, absl::Seconds(6), DieAfter(60)).ok());
+  ASSERT_THAT(Entries("ckpt"), Not(IsEmpty()));
+  TANDEM_ASSERT_OK(Run(Job(overrides), 1, 2, kLatest).status());
+  // A table's clock counts its updates: in this mode one for each of 57 pushes of 2 workers.
+  int tables = 0;
+  const std::vector<ps::CheckpointEntry> entries = Entries("ckpt");
+  for (const v1::CheckpointFile& file : entries.back().manifest.files()) {
+    if (!absl::EndsWith(file.name(), ".table")) continue;
+    ++tables;
+    EXPECT_EQ(file.clock(), 114u) << file.name();
+  }
+  EXPECT_EQ(tables, 2);
+}
+
+TEST_F(CheckpointsTest, AFailedSaveWhileTrainingIsReportedAndTheNextOneIsMade) {
+  const auto fail_first = [](absl::string_view failing) -> rpc::FaultInjector {
+    const auto count = std::make_shared<std::atomic<int>>(0);
+    return [=](absl::string_view method, int64_t) -> rpc::Fault {
+      if (!absl::EndsWith(method, failing) || ++*count > 1) return {};
+      return {rpc::Fault::Kind::kFailBefore, absl::ResourceExhaustedError("the disk is full")};
+    };
+  };
+  for (const char* method : {"/BeginCheckpoint", "/SaveCheckpoint"}) {
+    SCOPED_TRACE(method);
+    const std::vector<std::string> overrides = {"train.epochs=1", "checkpoint.every_steps=10",
+                                                "checkpoint.async_save=true", CheckpointDir(method + 1)};
+    TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport report,
+                                Run(Job(overrides), 1, 2, kPlain, absl::Seconds(30), fail_first(method)));
+    EXPECT_EQ(report.save_error, "");
+    EXPECT_THAT(Steps(method + 1), ElementsAre(19));
+    std::vector<std::string> stopping = overrides;
+    stopping.insert(stopping.end(), {"checkpoint.on_failure=stop", CheckpointDir("stop")});
+    EXPECT_THAT(Run(Job(stopping), 1, 2, kPlain, absl::Seconds(30), fail_first(method)).status(),
+                StatusIs(absl::StatusCode::kResourceExhausted,
+                         AllOf(HasSubstr("step 10"), HasSubstr("the disk is full"))));
+  }
+}
+
+TEST_F(CheckpointsTest, ServersOfAnOlderVersionSaveWhileAllWait) {
+  const auto old = [](absl::string_view method, int64_t) -> rpc::Fault {
+    if (!absl::EndsWith(method, "/BeginCheckpoint")) return {};
+    return {rpc::Fault::Kind::kFailBefore, absl::UnimplementedError("no such method")};
+  };
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport report,
+                              Run(Job({"train.epochs=1", "checkpoint.every_steps=5",
+                                       "checkpoint.async_save=true", "checkpoint.keep=10"}),
+                                  1, 2, kPlain, absl::Seconds(30), old));
+  EXPECT_THAT(Steps("ckpt"), ElementsAre(5, 10, 15, 19));
+  EXPECT_EQ(report.checkpoint_holds.size(), 3u);
+}
+
 TEST_F(CheckpointsTest, WorkersThatAreAskedToStopDoSoAfterTheSameStepAndResumeWithTheSameBits) {
   TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport whole, Run(Job({CheckpointDir("whole")}), 1, 2, kPlain));
   std::atomic<bool> stop{false};

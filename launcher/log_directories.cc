@@ -60,6 +60,10 @@ absl::Status SetLogAside(const std::string& directory) {
   if (error) return Failed(error, absl::StrCat("cannot remove ", old));
   fs::rename(directory, old, error);
   if (error) return Failed(error, absl::StrCat("cannot rename ", directory, " to ", old));
+  LogWarning(
+      absl::StrCat("the log of an earlier job is now ", old,
+                   " and is not read: this job begins at its newest "
+                   "checkpoint (--resume). `tandem ps --wal-dir` with that directory serves its tables"));
   return absl::OkStatus();
 }
 

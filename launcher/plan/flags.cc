@@ -144,7 +144,11 @@ void AddLogs(const Command& command, RunFlags* flags) {
   run->add_option(
       "--wal-dir", flags->wal_dir,
       "Servers log every push below this directory, on a local disk, and come back with it, at the same "
-      "address, when they die; implies --restart ps=alone. Removed when the job has ended well [no log]");
+      "address, when they die; implies --restart ps=alone. A job that is started again, for example after "
+      "the "
+      "machine was, begins at its newest checkpoint and sets the logs aside (*.old). Removed when the job "
+      "has "
+      "ended well [no log]");
   run->add_option(
       "--checkpoint-root", flags->checkpoint_root,
       "Directory below which servers write and read checkpoints, whatever a client asks for; made if "

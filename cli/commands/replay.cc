@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // tandem replay: serves replay tables, and looks at those of a running server.
 
-#include <poll.h>
 #include <signal.h>
 
-#include <cerrno>
 #include <cstdio>
 #include <limits>
 #include <memory>
@@ -20,10 +18,10 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/counted.h"
-#include "base/logging.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
-#include "cli/monitor/replay_http.h"
+#include "cli/commands/serve.h"
+#include "cli/monitor/replay_metrics.h"
 #include "google/protobuf/util/json_util.h"
 #include "launcher/process/signal_pipe.h"
 #include "replay/client/remote_replay.h"
@@ -117,20 +115,9 @@ absl::Status ServeReplay(const ReplayServeFlags& flags) {
       rpc::Server::Start(
           {.listen = flags.listen, .transport = flags.transport, .reflection = flags.reflection},
           {server->service()}));
-  std::unique_ptr<ReplayHttp> metrics;
-  if (flags.metrics_port >= 0) {
-    TANDEM_ASSIGN_OR_RETURN(metrics, ReplayHttp::Start(address.is_unix() ? "127.0.0.1" : address.host,
-                                                       flags.metrics_port, server.get()));
-    LogInfo(absl::StrCat("metrics at port ", metrics->port(), ", path /metrics"));
-  }
-  std::printf(
-      "%s\n",
-      (address.is_unix() ? flags.listen : absl::StrCat(address.host, ":", listening->port())).c_str());
-  std::fflush(stdout);
-  pollfd stop = {signals->fd(), POLLIN, 0};
-  while (::poll(&stop, 1, -1) < 0 && errno == EINTR) {
-  }
-  metrics.reset();
+  TANDEM_RETURN_IF_ERROR(ServeUntilSignal(
+      address, listening->port(), *signals,
+      {.port = flags.metrics_port, .text = [&server] { return ReplayMetricsText(server->State()); }}));
   server->Stop();  // before the checkpoint, so that it has everything that was acknowledged
   absl::Status saved;
   if (!flags.checkpoint_dir.empty()) saved = server->SaveCheckpoint().status();

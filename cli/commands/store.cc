@@ -2,11 +2,8 @@
 // tandem store: serves a key-value store in a process of its own, as the rendezvous of launchers and
 // processes.
 
-#include <poll.h>
 #include <signal.h>
 
-#include <cerrno>
-#include <cstdio>
 #include <memory>
 #include <string>
 
@@ -15,6 +12,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/serve.h"
 #include "collectives/store/limits.h"
 #include "collectives/store/store_server.h"
 #include "launcher/process/signal_pipe.h"
@@ -36,11 +34,7 @@ absl::Status Serve(const StoreFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<collectives::StoreServer> store,
                           collectives::StoreServer::Start(flags.listen, Clock::Real(), nullptr, flags.limits,
                                                           flags.max_connections));
-  std::printf("%s:%d\n", address.host.c_str(), store->port());
-  std::fflush(stdout);
-  pollfd stop = {signals->fd(), POLLIN, 0};
-  while (::poll(&stop, 1, -1) < 0 && errno == EINTR) {
-  }
+  TANDEM_RETURN_IF_ERROR(ServeUntilSignal(address, store->port(), *signals));
   store->Shutdown(absl::Seconds(1));
   return absl::OkStatus();
 }

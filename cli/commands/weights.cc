@@ -1,21 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // tandem weights: serves versions of models, and lists those of a running server.
 
-#include <poll.h>
 #include <signal.h>
 
-#include <cerrno>
 #include <cstdio>
 #include <memory>
 #include <string>
 
 #include "CLI/CLI.hpp"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/logging.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
-#include "cli/monitor/page_http.h"
+#include "cli/commands/serve.h"
 #include "cli/monitor/weights_metrics.h"
 #include "google/protobuf/util/json_util.h"
 #include "launcher/process/signal_pipe.h"
@@ -53,21 +49,9 @@ absl::Status ServeWeights(const WeightsServeFlags& flags) {
       rpc::Server::Start(
           {.listen = flags.listen, .transport = flags.transport, .reflection = flags.reflection},
           {server.service()}));
-  std::unique_ptr<PageHttp> metrics;
-  if (flags.metrics_port >= 0) {
-    TANDEM_ASSIGN_OR_RETURN(
-        metrics, PageHttp::Start(address.is_unix() ? "127.0.0.1" : address.host, flags.metrics_port,
-                                 [&server] { return WeightsMetricsText(server.State()); }));
-    LogInfo(absl::StrCat("metrics at port ", metrics->port(), ", path /metrics"));
-  }
-  std::printf(
-      "%s\n",
-      (address.is_unix() ? flags.listen : absl::StrCat(address.host, ":", listening->port())).c_str());
-  std::fflush(stdout);
-  pollfd stop = {signals->fd(), POLLIN, 0};
-  while (::poll(&stop, 1, -1) < 0 && errno == EINTR) {
-  }
-  metrics.reset();
+  TANDEM_RETURN_IF_ERROR(ServeUntilSignal(
+      address, listening->port(), *signals,
+      {.port = flags.metrics_port, .text = [&server] { return WeightsMetricsText(server.State()); }}));
   server.Stop();
   listening->Shutdown(absl::Seconds(1));
   return absl::OkStatus();

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TANDEM_CLI_COMMANDS_SERVE_H_
+#define TANDEM_CLI_COMMANDS_SERVE_H_
+
+// The part of `tandem replay serve`, `tandem weights serve` and `tandem store` after the server has started.
+
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "launcher/process/signal_pipe.h"
+#include "rpc/address.h"
+
+namespace tandem::cli {
+
+// The metrics of a server, for Prometheus.
+struct ServedMetrics {
+  int port = -1;                      // 0: the kernel picks one; negative: no metrics are served
+  std::function<std::string()> text;  // runs on another thread
+};
+
+// Prints the address that clients connect to, which is `listen` with the bound port, and blocks until the
+// process gets one of the signals. Serves the metrics meanwhile, at the host of `listen`, or at 127.0.0.1 if
+// that is a Unix socket. Errors: those of PageHttp::Start; then it has not blocked, and no address was
+// printed.
+absl::Status ServeUntilSignal(const rpc::Address& listen, int bound_port, const launcher::SignalPipe& signals,
+                              const ServedMetrics& metrics = {});
+
+}  // namespace tandem::cli
+
+#endif  // TANDEM_CLI_COMMANDS_SERVE_H_

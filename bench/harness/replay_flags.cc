@@ -13,8 +13,8 @@
 #include "absl/strings/str_split.h"
 #include "base/number_flag.h"
 #include "base/status.h"
-#include "base/suggest.h"
 #include "bench/harness/measure.h"
+#include "bench/harness/program_flags.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem::bench {
@@ -22,18 +22,6 @@ namespace {
 
 constexpr size_t kMaxItemBytes = size_t{16} << 20;
 constexpr uint64_t kMaxItems = 100'000'000;
-
-absl::StatusOr<std::vector<std::string>> NamesOf(const char* flag, const std::string& text,
-                                                 const std::vector<absl::string_view>& all) {
-  const std::vector<std::string> names = absl::StrSplit(text, ',');
-  for (const std::string& name : names) {
-    if (std::find(all.begin(), all.end(), name) == all.end()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(flag, ": there is no '", name, "'", DidYouMean(name, all)));
-    }
-  }
-  return names;
-}
 
 double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -64,20 +52,15 @@ void DeclareReplayFlags(CLI::App* command, ReplayFlags* flags) {
 }
 
 std::optional<int> ParseReplayFlags(const char* description, int argc, char** argv, ReplayFlags* flags) {
-  CLI::App app{description};
-  DeclareReplayFlags(&app, flags);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& e) {
-    return app.exit(e);
-  }
-  return std::nullopt;
+  return ParseProgramFlags(description, argc, argv,
+                           [flags](CLI::App* app) { DeclareReplayFlags(app, flags); });
 }
 
 absl::StatusOr<std::vector<ReplayCase>> ReplayCasesOf(const ReplayFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const auto transports,
-                          NamesOf("--transport", flags.transports, {"in-process", "shm", "tcp"}));
-  TANDEM_ASSIGN_OR_RETURN(const auto ops, NamesOf("--op", flags.ops, {"insert", "sample", "priorities"}));
+                          ParseNameList("--transport", flags.transports, {"in-process", "shm", "tcp"}));
+  TANDEM_ASSIGN_OR_RETURN(const auto ops,
+                          ParseNameList("--op", flags.ops, {"insert", "sample", "priorities"}));
   std::vector<size_t> sizes;
   for (const absl::string_view part : absl::StrSplit(flags.bytes, ',')) {
     if (!absl::SimpleAtoi(part, &sizes.emplace_back()) || sizes.back() < 8 || sizes.back() > kMaxItemBytes) {

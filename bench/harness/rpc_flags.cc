@@ -11,7 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "base/number_flag.h"
 #include "base/status.h"
-#include "base/suggest.h"
+#include "bench/harness/program_flags.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem::bench {
@@ -21,18 +21,6 @@ constexpr size_t kMaxBytes = size_t{1} << 30;
 constexpr size_t kMaxCallsInFlight = 4096;
 // Limit on the bytes of echoes in flight at the same time; more would only fill queues.
 constexpr size_t kMaxBytesInFlight = size_t{64} << 20;
-
-absl::StatusOr<std::vector<std::string>> ParseNames(const char* flag, const std::string& text,
-                                                    const std::vector<absl::string_view>& all) {
-  const std::vector<std::string> names = absl::StrSplit(text, ',');
-  for (const std::string& name : names) {
-    if (std::find(all.begin(), all.end(), name) == all.end()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(flag, ": there is no '", name, "'", DidYouMean(name, all)));
-    }
-  }
-  return names;
-}
 
 absl::StatusOr<std::vector<size_t>> ParseNumbers(const char* flag, const std::string& text, size_t min,
                                                  size_t max) {
@@ -69,20 +57,14 @@ void DeclareRpcFlags(CLI::App* command, RpcFlags* flags) {
 }
 
 std::optional<int> ParseRpcFlags(const char* description, int argc, char** argv, RpcFlags* flags) {
-  CLI::App app{description};
-  DeclareRpcFlags(&app, flags);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& e) {
-    return app.exit(e);
-  }
-  return std::nullopt;
+  return ParseProgramFlags(description, argc, argv, [flags](CLI::App* app) { DeclareRpcFlags(app, flags); });
 }
 
 absl::StatusOr<std::vector<RpcCase>> RpcCasesOf(const RpcFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const auto transports,
-                          ParseNames("--transport", flags.transports, {"tcp", "unix", "shm", "direct"}));
-  TANDEM_ASSIGN_OR_RETURN(const auto kinds, ParseNames("--kind", flags.kinds, {"empty", "pooled", "echo"}));
+                          ParseNameList("--transport", flags.transports, {"tcp", "unix", "shm", "direct"}));
+  TANDEM_ASSIGN_OR_RETURN(const auto kinds,
+                          ParseNameList("--kind", flags.kinds, {"empty", "pooled", "echo"}));
   TANDEM_ASSIGN_OR_RETURN(const auto bytes, ParseNumbers("--bytes", flags.bytes, 0, kMaxBytes));
   TANDEM_ASSIGN_OR_RETURN(const auto in_flight,
                           ParseNumbers("--in-flight", flags.in_flight, 1, kMaxCallsInFlight));

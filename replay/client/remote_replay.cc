@@ -150,7 +150,6 @@ absl::StatusOr<std::unique_ptr<InsertStream>> RemoteReplay::OpenStream(absl::str
 
 void RemoteReplay::StartSample(const std::string& table, const SampleSize& size, const SampleId& id,
                                absl::Duration timeout, std::stop_token cancel, SampleDone done) {
-  RepeatCommit(table);
   v1::ReplaySampleRequest request;
   request.set_table(table);
   request.set_batch(size.batch);
@@ -159,6 +158,12 @@ void RemoteReplay::StartSample(const std::string& table, const SampleSize& size,
   request.set_incarnation(id.incarnation);
   request.set_sequence(id.sequence);
   request.set_acknowledged(id.acknowledged);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (const auto last = commits_.find(table); last != commits_.end()) {
+      *request.mutable_commit() = CommitRequest("", last->second);
+    }
+  }
   const bool no_wait = timeout <= absl::ZeroDuration();
   request.set_no_wait(no_wait);
   channel_->CallAsync(
@@ -167,42 +172,10 @@ void RemoteReplay::StartSample(const std::string& table, const SampleSize& size,
        // Without a sampler a repetition would draw other items, and those of the first be lost.
        .idempotent = !id.sampler.empty(),
        .cancel = std::move(cancel)},
-      [max_in_place = options_.max_in_place_bytes, in_place = in_place_, table, commits = commits_,
+      [max_in_place = options_.max_in_place_bytes, in_place = in_place_,
        done = std::move(done)](absl::StatusOr<Bytes> response) mutable {
-        if (!response.ok()) {
-          {
-            absl::MutexLock lock(&commits->mutex);
-            const auto last = commits->tables.find(table);
-            if (last != commits->tables.end()) last->second.repeat = true;
-          }
-          return std::move(done)(response.status());
-        }
+        if (!response.ok()) return std::move(done)(response.status());
         std::move(done)(DecodeBatch(*response, max_in_place, in_place));
-      });
-}
-
-void RemoteReplay::RepeatCommit(const std::string& table) {
-  CommittedVersion version;
-  {
-    absl::MutexLock lock(&commits_->mutex);
-    const auto last = commits_->tables.find(table);
-    if (last == commits_->tables.end() || !last->second.repeat) return;
-    last->second.repeat = false;
-    version = last->second.version;
-  }
-  channel_->CallAsync(
-      absl::StrCat(kService, "Commit"), Bytes(CommitRequest(table, version).SerializeAsString()),
-      {.timeout = options_.call_timeout, .idempotent = true},
-      [table, version, commits = commits_](const absl::StatusOr<Bytes>& response) {
-        if (response.ok()) return;
-        absl::MutexLock lock(&commits->mutex);
-        const auto last = commits->tables.find(table);
-        if (last == commits->tables.end() || last->second.version != version) return;
-        if (absl::IsFailedPrecondition(response.status())) {
-          commits->tables.erase(last);  // another learner has committed a later version
-        } else {
-          last->second.repeat = true;
-        }
       });
 }
 
@@ -353,11 +326,11 @@ absl::StatusOr<uint64_t> RemoteReplay::ReturnTickets(absl::string_view table,
 absl::Status RemoteReplay::Commit(absl::string_view table, const CommittedVersion& version) {
   v1::ReplayCommitResponse response;
   absl::Status status = Call("Commit", CommitRequest(table, version), &response);
-  absl::MutexLock lock(&commits_->mutex);
+  absl::MutexLock lock(&mutex_);
   if (status.ok()) {
-    commits_->tables[std::string(table)] = {.version = version};
+    commits_[std::string(table)] = version;
   } else if (absl::IsFailedPrecondition(status)) {
-    commits_->tables.erase(std::string(table));  // another learner has committed a later version
+    commits_.erase(std::string(table));  // another learner has committed a later version
   }
   return status;
 }

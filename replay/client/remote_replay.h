@@ -43,10 +43,10 @@ struct RemoteReplayOptions {
 // Inserts and samples are repeated after a broken connection, also to a server that has started again: each
 // item is inserted once, and a repeated sample gives the same items, except those of a server that is gone.
 //
-// A server that has started again, or a table that has been reset, may have lost the last commit, without
-// which a paced table admits no rollouts. After a sample that ended with an error, at the latest after
-// call_timeout, the next one of the same object sends the last commit again. So a learner must sample and
-// commit through the same object.
+// A server that has started again, or a table that has been reset, may have lost the last commit. It would
+// then give items that are too old, and admit no rollouts. Each sample therefore carries the last commit that
+// was made through the same object: a learner must sample and commit through one object. A sample that waits
+// in a table while it is reset is made again after call_timeout.
 class RemoteReplay : public Replay {
  public:
   using Options = RemoteReplayOptions;
@@ -100,20 +100,8 @@ class RemoteReplay : public Replay {
   static uint64_t NewIncarnation();
 
  private:
-  // The last commit to each table. Calls on their way may outlive the client.
-  struct Commits {
-    struct Last {
-      CommittedVersion version;
-      bool repeat = false;  // a sample has failed since, so the table may have lost it
-    };
-    absl::Mutex mutex;
-    std::map<std::string, Last> tables ABSL_GUARDED_BY(mutex);
-  };
-
   absl::Status Call(absl::string_view method, const google::protobuf::MessageLite& request,
                     google::protobuf::MessageLite* response, absl::Duration timeout);
-  // Sends the last commit to the table again, without waiting for the answer, if the table may have lost it.
-  void RepeatCommit(const std::string& table);
 
   const std::shared_ptr<rpc::Channel> channel_;
   const Options options_;
@@ -132,7 +120,7 @@ class RemoteReplay : public Replay {
   uint64_t next_admit_ ABSL_GUARDED_BY(mutex_) = 1;
   // Requests of Admit that ended without an answer, by their keys. The next such call gets their tickets.
   std::map<std::string, AdmitRequest> unresolved_admits_ ABSL_GUARDED_BY(mutex_);
-  const std::shared_ptr<Commits> commits_ = std::make_shared<Commits>();
+  std::map<std::string, CommittedVersion> commits_ ABSL_GUARDED_BY(mutex_);  // the last one to each table
   // The bytes of batches that are read in place. Batches may outlive this object.
   const std::shared_ptr<std::atomic<size_t>> in_place_ = std::make_shared<std::atomic<size_t>>(0);
 };

@@ -129,6 +129,15 @@ absl::StatusOr<std::shared_ptr<SampleHandler::Answer>> SampleHandler::FindAnswer
 void SampleHandler::Handle(std::shared_ptr<rpc::ServerCall> call) {
   v1::ReplaySampleRequest request;
   absl::Status status = rpc::internal::ParseRequest(*call, &request);
+  if (request.has_commit()) {
+    const v1::ReplayCommitRequest& commit = request.commit();
+    // It fails if another learner has committed since, which is no error of this request.
+    (*served)
+        ->table
+        ->Commit(
+            {.epoch = commit.epoch(), .version = commit.version(), .items_consumed = commit.items_consumed()})
+        .IgnoreError();
+  }
   if (!status.ok()) return call->Finish(std::move(status));
   if (request.sampler().size() > kMaxSamplerName) {
     return call->Finish(

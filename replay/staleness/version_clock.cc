@@ -7,7 +7,8 @@
 
 namespace tandem::replay {
 
-absl::Status VersionClock::Commit(const CommittedVersion& next, uint64_t* sampled) {
+absl::Status VersionClock::Commit(const CommittedVersion& next, uint64_t* sampled,
+                                  uint64_t items_per_commit) {
   const CommittedVersion& head = state_.head;
   if (state_.commits > 0) {
     if (next == head) return absl::OkStatus();
@@ -31,7 +32,13 @@ absl::Status VersionClock::Commit(const CommittedVersion& next, uint64_t* sample
   } else {
     state_.consumed = *sampled;
   }
-  ++state_.commits;
+  uint64_t missed = 0;
+  if (state_.commits > 0 && items_per_commit > 0 && next.items_consumed > head.items_consumed) {
+    missed = (next.items_consumed - head.items_consumed) / items_per_commit;
+    // In the same epoch one of them is this commit. The first one of an epoch has no items of its own.
+    if (missed > 0 && next.epoch == head.epoch) --missed;
+  }
+  state_.commits += 1 + missed;
   state_.head = next;
   return absl::OkStatus();
 }

@@ -35,13 +35,18 @@ class VersionClock {
   // Records a commit. `sampled` is the number of items sampled so far; it is raised if the learner has
   // consumed more than that, which a table does not know that was restored from an older checkpoint. In a new
   // epoch all items sampled before the commit count as consumed: they were lost with the earlier learner.
-  // Repeating the last commit has no effect. Errors, which name the head and change nothing:
+  // Repeating the last commit has no effect.
+  //
+  // A table that was restored from an older checkpoint has missed commits. The items consumed since the head
+  // tell how many: one for each `items_per_commit`; 0: each call counts as one commit.
+  //
+  // Errors, which name the head and change nothing:
   //
   // - FailedPrecondition: an older epoch, or a version that is not above the head's.
   // - InvalidArgument: fewer items consumed than at the head, in the same epoch.
-  absl::Status Commit(const CommittedVersion& next, uint64_t* sampled);
+  absl::Status Commit(const CommittedVersion& next, uint64_t* sampled, uint64_t items_per_commit = 0);
 
-  // Returns how many versions have been committed; 0: head() has no meaning.
+  // Returns how many commits there have been; 0: head() has no meaning.
   uint64_t commits() const { return state_.commits; }
   const CommittedVersion& head() const { return state_.head; }
   // Returns the position up to which items had been consumed at the head.

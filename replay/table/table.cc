@@ -469,7 +469,9 @@ absl::Status Table::Commit(const CommittedVersion& version) {
   {
     absl::MutexLock lock(&mutex_);
     uint64_t sampled = pace_ == nullptr ? total_samples_ : pace_->sampled();
-    if (absl::Status status = versions_.Commit(version, &sampled); !status.ok()) {
+    const uint64_t per_commit =
+        pace_ == nullptr ? 0 : uint64_t{options_.staleness.batch} * options_.staleness.every;
+    if (absl::Status status = versions_.Commit(version, &sampled, per_commit); !status.ok()) {
       return Annotate(status, absl::StrCat("table '", name(), "'"));
     }
     if (pace_ != nullptr) pace_->set_sampled(sampled);

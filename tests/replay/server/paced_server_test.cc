@@ -279,6 +279,35 @@ TEST(PacedServer, ASampleThatWaitsEndsAlthoughTheTableHasBeenReset) {
     TANDEM_EXPECT_OK(RollOut(actor, *writer, "actor/0", 1));
     sampling.join();
   }
+// The checkpoint is older than four commits; without them its items would seem fresh.
+TEST(PacedServer, AServerThatGoesOnFromACheckpointGivesNoItemsThatAreTooOldByNow) {
+  tandem::testing::TempDir directory;
+  ReplaceableServer server({.checkpoint_directory = directory.path()});
+  RemoteReplay learner(server.channel()), actor(server.channel());
+  TANDEM_ASSERT_OK(learner.CreateTable(TableOptions::PacedQueue("queue", /*batch=*/1, /*max_lag=*/1)));
+  TANDEM_ASSERT_OK(learner.Commit("queue", {.epoch = 1, .version = 1}));
+  const auto writer = IdWriter(&actor, "actor/0", 1);
+  for (int64_t id = 0; id < 2; ++id) TANDEM_ASSERT_OK(RollOut(actor, *writer, "actor/0", id));
+  TANDEM_ASSERT_OK(server.server().SaveCheckpoint());
+  for (int64_t id = 0; id < 4; ++id) {
+    TANDEM_ASSERT_OK_AND_ASSIGN(const Batch batch, learner.Sample("queue", {.batch = 1}, Soon()));
+    EXPECT_THAT(IdsOf(batch), ElementsAre(id));
+    TANDEM_ASSERT_OK(learner.Commit(
+        "queue", {.epoch = 1, .version = id + 2, .items_consumed = static_cast<uint64_t>(id + 1)}));
+    TANDEM_ASSERT_OK(RollOut(actor, *writer, "actor/0", id + 2));
+  }
+  server.Restart();
+  EXPECT_EQ(server.Info("queue").items(), 2u);
+  EXPECT_THAT(learner.Sample("queue", {.batch = 1}, absl::InfinitePast()),
+              StatusIs(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_EQ(server.Info("queue").staleness().version(), 5);
+  EXPECT_EQ(server.Info("queue").removed_stale(), 2u);
+  TANDEM_ASSERT_OK(RollOut(actor, *writer, "actor/0", 6));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Batch batch, learner.Sample("queue", {.batch = 1}, Soon()));
+  EXPECT_THAT(IdsOf(batch), ElementsAre(6));
+  EXPECT_THAT(batch.Lags(), ElementsAre(0));
+}
+
 }
 
 }  // namespace

@@ -27,6 +27,25 @@ TEST(VersionClock, TranslatesCountsOfTheLearnerToPositions) {
   EXPECT_EQ(sampled, 100u);
 }
 
+// The clock of a table that was restored from a checkpoint.
+TEST(VersionClock, CountsTheCommitsThatItHasMissedByTheItemsConsumed) {
+  VersionClock clock;
+  uint64_t sampled = 0;
+  constexpr uint64_t kItems = 4;  // in a commit
+  TANDEM_ASSERT_OK(clock.Commit({.epoch = 1, .version = 5, .items_consumed = 20}, &sampled, kItems));
+  EXPECT_EQ(clock.commits(), 1u);
+  TANDEM_ASSERT_OK(clock.Commit({.epoch = 1, .version = 6, .items_consumed = 24}, &sampled, kItems));
+  EXPECT_EQ(clock.commits(), 2u);
+  TANDEM_ASSERT_OK(clock.Commit({.epoch = 1, .version = 9, .items_consumed = 36}, &sampled, kItems));
+  EXPECT_EQ(clock.commits(), 5u);
+  // The first commit of a learner that resumes, after two that were missed.
+  TANDEM_ASSERT_OK(clock.Commit({.epoch = 2, .version = 12, .items_consumed = 44}, &sampled, kItems));
+  EXPECT_EQ(clock.commits(), 8u);
+  // The first commit of one that has lost its last updates.
+  TANDEM_ASSERT_OK(clock.Commit({.epoch = 3, .version = 13, .items_consumed = 40}, &sampled, kItems));
+  EXPECT_EQ(clock.commits(), 9u);
+}
+
 TEST(VersionClock, ARepeatedCommitHasNoEffect) {
   VersionClock clock;
   uint64_t sampled = 0;

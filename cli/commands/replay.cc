@@ -296,7 +296,8 @@ void AddServe(CLI::App* replay, CommandContext* context) {
                     "paced:NAME:BATCH:MAX_LAG[:EVERY[:wait|take|drop]]; may be given several times");
   serve
       ->add_option("--max-memory", flags->max_memory,
-                   "Memory of chunks, in bytes or as 64MiB; inserts beyond it are refused [0: no limit]")
+                   "Memory of chunks, in bytes or as 64MiB; inserts beyond it wait if items leave their "
+                   "table by samples or by age, else they are refused [0: no limit]")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
   serve->add_option("--max-parked", flags->max_parked, "Memory of calls that wait; more are refused")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))

@@ -74,14 +74,17 @@ void Head(std::string* out, absl::string_view name, absl::string_view type, absl
 
 std::string ReplayMetricsText(const tandem::v1::ListReplayTablesResponse& state) {
   std::string out;
-  const auto whole = [&](const char* name, const char* help, double value) {
-    Head(&out, name, "gauge", help);
+  const auto whole = [&](const char* name, const char* help, double value, const char* type = "gauge") {
+    Head(&out, name, type, help);
     absl::StrAppend(&out, "tandem_replay_", name, " ", Number(value), "\n");
   };
   whole("uptime_seconds", "Time since the server started", state.uptime_s());
   whole("chunk_bytes", "Bytes of all chunks in memory", double(state.chunk_bytes()));
   whole("parked_calls", "Calls that wait", double(state.parked_calls()));
   whole("parked_bytes", "Bytes of the requests of calls that wait", double(state.parked_bytes()));
+  whole("memory_waits", "Inserts that wait because of --max-memory", double(state.memory_waits()));
+  whole("memory_refusals_total", "Inserts that were refused because of --max-memory",
+        double(state.memory_refusals()), "counter");
   for (const Metric& metric : kTableMetrics) {
     Head(&out, metric.name, metric.type, metric.help);
     for (const ReplayTableInfo& table : state.tables()) {

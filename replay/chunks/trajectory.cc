@@ -40,6 +40,17 @@ uint64_t Trajectory::steps(size_t c) const {
   return steps;
 }
 
+uint64_t Trajectory::bytes() const {
+  uint64_t bytes = 0;
+  size_t slice = 0;
+  for (size_t c = 0; c < slices_end.size(); ++c) {
+    uint64_t steps = 0;
+    for (; slice < slices_end[c]; ++slice) steps += slices[slice].length;
+    bytes += steps * layout->items->step_bytes(c);
+  }
+  return bytes;
+}
+
 char* Trajectory::Copy(size_t c, char* out) const {
   const size_t source = layout->sources[c];
   const size_t step_bytes = layout->items->step_bytes(c);

@@ -56,6 +56,8 @@ struct Trajectory {
   size_t slices_begin(size_t c) const { return c == 0 ? 0 : slices_end[c - 1]; }
   // Returns the number of steps of column `c`.
   uint64_t steps(size_t c) const;
+  // Returns the bytes of the values of all columns.
+  uint64_t bytes() const;
   // Copies the values of column `c` to `out`, which has room for steps(c) values. Returns the end of the
   // copy.
   char* Copy(size_t c, char* out) const;

@@ -41,16 +41,13 @@ absl::Status RemoteStream::Insert(const std::string& table, absl::Span<const New
       ++state.sequence;
     }
     const size_t n = std::min(state.unresolved, rest.size());
-    const absl::Status status = Send(table, state, rest.first(n), deadline);
-    if (!status.ok()) {
-      if (MayRepeat(status)) return status;
-      state.unresolved = 0;
-      if (rest[0].ticket != 0) *inserted += n;  // those that were not left out are in the table
-      return status;
-    }
+    size_t taken = 0;
+    const absl::Status status = Send(table, state, rest.first(n), deadline, &taken);
+    if (MayRepeat(status)) return status;
     state.unresolved = 0;
-    state.acknowledged += n;
-    *inserted += n;
+    state.acknowledged += taken;
+    *inserted += taken;
+    if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }
@@ -78,6 +75,7 @@ Bytes RemoteStream::Encode(const std::string& table, const TableState& state, ab
   request.set_table(table);
   request.set_acknowledged_items(state.acknowledged);
   request.set_no_wait(no_wait);
+  request.set_report_refusal(true);
   const ItemLayout& layout = *items[0].trajectory->layout;
   ToProto(layout.steps->columns(), request.mutable_step_columns());
   for (size_t c = 0; c < layout.sources.size(); ++c) {
@@ -115,7 +113,8 @@ Bytes RemoteStream::Encode(const std::string& table, const TableState& state, ab
 }
 
 absl::Status RemoteStream::Send(const std::string& table, const TableState& state,
-                                absl::Span<const NewItem> items, absl::Time deadline) {
+                                absl::Span<const NewItem> items, absl::Time deadline, size_t* inserted) {
+  *inserted = 0;
   bool all_chunks = false;  // this call has sent all chunks, though the server may have some of them
   absl::Status reason;      // why the table took nothing so far
   while (true) {
@@ -136,7 +135,12 @@ absl::Status RemoteStream::Send(const std::string& table, const TableState& stat
       }
       delivered_.insert(sent.begin(), sent.end());
       absl::erase_if(delivered_, [this](uint64_t key) { return key < release_below_; });
-      return absl::OkStatus();
+      if (response.error_code() == 0) {
+        *inserted = items.size();
+        return absl::OkStatus();
+      }
+      *inserted = std::min<uint64_t>(response.inserted(), items.size());
+      return absl::Status(static_cast<absl::StatusCode>(response.error_code()), response.error_message());
     }
     if (absl::IsFailedPrecondition(wire.status()) && !all_chunks) {
       // A server that has started again, or that has heard nothing of this writer for long, lacks chunks.

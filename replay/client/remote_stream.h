@@ -19,7 +19,7 @@
 
 namespace tandem::replay {
 
-// With less time left a call is not repeated.
+// A call is not repeated with less time left than this.
 inline constexpr absl::Duration kShortestCall = absl::Milliseconds(20);
 
 // Sends the items of one writer to a replay server: requests to one table one after the other, each repeated
@@ -37,14 +37,14 @@ class RemoteStream : public InsertStream {
   // The requests of this stream to one table.
   struct TableState {
     uint64_t sequence = 0;  // of the last request
-    size_t unresolved =
-        0;  // the number of its items, if it is not known whether they are in the table; else 0
+    // The number of its items if it is not known whether they are in the table; else 0.
+    size_t unresolved = 0;
     uint64_t acknowledged = 0;  // items that are known to have been inserted
   };
 
-  // Sends one request with the sequence of `state` and returns its result.
+  // Sends one request with the sequence of `state` and returns its result. Sets `inserted` as Insert does.
   absl::Status Send(const std::string& table, const TableState& state, absl::Span<const NewItem> items,
-                    absl::Time deadline);
+                    absl::Time deadline, size_t* inserted);
   // Encodes a request. Adds the keys of the chunks that it carries to `sent`.
   Bytes Encode(const std::string& table, const TableState& state, absl::Span<const NewItem> items,
                bool no_wait, std::vector<uint64_t>* sent) const;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "base/counted.h"
@@ -75,11 +76,6 @@ uint64_t LargestBatch(const RateLimit& limit) {
   return static_cast<uint64_t>(std::max(1.0, std::floor(batch)));
 }
 
-double RateLimiter::diff() const {
-  return static_cast<double>(inserts_) * limit_.samples_per_insert - static_cast<double>(samples_) -
-         static_cast<double>(credited_) + offset_;
-}
-
 void RateLimiter::LimitTo(uint64_t samples) {
   const double excess = std::floor(diff() - static_cast<double>(samples));
   if (excess > 0) credited_ += static_cast<uint64_t>(excess);
@@ -90,6 +86,8 @@ void RateLimiter::SetLimit(const RateLimit& limit) {
   const bool other = limit.samples_per_insert != limit_.samples_per_insert;
   limit_ = limit;
   if (other) offset_ += std::floor(before) - diff();
+  lowest_diff_ = std::numeric_limits<double>::infinity();
+  highest_diff_ = -lowest_diff_;
 }
 
 bool RateLimiter::MayInsert(uint64_t resident) const {
@@ -108,6 +106,8 @@ void RateLimiter::Restore(uint64_t inserts, uint64_t samples, uint64_t credited,
   inserts_ = inserts;
   samples_ = samples;
   credited_ = credited;
+  lowest_diff_ = std::numeric_limits<double>::infinity();
+  highest_diff_ = -lowest_diff_;
 }
 
 std::string RateLimiter::Formula() const {

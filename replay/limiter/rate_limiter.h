@@ -2,6 +2,7 @@
 #ifndef TANDEM_REPLAY_LIMITER_RATE_LIMITER_H_
 #define TANDEM_REPLAY_LIMITER_RATE_LIMITER_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -55,8 +56,14 @@ class RateLimiter {
   // Returns how many samples may be taken now.
   uint64_t SamplesAllowed(uint64_t resident) const;
 
-  void Inserted(uint64_t n) { inserts_ += n; }
-  void Sampled(uint64_t n) { samples_ += n; }
+  void Inserted(uint64_t n) {
+    inserts_ += n;
+    highest_diff_ = std::max(highest_diff_, diff());
+  }
+  void Sampled(uint64_t n) {
+    samples_ += n;
+    lowest_diff_ = std::min(lowest_diff_, diff());
+  }
   void Credited(uint64_t n) { credited_ += n; }
   // Credits samples until diff is less than 1 above `samples`, which are all that the items can still give.
   void LimitTo(uint64_t samples);
@@ -72,7 +79,15 @@ class RateLimiter {
   uint64_t credited() const { return credited_; }
   // Returns what SetLimit has added to diff.
   double offset() const { return offset_; }
-  double diff() const;
+  double diff() const {
+    return static_cast<double>(inserts_) * limit_.samples_per_insert - static_cast<double>(samples_) -
+           static_cast<double>(credited_) + offset_;
+  }
+  // Returns the lowest diff after a call of Sampled since the limit or the counts were set; at first
+  // infinity.
+  double lowest_diff() const { return lowest_diff_; }
+  // Returns the highest diff after a call of Inserted, likewise; at first -infinity.
+  double highest_diff() const { return highest_diff_; }
   // Return why no insert, or no batch of `batch` samples, may proceed now, as they follow the table's name:
   // "takes no inserts: 512 inserts x 1 - 0 samples reaches max_diff 512". Empty if it may proceed.
   std::string WhyNoInsert(uint64_t resident) const;
@@ -84,6 +99,8 @@ class RateLimiter {
   RateLimit limit_;
   uint64_t inserts_ = 0, samples_ = 0, credited_ = 0;
   double offset_ = 0;
+  double lowest_diff_ = std::numeric_limits<double>::infinity();
+  double highest_diff_ = -std::numeric_limits<double>::infinity();
 };
 
 }  // namespace tandem::replay

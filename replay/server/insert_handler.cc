@@ -2,10 +2,12 @@
 #include "replay/server/insert_handler.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "replay/client/may_repeat.h"
 #include "replay/wire/messages.h"
 #include "rpc/wire/bulk_codec.h"
 
@@ -19,6 +21,7 @@ constexpr int64_t kMaxSlices = int64_t{1} << 20;
 constexpr size_t kKeptWaiting = 256;
 constexpr absl::Duration kSweepEvery = absl::Minutes(1);
 constexpr absl::Duration kKeepIdle = absl::Minutes(10);
+constexpr absl::Duration kMemoryPoll = absl::Milliseconds(5);
 
 // Returns true if the layout has these columns.
 bool HasColumns(const ItemLayout& layout,
@@ -47,6 +50,13 @@ absl::Status CheckCounts(const v1::ReplayInsertRequest& request) {
       kMaxParts, " are possible, and ", kMaxSlices, " slices: send several requests"));
 }
 
+// Returns true if items leave the table though none are inserted: they are sampled a number of times, or grow
+// old.
+bool ItemsLeaveByThemselves(const TableOptions& options) {
+  return options.max_times_sampled > 0 || options.ttl > absl::ZeroDuration() ||
+         options.staleness.kind != StalenessKind::kNone;
+}
+
 }  // namespace
 
 std::shared_ptr<InsertHandler::Writer> InsertHandler::FindWriter(const std::string& name) {
@@ -72,7 +82,9 @@ void InsertHandler::DropIdleChunks(absl::Time now, std::vector<Writer::Chunks>* 
   }
 }
 
-void InsertHandler::Handle(std::shared_ptr<rpc::ServerCall> call) {
+void InsertHandler::Handle(std::shared_ptr<rpc::ServerCall> call) { Process(call, /*has_waited=*/false); }
+
+void InsertHandler::Process(const std::shared_ptr<rpc::ServerCall>& call, bool has_waited) {
   v1::ReplayInsertRequest request;
   Bytes payload;
   absl::Status status = rpc::DecodeBulk(call->request(), &request, &payload, options_.max_header_bytes);
@@ -86,16 +98,24 @@ void InsertHandler::Handle(std::shared_ptr<rpc::ServerCall> call) {
   absl::StatusOr<std::vector<NewItem>> items;
   const std::shared_ptr<Writer> writer = FindWriter(request.writer());
   std::vector<Waiting> replaced;
+  const bool may_wait = ItemsLeaveByThemselves((*served)->table->created_options());
+  uint64_t short_of = 0;
   {
     absl::MutexLock lock(&writer->mutex);
     writer->last_request = options_.clock->Now();
     if (request.incarnation() > writer->incarnation) replaced = std::exchange(writer->waiting, {});
-    items = Parse(request, payload, writer.get());
+    items = Parse(request, payload, may_wait && !has_waited, writer.get(), &short_of);
   }
   for (const Waiting& old : replaced) {
     old.table->Cancel(old.call, absl::FailedPreconditionError(absl::StrCat(
                                     options_.server, ", table '", old.table->name(), "': a newer writer '",
                                     request.writer(), "' has replaced this one")));
+  }
+  if (short_of > 0) {
+    if (may_wait && short_of <= options_.max_memory_bytes) {
+      return WaitForMemory(call, short_of, request.no_wait());
+    }
+    ++memory_refusals_;
   }
   if (!items.ok()) {
     return call->Finish(Annotate(items.status(), absl::StrCat(options_.server, ", table '", request.table(),
@@ -104,8 +124,104 @@ void InsertHandler::Handle(std::shared_ptr<rpc::ServerCall> call) {
   Start(call, request, *std::move(items), *served, writer.get());
 }
 
+void InsertHandler::WaitForMemory(const std::shared_ptr<rpc::ServerCall>& call, uint64_t bytes,
+                                  bool no_wait) {
+  if (no_wait) return call->Finish(absl::DeadlineExceededError(OutOfMemory(bytes).message()));
+  const std::shared_ptr<ParkedCalls::Entry> parked = parked_.NewEntry();
+  bool stopped = false;
+  {
+    absl::MutexLock lock(&memory_mutex_);
+    stopped = stopped_;
+    if (!stopped) {
+      memory_waits_.push_back({.call = call, .parked = parked, .bytes = bytes});
+      if (!std::exchange(polls_, true)) {
+        polling_.Schedule(MonotonicNow() + kMemoryPoll, [this] { RunMemoryWaits(); });
+      }
+    }
+  }
+  if (stopped) return call->Finish(absl::UnavailableError(absl::StrCat(options_.server, " stops")));
+  // The call is in the list, so that each way to end it finds it there.
+  const rpc::ServerCall* const waiting = call.get();
+  const bool may_wait = parked_.Park(parked, *call, call->request().size(), [this, waiting, bytes] {
+    std::shared_ptr<rpc::ServerCall> expired = TakeMemoryWait(waiting);
+    if (expired != nullptr) expired->Finish(absl::DeadlineExceededError(OutOfMemory(bytes).message()));
+  });
+  if (may_wait || TakeMemoryWait(waiting) == nullptr) return;
+  call->Finish(
+      absl::UnavailableError(absl::StrCat(options_.server, ": calls that wait hold ", parked_.bytes(),
+                                          " bytes and may hold ", parked_.max_bytes(), " (--max-parked)")));
+}
+
+std::shared_ptr<rpc::ServerCall> InsertHandler::TakeMemoryWait(const rpc::ServerCall* call) {
+  MemoryWait taken;
+  {
+    absl::MutexLock lock(&memory_mutex_);
+    const auto found = std::find_if(memory_waits_.begin(), memory_waits_.end(),
+                                    [call](const MemoryWait& wait) { return wait.call.get() == call; });
+    if (found == memory_waits_.end()) return nullptr;
+    taken = std::move(*found);
+    memory_waits_.erase(found);
+  }
+  taken.parked->Over();
+  return taken.call;
+}
+
+void InsertHandler::RunMemoryWaits() {
+  while (true) {
+    MemoryWait next;
+    {
+      absl::MutexLock lock(&memory_mutex_);
+      const auto gone = std::find_if(memory_waits_.begin(), memory_waits_.end(),
+                                     [](const MemoryWait& wait) { return wait.call->IsCancelled(); });
+      const bool fits = !memory_waits_.empty() &&
+                        memory_.bytes() + memory_waits_.front().bytes <= options_.max_memory_bytes;
+      const auto found = gone == memory_waits_.end() && fits ? memory_waits_.begin() : gone;
+      if (found == memory_waits_.end()) {
+        polls_ = !memory_waits_.empty() && !stopped_;
+        if (polls_) polling_.Schedule(MonotonicNow() + kMemoryPoll, [this] { RunMemoryWaits(); });
+        return;
+      }
+      next = std::move(*found);
+      memory_waits_.erase(found);
+    }
+    next.parked->Over();
+    if (next.call->IsCancelled()) {  // the client is gone, or the deadline has passed
+      next.call->Finish(absl::DeadlineExceededError(OutOfMemory(next.bytes).message()));
+    } else {
+      Process(next.call, /*has_waited=*/true);
+    }
+  }
+}
+
+void InsertHandler::Stop() {
+  std::deque<MemoryWait> ended;
+  {
+    absl::MutexLock lock(&memory_mutex_);
+    stopped_ = true;
+    ended.swap(memory_waits_);
+  }
+  for (const MemoryWait& wait : ended) {
+    wait.parked->Over();
+    wait.call->Finish(absl::UnavailableError(absl::StrCat(options_.server, " stops")));
+  }
+  polling_.Stop();
+}
+
+uint64_t InsertHandler::memory_waits() const {
+  absl::MutexLock lock(&memory_mutex_);
+  return memory_waits_.size();
+}
+
+absl::Status InsertHandler::OutOfMemory(uint64_t bytes) const {
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "chunks hold ", memory_.bytes(), " bytes and may hold ", options_.max_memory_bytes,
+      ", and the request has ", bytes,
+      " more: give the tables smaller max_items or max_bytes, or the server more memory (--max-memory)"));
+}
+
 absl::StatusOr<std::vector<NewItem>> InsertHandler::Parse(const v1::ReplayInsertRequest& request,
-                                                          const Bytes& payload, Writer* writer) {
+                                                          const Bytes& payload, bool queues, Writer* writer,
+                                                          uint64_t* short_of) {
   if (request.incarnation() < writer->incarnation) {
     return absl::FailedPreconditionError(absl::StrCat("incarnation ", request.incarnation(),
                                                       " has been replaced by ", writer->incarnation,
@@ -121,7 +237,7 @@ absl::StatusOr<std::vector<NewItem>> InsertHandler::Parse(const v1::ReplayInsert
   uint64_t needed = request.release_below();
   for (const uint64_t key : request.chunk_keys()) needed = std::min(needed, key);
   writer->chunks.erase(writer->chunks.begin(), writer->chunks.lower_bound(needed));
-  TANDEM_RETURN_IF_ERROR(TakeChunks(request, payload, writer));
+  TANDEM_RETURN_IF_ERROR(TakeChunks(request, payload, queues, writer, short_of));
   TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const ItemLayout> layout, Layout(request, writer));
   std::vector<const std::shared_ptr<const Chunk>*> chunks;
   for (const uint64_t key : request.chunk_keys()) {
@@ -143,6 +259,7 @@ absl::StatusOr<std::vector<NewItem>> InsertHandler::Parse(const v1::ReplayInsert
     TANDEM_RETURN_IF_ERROR(
         SlicesFromProto(message.slices(), message.slices_end(), chunks.size(), trajectory.get(), &used));
     for (const uint32_t index : used) trajectory->chunks.push_back(*chunks[index]);
+    TANDEM_RETURN_IF_ERROR(CheckSize(*trajectory));
     NewItem& item = items.emplace_back();
     if (message.has_priority()) item.priority = message.priority();
     item.trajectory = std::move(trajectory);
@@ -150,6 +267,17 @@ absl::StatusOr<std::vector<NewItem>> InsertHandler::Parse(const v1::ReplayInsert
   }
   writer->chunks.erase(writer->chunks.begin(), writer->chunks.lower_bound(request.release_below()));
   return items;
+}
+
+absl::Status InsertHandler::CheckSize(const Trajectory& trajectory) const {
+  uint64_t steps = 0;
+  for (const ChunkSlice& slice : trajectory.slices) steps += slice.length;
+  if (steps * trajectory.layout->items->step_bytes() <= options_.max_item_bytes) return absl::OkStatus();
+  TANDEM_RETURN_IF_ERROR(trajectory.Check());
+  if (trajectory.bytes() <= options_.max_item_bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("an item's values have ", trajectory.bytes(),
+                                                 " bytes, and the response to a sample may have ",
+                                                 options_.max_item_bytes, ": make it shorter"));
 }
 
 absl::Status InsertHandler::TakeSignature(const v1::ReplayInsertRequest& request, Writer* writer) {
@@ -164,37 +292,58 @@ absl::Status InsertHandler::TakeSignature(const v1::ReplayInsertRequest& request
 }
 
 absl::Status InsertHandler::TakeChunks(const v1::ReplayInsertRequest& request, const Bytes& payload,
-                                       Writer* writer) {
+                                       bool queues, Writer* writer, uint64_t* short_of) {
+  const size_t step_bytes = writer->signature->step_bytes();
+  uint64_t left = payload.size(), reserved = 0;
+  for (const v1::ReplayChunk& message : request.chunks()) {
+    const uint64_t bytes = uint64_t{message.steps()} * step_bytes;
+    if (message.steps() == 0 || bytes > left) {
+      return absl::InvalidArgumentError(absl::StrCat("chunk ", message.key(), " has ", message.steps(),
+                                                     " steps of ", step_bytes, " bytes; the payload has ",
+                                                     left, " bytes left"));
+    }
+    left -= bytes;
+    const auto known = writer->chunks.find(message.key());
+    if (known == writer->chunks.end()) {
+      reserved += MemoryMeter::Cost(bytes);
+    } else if (known->second->steps() != message.steps()) {
+      return absl::InvalidArgumentError(absl::StrCat("chunk ", message.key(), " has ", message.steps(),
+                                                     " steps; it had ", known->second->steps(), " before"));
+    }
+  }
+  if (left > 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the payload has ", left, " bytes that belong to no chunk"));
+  }
+  // All chunks or none: requests that wait must not hold what others wait for.
+  const uint64_t max =
+      options_.max_memory_bytes == 0 ? std::numeric_limits<uint64_t>::max() / 2 : options_.max_memory_bytes;
+  const bool behind = queues && options_.max_memory_bytes > 0 && memory_waits() > 0;
+  if (reserved > 0 && (behind || !memory_.Reserve(reserved, max))) {
+    *short_of = reserved;
+    return OutOfMemory(reserved);
+  }
   BytesReader reader(payload);
   for (const v1::ReplayChunk& message : request.chunks()) {
-    const uint64_t bytes = uint64_t{message.steps()} * writer->signature->step_bytes();
-    if (message.steps() == 0 || bytes > reader.remaining()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "chunk ", message.key(), " has ", message.steps(), " steps of ", writer->signature->step_bytes(),
-          " bytes; the payload has ", reader.remaining(), " bytes left"));
-    }
-    if (const auto known = writer->chunks.find(message.key()); known != writer->chunks.end()) {
-      if (known->second->steps() != message.steps()) {
-        return absl::InvalidArgumentError(absl::StrCat("chunk ", message.key(), " has ", message.steps(),
-                                                       " steps; it had ", known->second->steps(), " before"));
-      }
+    const uint64_t bytes = uint64_t{message.steps()} * step_bytes;
+    std::shared_ptr<const Chunk>& chunk = writer->chunks[message.key()];
+    if (chunk != nullptr && chunk->steps() == message.steps()) {  // known, or a second time in the request
       reader.Skip(bytes);
       continue;
     }
-    if (options_.max_memory_bytes > 0 &&
-        memory_.bytes() + MemoryMeter::Cost(bytes) > options_.max_memory_bytes) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "chunks hold ", memory_.bytes(), " bytes and may hold ", options_.max_memory_bytes,
-          ": give the tables smaller max_items or max_bytes, or the server more memory (--max-memory)"));
+    if (chunk != nullptr) {
+      memory_.Release(reserved);
+      return absl::InvalidArgumentError(absl::StrCat("chunk ", message.key(), " is in the request with ",
+                                                     chunk->steps(), " steps and with ", message.steps()));
     }
     auto data = std::make_unique_for_overwrite<char[]>(bytes);
     reader.Copy(data.get(), bytes);
-    writer->chunks[message.key()] = memory_.Count(
+    chunk = memory_.Share(
         std::make_unique<const Chunk>(message.key(), writer->signature, message.steps(), std::move(data)));
+    reserved -= MemoryMeter::Cost(bytes);
   }
-  if (reader.remaining() == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("the payload has ", reader.remaining(), " bytes that belong to no chunk"));
+  memory_.Release(reserved);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::shared_ptr<const ItemLayout>> InsertHandler::Layout(
@@ -232,11 +381,17 @@ void InsertHandler::Start(const std::shared_ptr<rpc::ServerCall>& call,
   const std::string& client = call->caller().member.empty() ? request.writer() : call->caller().member;
   const uint64_t waiting = served->table->StartInsert(
       std::move(items), client, std::move(hooks),
-      [call, entry, incarnation = options_.incarnation](absl::Status status, size_t) {
+      [call, entry, incarnation = options_.incarnation, report_refusal = request.report_refusal()](
+          absl::Status status, size_t inserted) {
         entry->Over();
-        if (!status.ok()) return call->Finish(std::move(status));
+        if (!status.ok() && (!report_refusal || MayRepeat(status))) return call->Finish(std::move(status));
         v1::ReplayInsertResponse response;
         response.set_server_incarnation(incarnation);
+        if (!status.ok()) {
+          response.set_error_code(static_cast<uint32_t>(status.code()));
+          response.set_error_message(std::string(status.message()));
+          response.set_inserted(inserted);
+        }
         call->Finish(rpc::internal::SerializeResponse(response));
       });
   if (waiting == 0) return;

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "replay/chunks/chunk.h"
 
@@ -14,10 +15,23 @@ namespace tandem::replay {
 // answers. Thread-safe. Chunks may outlive the meter.
 class MemoryMeter {
  public:
+  // Counts `bytes` more, unless that would be more than `max`; then it returns false.
+  bool Reserve(uint64_t bytes, uint64_t max) {
+    uint64_t before = *bytes_;
+    do {
+      if (before + bytes > max) return false;
+    } while (!bytes_->compare_exchange_weak(before, before + bytes));
+    return true;
+  }
+  void Release(uint64_t bytes) { *bytes_ -= bytes; }
   // Returns a chunk that is counted until its last reference is dropped.
   std::shared_ptr<const Chunk> Count(std::unique_ptr<const Chunk> chunk) {
+    *bytes_ += Cost(chunk->bytes());
+    return Share(std::move(chunk));
+  }
+  // Does the same for a chunk whose Cost has been reserved.
+  std::shared_ptr<const Chunk> Share(std::unique_ptr<const Chunk> chunk) {
     const uint64_t bytes = Cost(chunk->bytes());
-    *bytes_ += bytes;
     return std::shared_ptr<const Chunk>(chunk.release(), [total = bytes_, bytes](const Chunk* dropped) {
       delete dropped;
       *total -= bytes;

@@ -51,6 +51,7 @@ class ReplayServerImpl : public ReplayServer {
         inserts_({.server = options.name,
                   .incarnation = incarnation_,
                   .max_memory_bytes = options.max_memory_bytes,
+                  .max_item_bytes = options.max_message_bytes / 2,
                   .clock = options.clock},
                  &tables_, &parked_, &memory_),
         samples_(
@@ -171,6 +172,7 @@ void ReplayServerImpl::Stop() {
   ticks_.Stop();
   // Unavailable: clients repeat their calls, at a server that starts in place of this one.
   tables_.Stop(absl::UnavailableError(absl::StrCat(options_.name, " stops")));
+  inserts_.Stop();
   parked_.Stop();
 }
 
@@ -238,6 +240,8 @@ v1::ListReplayTablesResponse ReplayServerImpl::State() const {
   response.set_max_memory_bytes(options_.max_memory_bytes);
   response.set_parked_calls(parked_.calls());
   response.set_parked_bytes(parked_.bytes());
+  response.set_memory_waits(inserts_.memory_waits());
+  response.set_memory_refusals(inserts_.memory_refusals());
   response.set_uptime_s(absl::ToDoubleSeconds(options_.clock->Now() - started_));
   for (const std::shared_ptr<ServedTable>& served : tables_.All()) *response.add_tables() = InfoOf(*served);
   return response;
@@ -374,6 +378,11 @@ absl::StatusOr<v1::ReplayExplainResponse> ReplayServerImpl::Explain(
         absl::StrCat(Counted(static_cast<int64_t>(info.waiting_inserts()), "insert"), ", ",
                      Counted(static_cast<int64_t>(info.waiting_samples()), "sample"), " and ",
                      Counted(static_cast<int64_t>(staleness.waiting_admits()), "admission"), " wait"));
+  }
+  if (const uint64_t waits = inserts_.memory_waits(); waits > 0) {
+    response.add_reasons(absl::StrCat("inserts into all tables that wait for memory: ", waits,
+                                      "; chunks hold ", memory_.bytes(), " bytes and may hold ",
+                                      options_.max_memory_bytes, " (--max-memory)"));
   }
   if (info.lost_items() > 0) {
     response.add_reasons(

@@ -21,7 +21,8 @@ namespace v1 = ::tandem::v1;
 
 struct ReplayServerOptions {
   std::string name = "replay/0";  // in errors
-  // Limits the chunks in memory, of items, writers and answers. Further inserts are refused. 0: no limit.
+  // Limits the chunks in memory, of items, writers and answers. 0: no limit. Further inserts wait if the
+  // items of their table leave it by samples or by age; else they are refused (insert_handler.h).
   uint64_t max_memory_bytes = 0;
   // Limits the requests of calls that wait. Further ones that would have to wait fail with Unavailable.
   uint64_t max_parked_bytes = uint64_t{256} << 20;

@@ -17,17 +17,6 @@ constexpr size_t kMaxSamplerName = 256;
 constexpr absl::Duration kSweepEvery = absl::Minutes(1);
 constexpr absl::Duration kKeepIdle = absl::Minutes(10);
 
-// Returns the bytes of the values of all items.
-uint64_t ValueBytes(const Sample& sample) {
-  uint64_t bytes = 0;
-  for (const SampledItem& item : sample.items) {
-    const Signature& signature = *item.trajectory->layout->items;
-    for (size_t c = 0; c < signature.size(); ++c)
-      bytes += item.trajectory->steps(c) * signature.step_bytes(c);
-  }
-  return bytes;
-}
-
 }  // namespace
 
 std::shared_ptr<SampleHandler::Sampler> SampleHandler::FindSampler(const std::string& name) {
@@ -105,7 +94,10 @@ absl::StatusOr<std::shared_ptr<SampleHandler::Answer>> SampleHandler::FindAnswer
   if (*created) {
     answer = std::make_shared<Answer>();
     answer->table = table;
-    answer->size = {.batch = request.batch(), .min_batch = request.min_batch()};
+    // Half of the message is left for what the response says of each item, and for padding.
+    answer->size = {.batch = request.batch(),
+                    .min_batch = request.min_batch(),
+                    .max_bytes = options_.max_message_bytes / 2};
   } else if (answer->table != table || answer->size.batch != request.batch() ||
              answer->size.min_batch != request.min_batch()) {
     return absl::InvalidArgumentError(absl::StrCat("sampler '", request.sampler(), "', sequence ",
@@ -129,6 +121,14 @@ absl::StatusOr<std::shared_ptr<SampleHandler::Answer>> SampleHandler::FindAnswer
 void SampleHandler::Handle(std::shared_ptr<rpc::ServerCall> call) {
   v1::ReplaySampleRequest request;
   absl::Status status = rpc::internal::ParseRequest(*call, &request);
+  if (!status.ok()) return call->Finish(std::move(status));
+  if (request.sampler().size() > kMaxSamplerName) {
+    return call->Finish(
+        absl::InvalidArgumentError(absl::StrCat("a sampler's name has ", request.sampler().size(),
+                                                " bytes; it must have at most ", kMaxSamplerName)));
+  }
+  absl::StatusOr<std::shared_ptr<ServedTable>> served = tables_.Find(request.table());
+  if (!served.ok()) return call->Finish(served.status());
   if (request.has_commit()) {
     const v1::ReplayCommitRequest& commit = request.commit();
     // It fails if another learner has committed since, which is no error of this request.
@@ -138,14 +138,6 @@ void SampleHandler::Handle(std::shared_ptr<rpc::ServerCall> call) {
             {.epoch = commit.epoch(), .version = commit.version(), .items_consumed = commit.items_consumed()})
         .IgnoreError();
   }
-  if (!status.ok()) return call->Finish(std::move(status));
-  if (request.sampler().size() > kMaxSamplerName) {
-    return call->Finish(
-        absl::InvalidArgumentError(absl::StrCat("a sampler's name has ", request.sampler().size(),
-                                                " bytes; it must have at most ", kMaxSamplerName)));
-  }
-  absl::StatusOr<std::shared_ptr<ServedTable>> served = tables_.Find(request.table());
-  if (!served.ok()) return call->Finish(served.status());
   const std::string client = call->caller().member.empty() ? request.sampler() : call->caller().member;
   const std::shared_ptr<Sampler> sampler = FindSampler(request.sampler());
   std::shared_ptr<Answer> answer;
@@ -170,7 +162,7 @@ void SampleHandler::Handle(std::shared_ptr<rpc::ServerCall> call) {
   }
   for (const std::shared_ptr<Answer>& old : replaced_answers) CancelReplaced(*old);
   if (!status.ok()) return call->Finish(std::move(status));
-  if (ready != nullptr) return Respond(*ready, request.table(), call.get());
+  if (ready != nullptr) return Respond(*ready, call.get());
   if (replaced != nullptr)
     replaced->Finish(absl::AbortedError("a repetition of this request has replaced it"));
   if (created) {
@@ -259,15 +251,10 @@ void SampleHandler::Done(const std::shared_ptr<Sampler>& sampler, uint64_t seque
   }
   parked->Over();
   if (drawn == nullptr) return call->Finish(sample.status());
-  Respond(*drawn, answer->table->name(), call.get());
+  Respond(*drawn, call.get());
 }
 
-void SampleHandler::Respond(const Sample& sample, const std::string& table, rpc::ServerCall* call) {
-  if (const uint64_t bytes = ValueBytes(sample); bytes > options_.max_message_bytes / 2) {
-    return call->Finish(absl::ResourceExhaustedError(absl::StrCat(
-        options_.server, ", table '", table, "': a batch of ", sample.items.size(), " items has ", bytes,
-        " bytes, and a response may have ", options_.max_message_bytes / 2, ": ask for a smaller batch")));
-  }
+void SampleHandler::Respond(const Sample& sample, rpc::ServerCall* call) {
   size_t total = 0;
   std::shared_ptr<char> memory;
   const Batch batch = GatherBatch(sample, [&](size_t bytes) {

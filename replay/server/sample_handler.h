@@ -79,7 +79,7 @@ class SampleHandler {
   void CancelReplaced(const Answer& answer);
   // Lets the answer's call wait until its deadline.
   void Park(const std::shared_ptr<Sampler>& sampler, const std::shared_ptr<Answer>& answer, bool no_wait);
-  void Respond(const Sample& sample, const std::string& table, rpc::ServerCall* call);
+  void Respond(const Sample& sample, rpc::ServerCall* call);
 
   const Options options_;
   ServedTables& tables_;

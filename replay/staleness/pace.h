@@ -20,19 +20,20 @@
 
 namespace tandem::replay {
 
-// Admits rollouts to a table at the pace at which its learners consume items, so that items are fresh when
-// they are used. Knows tickets and the positions of items, not the items. Not thread-safe.
+// Admits rollouts to a table at the pace at which its learners consume items. Items are then fresh when they
+// are used. Knows tickets and the positions of items, not the items. Not thread-safe.
 //
-// A ticket is granted while
+// A ticket is granted while this holds:
 //
 //   accepted + running < consumed at the head + (max_lag + 1) x batch x every
 //
-// where `accepted` counts the items that were inserted, without those that were removed unsampled, and
-// `running` the tickets in use. Items are sampled in the order of their tickets. An item whose ticket was
-// granted at commit c, sampled at position p, is used max_lag commits later at most if p < Deadline(c), with
-// batch x every items for each commit. The formula grants a ticket only if its item can still meet this
-// deadline behind all items before it; a rollout that then takes long may miss it, which SlowRollouts is
-// about.
+// `accepted` counts the items that were inserted, without those that were removed unsampled. `running` counts
+// the tickets in use. Items are sampled in the order of their tickets.
+//
+// An item whose ticket was granted at commit c is used at most max_lag commits later if its position is below
+// Deadline(c). There are batch x every positions for each commit. The formula grants a ticket only if its
+// item can still meet this deadline behind all items before it. A rollout that then takes long may miss it:
+// SlowRollouts says what follows.
 class Pace {
  public:
   // Counts since the table was created.

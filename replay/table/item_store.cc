@@ -99,6 +99,7 @@ void ItemStore::Place(uint32_t slot, Item placed, absl::Time now) {
   }
   unspent_ += options_.max_times_sampled - std::min(options_.max_times_sampled, item.times_sampled);
   ++size_;
+  largest_item_ = std::max(largest_item_, item.trajectory->bytes());
   if (options_.ttl > absl::ZeroDuration()) {
     by_age_.push_back({.order = absl::ToUnixNanos(now), .serial = item.serial, .slot = slot});
     if (by_age_.size() > 2 * size_ + kSpareEntries) {
@@ -150,7 +151,7 @@ void ItemStore::Remove(uint32_t slot, uint64_t* cause) {
   garbage_.push_back(std::move(item.trajectory));
   item = Item();
   free_.push_back(slot);
-  --size_;
+  if (--size_ == 0) largest_item_ = 0;
   ++*cause;
 }
 
@@ -180,6 +181,18 @@ void ItemStore::Draw(size_t n, std::vector<SampledItem>* out) {
   for (const Selector::Selection& selection : chosen) {
     out->push_back(DrawFrom(selection.slot, selection.probability));
   }
+}
+
+uint64_t ItemStore::DrawsWithin(uint64_t n, uint64_t max_bytes) const {
+  const uint64_t sure = largest_item_ == 0 ? n : max_bytes / largest_item_;
+  if (sure >= n || options_.max_times_sampled > 0) return std::min(n, sure);
+  uint64_t bytes = 0;
+  for (uint64_t i = 0; i < n; ++i) {
+    CounterRandom random(options_.seed, draws_ + i);
+    bytes += items_[sampler_->Select(random).slot].trajectory->bytes();
+    if (bytes > max_bytes) return i;
+  }
+  return n;
 }
 
 SampledItem ItemStore::DrawFrom(uint32_t slot, double probability) {
@@ -230,7 +243,7 @@ void ItemStore::Clear() {
   chunks_.clear();
   sampler_->Clear();
   remover_->Clear();
-  size_ = bytes_ = unspent_ = 0;
+  size_ = bytes_ = unspent_ = largest_item_ = 0;
   removed_ = false;
 }
 

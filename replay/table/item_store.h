@@ -54,7 +54,7 @@ class ItemStore {
     uint64_t ticket = 0;  // with StalenessKind::kPace: what permitted the insertion; else 0
   };
 
-  // What later draws depend on besides the items and the number of draws.
+  // State that later draws depend on besides the items and the number of draws.
   struct Order {
     uint64_t removal_draws = 0;
     std::vector<uint32_t> free;  // the free slots, in the order in which they will be used, last first
@@ -71,8 +71,12 @@ class ItemStore {
                   uint64_t ticket = 0, absl::Time now = absl::InfinitePast());
   // Draws an item and counts that as a sample of it, which may remove it. Requires size() > 0.
   SampledItem Draw();
-  // Draws `n` items one after the other and appends them to `out`. Requires that there are so many samples.
+  // Draws `n` items one after the other and appends them to `out`. Requires that the items may be sampled `n`
+  // times.
   void Draw(size_t n, std::vector<SampledItem>* out);
+  // Returns how many of the next `n` draws have values of at most `max_bytes` bytes together. If draws remove
+  // items (max_times_sampled), the result may be lower: each item then counts as one of largest_item().
+  uint64_t DrawsWithin(uint64_t n, uint64_t max_bytes) const;
   // Samples the item in `slot`, likewise.
   SampledItem DrawFrom(uint32_t slot, double probability = 1);
   // Changes priorities; keys without an item are skipped. Returns the number of items changed. Requires valid
@@ -80,7 +84,7 @@ class ItemStore {
   uint64_t Update(absl::Span<const uint64_t> keys, absl::Span<const double> priorities);
   // Removes the item in `slot` because it is too old for TableOptions::staleness.
   void RemoveStale(uint32_t slot) { Remove(slot, &removals_.stale); }
-  // With StalenessKind::kEvict removes the items with a step of a version before `version`.
+  // Removes the items with a step of a version before `version`, for StalenessKind::kEvict; else no effect.
   void RemoveOlderVersions(int64_t version);
   // Removes the items that are older than the ttl.
   void RemoveExpired(absl::Time now);
@@ -99,6 +103,8 @@ class ItemStore {
   double mass() const { return sampler_->mass(); }
   double max_priority() const { return max_priority_; }
   uint64_t draws() const { return draws_; }
+  // Returns the bytes of the values of the largest item since the store was last empty.
+  uint64_t largest_item() const { return largest_item_; }
   uint64_t serial() const { return serial_; }
   const Removals& removals() const { return removals_; }
   // Returns the samples that the present items may still give; only meaningful with max_times_sampled.
@@ -141,6 +147,7 @@ class ItemStore {
   std::vector<uint32_t> free_;                          // the free slots, last in, first out
   absl::flat_hash_map<const Chunk*, uint32_t> chunks_;  // the number of items that refer to each chunk
   uint64_t size_ = 0, bytes_ = 0, serial_ = 0, draws_ = 0, unspent_ = 0, removal_draws_ = 0;
+  uint64_t largest_item_ = 0;
   bool removed_ = false;
   double max_priority_ = 1;
   Removals removals_;

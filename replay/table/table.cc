@@ -13,11 +13,8 @@
 namespace tandem::replay {
 namespace {
 
-constexpr uint32_t kMaxBatch = uint32_t{1} << 20;
 constexpr absl::Duration kShortestTick = absl::Milliseconds(10);
 constexpr absl::Duration kLongestTick = absl::Seconds(1);
-
-uint32_t LeastBatch(const SampleSize& size) { return size.min_batch == 0 ? size.batch : size.min_batch; }
 
 // The result of a call that another thread may finish.
 template <typename Result>
@@ -111,65 +108,6 @@ Table::Table(const TableOptions& options, const TableOptions& created, Clock* cl
       pace_(PaceOf(options, &versions_, clock->Now())) {}
 
 Table::~Table() { Stop(); }
-
-absl::Status Table::CheckItems(absl::Span<const NewItem> items) {
-  std::shared_ptr<const Signature> signature = signature_;
-  std::shared_ptr<const ItemLayout> layout = checked_layout_;
-  for (const NewItem& item : items) {
-    if (item.trajectory == nullptr) return absl::InvalidArgumentError("an item has no content");
-    TANDEM_RETURN_IF_ERROR(item.trajectory->Check());
-    if (item.priority) TANDEM_RETURN_IF_ERROR(store_.CheckPriority(*item.priority));
-    TANDEM_RETURN_IF_ERROR(store_.FitsAlone(*item.trajectory));
-    if (item.trajectory->layout == layout) continue;
-    layout = item.trajectory->layout;
-    if (signature == nullptr) signature = layout->items;
-    if (layout->items->columns() != signature->columns()) {
-      return absl::InvalidArgumentError(absl::StrCat("an item has columns ", layout->items->ToString(),
-                                                     "; the table has ", signature->ToString()));
-    }
-  }
-  if (items.empty()) return absl::OkStatus();
-  signature_ = std::move(signature);
-  checked_layout_ = std::move(layout);
-  return absl::OkStatus();
-}
-
-absl::Status Table::CheckSize(const SampleSize& size) const {
-  if (size.batch < 1 || size.batch > kMaxBatch || size.min_batch > size.batch) {
-    return absl::InvalidArgumentError(absl::StrCat("a batch of ", size.batch, " items, at least ",
-                                                   size.min_batch, ": the batch must be in [1, ", kMaxBatch,
-                                                   "] and at least min_batch"));
-  }
-  RateLimit limit = options_.limit;
-  if (options_.max_times_sampled > 0) limit.min_diff = std::max(limit.min_diff, 0.0);  // see AfterRemovals
-  uint64_t largest = LargestBatch(limit);
-  if (options_.max_times_sampled > 0) {
-    largest = std::min(largest, options_.max_items * options_.max_times_sampled);
-  }
-  if (pace_ != nullptr && LeastBatch(size) > options_.staleness.window()) {
-    return absl::InvalidArgumentError(absl::StrCat("a batch of ", LeastBatch(size), " items; at most ",
-                                                   options_.staleness.window(),
-                                                   " are admitted, (max_lag + 1) x batch x every"));
-  }
-  if (LeastBatch(size) <= largest) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("a batch of ", LeastBatch(size), " items may never be there: with samples_per_insert ",
-                   options_.limit.samples_per_insert, " and the window [", options_.limit.min_diff, ", ",
-                   options_.limit.max_diff, "] inserts may stop at ", largest, "; ask for at most ", largest,
-                   ", set min_batch, or widen the window"));
-}
-
-absl::Status Table::CheckAdmit(const AdmitRequest& request) const {
-  if (pace_ == nullptr) {
-    return absl::FailedPreconditionError("it admits all rollouts: its staleness is not 'pace'");
-  }
-  if (request.count < 1 || request.count > options_.staleness.window()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(request.count, " rollouts; the number must be in [1, ", options_.staleness.window(),
-                     "], because (max_lag + 1) x batch x every are admitted at most"));
-  }
-  return pace_->Replace(request);
-}
 
 void Table::AfterRemovals() {
   // Samples that no item can give any more count as taken, or the table would wait for them for ever.
@@ -291,18 +229,22 @@ uint64_t Table::Available() const {
 bool Table::Run(WaitingSample& sample) {
   RemoveOld();
   const uint64_t available = Available();
-  if (available < LeastBatch(sample.size)) return false;
-  const auto n = static_cast<size_t>(std::min<uint64_t>(sample.size.batch, available));
+  if (available < sample.size.least()) return false;
+  const absl::StatusOr<uint64_t> n = Fitting(std::min<uint64_t>(sample.size.batch, available), sample.size);
+  if (!n.ok()) {
+    sample.result = Annotate(n.status(), absl::StrCat("table '", name(), "'"));
+    return true;
+  }
   sample.result = Sample();
   Sample& result = *sample.result;
   result.table_items = store_.size();
   result.mass = store_.mass();
-  result.items.reserve(n);
-  Draw(n, &result.items);
+  result.items.reserve(*n);
+  Draw(*n, &result.items);
   if (versions_.commits() > 0) result.committed_version = versions_.head().version;
   result.inserts = limiter_.inserts();
   result.samples = limiter_.samples();
-  total_samples_ += n;
+  total_samples_ += *n;
   last_sample_ = clock_->Now();
   if (last_sampler_ != sample.client) last_sampler_ = sample.client;
   return true;
@@ -508,7 +450,7 @@ void Table::End(uint64_t call, const std::optional<absl::Status>& status) {
       insert_wait_ += now - insert->since;
       finished.inserts.push_back(std::move(insert));
     } else if (auto sample = Take(&samples_, call)) {
-      sample->result = reason(WhyNoSample(LeastBatch(sample->size)), "samples");
+      sample->result = reason(WhyNoSample(sample->size.least()), "samples");
       sample_wait_ += now - sample->since;
       finished.samples.push_back(std::move(sample));
     } else if (auto admit = Take(&admits_, call)) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -58,6 +59,10 @@ struct Sample {
 struct SampleSize {
   uint32_t batch = 1;      // the number of items, at least 1
   uint32_t min_batch = 0;  // the least number that is given instead of waiting for more; 0: `batch`
+  uint64_t max_bytes = 0;  // the largest number of bytes of the values of all items; 0: no limit
+
+  // Returns the least number of items.
+  uint32_t least() const { return min_batch == 0 ? batch : min_batch; }
 };
 
 // The lag and the rollouts of a table, for reports.
@@ -68,7 +73,7 @@ struct StalenessInfo {
   int64_t largest_lag = 0;
   std::optional<CommittedVersion> head;
   uint64_t commits = 0;
-  // With StalenessKind::kPace.
+  // The following are for StalenessKind::kPace.
   uint64_t running = 0;  // rollouts with a ticket
   Pace::Counts tickets;
   uint64_t waiting_admits = 0;
@@ -87,6 +92,9 @@ struct TableInfo {
   // Counts since the table was created or reset.
   uint64_t inserts = 0, samples = 0, credited = 0;
   double diff = 0;  // of the limiter
+  // RateLimiter::lowest_diff and highest_diff.
+  double lowest_diff = std::numeric_limits<double>::infinity();
+  double highest_diff = -std::numeric_limits<double>::infinity();
   // Counts since the table was created.
   Removals removals;
   uint64_t total_inserts = 0, total_samples = 0;
@@ -113,8 +121,8 @@ struct TableSnapshot {
   double limiter_offset = 0;
   ItemStore::Order order;
   VersionClock::State versions;
-  // With StalenessKind::kPace: the position of the next sample, the last ticket, and the number of commits
-  // when the tickets of `items` were granted, by item.
+  // The following are for StalenessKind::kPace: the position of the next sample, the last ticket, and the
+  // number of commits when the tickets of `items` were granted, by item.
   uint64_t position = 0, last_ticket = 0;
   std::vector<uint64_t> item_commits;
 };
@@ -168,6 +176,7 @@ class Table {
   //
   // - InvalidArgument: a batch of 0, a min_batch above it, or one larger than the table can ever give
   // - DeadlineExceeded: the message says why the table gives no samples
+  // - ResourceExhausted: a batch of size.min_batch would exceed size.max_bytes. Nothing has been drawn.
   // - Cancelled: Stop was called
   absl::StatusOr<Sample> SampleItems(const SampleSize& size, absl::string_view client = "",
                                      absl::Time deadline = absl::InfiniteFuture());
@@ -284,7 +293,7 @@ class Table {
   bool AnswerGranted(WaitingAdmit& admit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Inserts one item that the limiter permits. An error says why it was left out.
   absl::Status InsertOne(NewItem item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Draws items, of which there must be so many, and counts them.
+  // Draws `n` items and counts them. Requires that `n` samples may be taken.
   void Draw(size_t n, std::vector<SampledItem>* items) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Does what is left to do after items have been removed: credits, tickets.
   void AfterRemovals() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -299,6 +308,10 @@ class Table {
   std::string WhyNoSample(uint64_t batch) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string WhyNotAdmitted(uint32_t count) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   StalenessInfo InfoOfStaleness() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns how many of the next `n` draws fit into size.max_bytes. ResourceExhausted: not even the smallest
+  // batch that `size` permits.
+  absl::StatusOr<uint64_t> Fitting(uint64_t n, const SampleSize& size) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t Available() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const TableOptions created_;

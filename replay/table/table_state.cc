@@ -22,8 +22,6 @@ std::string Last(absl::string_view who, absl::string_view verb, absl::Time when,
                       absl::ToInt64Seconds(now - when), " s ago");
 }
 
-uint32_t LeastBatchOf(const SampleSize& size) { return size.min_batch == 0 ? size.batch : size.min_batch; }
-
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Table>> Table::Restore(TableSnapshot snapshot, Clock* clock) {
@@ -150,6 +148,8 @@ TableInfo Table::Info() const {
                     .samples = limiter_.samples(),
                     .credited = limiter_.credited(),
                     .diff = limiter_.diff(),
+                    .lowest_diff = limiter_.lowest_diff(),
+                    .highest_diff = limiter_.highest_diff(),
                     .removals = store_.removals(),
                     .total_inserts = total_inserts_,
                     .total_samples = total_samples_,
@@ -164,7 +164,7 @@ TableInfo Table::Info() const {
                     .since_insert = now - last_insert_,
                     .since_sample = now - last_sample_,
                     .why_no_insert = WhyNoInsert(),
-                    .why_no_sample = WhyNoSample(samples_.empty() ? 1 : LeastBatchOf(samples_.front()->size)),
+                    .why_no_sample = WhyNoSample(samples_.empty() ? 1 : samples_.front()->size.least()),
                     .staleness = InfoOfStaleness()};
   if (signature_ != nullptr) info.columns = signature_->columns();
   return info;

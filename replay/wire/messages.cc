@@ -187,6 +187,8 @@ v1::ReplayTableInfo ToProto(const TableInfo& info) {
   message.set_samples(info.samples);
   message.set_credited(info.credited);
   message.set_diff(info.diff);
+  if (std::isfinite(info.lowest_diff)) message.set_lowest_diff(info.lowest_diff);
+  if (std::isfinite(info.highest_diff)) message.set_highest_diff(info.highest_diff);
   message.set_removed_by_max_items(info.removals.by_max_items);
   message.set_removed_by_max_bytes(info.removals.by_max_bytes);
   message.set_consumed(info.removals.consumed);
@@ -238,6 +240,8 @@ absl::StatusOr<TableInfo> FromProto(const v1::ReplayTableInfo& message) {
                     .why_no_insert = message.why_no_insert(),
                     .why_no_sample = message.why_no_sample(),
                     .staleness = StalenessInfoOf(message.staleness())};
+  if (message.has_lowest_diff()) info.lowest_diff = message.lowest_diff();
+  if (message.has_highest_diff()) info.highest_diff = message.highest_diff();
   if (message.has_seconds_since_insert()) info.since_insert = absl::Seconds(message.seconds_since_insert());
   if (message.has_seconds_since_sample()) info.since_sample = absl::Seconds(message.seconds_since_sample());
   TANDEM_ASSIGN_OR_RETURN(info.options, FromProto(message.options()));

@@ -114,7 +114,8 @@ def serve(
     listen: "host:port", where port 0 lets the kernel choose, or "unix:/path". None: in a process of `tandem run` an address that the
         other processes of the job find, by connect() without an address; elsewhere "127.0.0.1:0".
     weights: serve weights as well (tandem.weights).
-    max_memory: limits the chunks in memory, in bytes; inserts beyond it are refused. 0: no limit.
+    max_memory: limits the chunks in memory, in bytes. Inserts beyond it wait if items leave their table by samples or by age; else they
+        are refused. 0: no limit.
     max_parked: limits the requests of calls that wait, in bytes. 0: 256 MiB.
     checkpoint_directory: where checkpoints are written every `checkpoint_seconds` (0: only by save_checkpoint()) and at the end. The newest
         one is restored at the start. None: there are none.

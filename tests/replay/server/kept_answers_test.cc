@@ -24,9 +24,6 @@ using ::tandem::testing::StatusIs;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::IdsOf;
-using testing::IdWriter;
-using testing::ReplaceableServer;
-using testing::WriteId;
 
 constexpr auto kFailed = absl::StatusCode::kFailedPrecondition;
 
@@ -54,7 +51,7 @@ absl::StatusOr<Batch> Get(RemoteReplay& replay, const RemoteReplay::SampleId& id
   return asked->batch;
 }
 
-void AwaitWaitingSamples(const ReplaceableServer& server, uint64_t count) {
+void AwaitWaitingSamples(const testing::ReplaceableServer& server, uint64_t count) {
   const absl::Time deadline = Later();
   while (server.Info("queue").waiting_samples() != count && MonotonicNow() < deadline) {
     std::this_thread::yield();
@@ -66,14 +63,15 @@ class KeptAnswers : public ::testing::Test {
  protected:
   KeptAnswers() : server_({.clock = &clock_}) {
     TANDEM_CHECK(replay_.CreateTable(TableOptions::Queue("queue", 100)).ok());
-    writer_ = IdWriter(&replay_, "actor/0", 1);
+    writer_ = testing::IdWriter(&replay_, "actor/0", 1);
   }
   void Write(int64_t first, int64_t count) {
-    for (int64_t id = first; id < first + count; ++id) TANDEM_ASSERT_OK(WriteId(*writer_, "queue", id));
+    for (int64_t id = first; id < first + count; ++id)
+      TANDEM_ASSERT_OK(testing::WriteId(*writer_, "queue", id));
   }
 
   SimulatedClock clock_{MonotonicNow()};
-  ReplaceableServer server_;
+  testing::ReplaceableServer server_;
   RemoteReplay replay_{server_.channel()};
   std::unique_ptr<Writer> writer_;
 };
@@ -124,7 +122,7 @@ TEST_F(KeptAnswers, AnswersOfSamplersThatAreGoneAreDropped) {
   }
   const auto writers_chunks = [&] {
     clock_.Advance(absl::Minutes(11));
-    TANDEM_EXPECT_OK(WriteId(*writer_, "queue", 100));  // lets go of the writers' idle chunks
+    TANDEM_EXPECT_OK(testing::WriteId(*writer_, "queue", 100));  // lets go of the writers' idle chunks
     RemoteReplay client(server_.channel(), {.name = "last"});
     TANDEM_EXPECT_OK(client.Sample("queue", {.batch = 1}, Later()));
     return server_.server().State().chunk_bytes();
@@ -165,14 +163,14 @@ TEST_F(KeptAnswers, AnEntryIsParkedOnce) {
 // A planned restart: calls that wait go on at the next server, and nothing that was acknowledged is lost.
 TEST(StoppedServer, ClientsWaitForTheNextOneAndNothingIsLost) {
   tandem::testing::TempDir directory;
-  ReplaceableServer server({.checkpoint_directory = directory.path()});
+  testing::ReplaceableServer server({.checkpoint_directory = directory.path()});
   RemoteReplay replay(server.channel());
   const TableOptions options = TableOptions::Queue("queue", 4);
   TANDEM_ASSERT_OK(replay.CreateTable(options));
-  const auto writer = IdWriter(&replay, "actor/0", 1);
-  for (int64_t id = 0; id < 4; ++id) TANDEM_ASSERT_OK(WriteId(*writer, "queue", id));
+  const auto writer = testing::IdWriter(&replay, "actor/0", 1);
+  for (int64_t id = 0; id < 4; ++id) TANDEM_ASSERT_OK(testing::WriteId(*writer, "queue", id));
   server.server().Stop();
-  EXPECT_THAT(WriteId(*writer, "queue", 4, MonotonicNow() + absl::Milliseconds(50)),
+  EXPECT_THAT(testing::WriteId(*writer, "queue", 4, MonotonicNow() + absl::Milliseconds(50)),
               ::testing::Not(StatusIs(absl::StatusCode::kCancelled)));
   TANDEM_ASSERT_OK(server.server().SaveCheckpoint());
   server.Restart();

@@ -86,6 +86,52 @@ TEST(PacedServer, AnAdmissionWaitsWithoutAThreadUntilTheLearnerCommits) {
   EXPECT_EQ(server.Info("queue").staleness().admitted(), 2u);
 }
 
+// Sends three items of three tickets in one request. They have `steps` steps, whose last one is the only one
+// of its chunk; the chunk before has four steps of 17 bytes.
+absl::Status SendThree(Writer& writer, const std::vector<Ticket>& tickets, std::vector<uint32_t> steps) {
+  for (int64_t id = 1; id <= 5; ++id) {
+    const std::vector<int64_t> value = {id};
+    TANDEM_RETURN_IF_ERROR(writer.Append({value}, {.policy_version = tickets[0].min_version}, Soon()));
+  }
+  for (size_t i = 0; i < 3; ++i) {
+    writer.Hold("queue", tickets[i]);
+    TANDEM_RETURN_IF_ERROR(writer.CreateItem("queue", std::nullopt, writer.Last(steps[i]), Soon()));
+  }
+  return writer.Flush(Soon());
+}
+
+TEST(PacedServer, ARefusedItemIsCountedAndTakesNoOtherOfItsRequestWithIt) {
+  ReplaceableServer server;
+  RemoteReplay replay(server.channel());
+  TableOptions options = TableOptions::PacedQueue("queue", /*batch=*/3, /*max_lag=*/0);
+  options.max_bytes = 80;
+  TANDEM_ASSERT_OK(replay.CreateTable(options));
+  TANDEM_ASSERT_OK(replay.Commit("queue", {.epoch = 1, .version = 1}));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto tickets, replay.Admit("queue", {.actor = "actor/0", .count = 3}));
+  const auto writer = IdWriter(&replay, "actor/0", /*chunk_steps=*/4);
+  EXPECT_THAT(SendThree(*writer, tickets, {1, 2, 1}),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_bytes is 80")));
+  EXPECT_EQ(writer->pending_items(), 0u);
+  EXPECT_EQ(writer->dropped_items(), 1u);
+  EXPECT_EQ(server.Info("queue").items(), 2u);
+}
+
+TEST(PacedServer, AnItemWhoseTicketHasEndedIsLeftOutOfItsRequestAndCountedByTheTable) {
+  ReplaceableServer server;
+  RemoteReplay replay(server.channel());
+  TANDEM_ASSERT_OK(replay.CreateTable(TableOptions::PacedQueue("queue", /*batch=*/3, /*max_lag=*/0)));
+  TANDEM_ASSERT_OK(replay.Commit("queue", {.epoch = 1, .version = 1}));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto tickets, replay.Admit("queue", {.actor = "actor/0", .count = 3}));
+  EXPECT_EQ(*replay.ReturnTickets("queue", {tickets[1].id}), 1u);
+  const auto writer = IdWriter(&replay, "actor/0", /*chunk_steps=*/4);
+  EXPECT_THAT(SendThree(*writer, tickets, {1, 1, 1}),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("is not in use")));
+  EXPECT_EQ(writer->pending_items(), 0u);
+  EXPECT_EQ(writer->dropped_items(), 0u);
+  EXPECT_EQ(server.Info("queue").items(), 2u);
+  EXPECT_EQ(server.Info("queue").staleness().refused_items(), 1u);
+}
+
 TEST(PacedServer, TicketsThatAreReturnedAreGrantedToOthers) {
   ReplaceableServer server;
   RemoteReplay replay(server.channel());
@@ -233,6 +279,35 @@ TEST(PacedServer, AnAdmissionThatWaitsDoesNotExtendTheDeadlineOfAnother) {
   waiting.join();
 }
 
+// The checkpoint is older than four commits; without them its items would seem fresh.
+TEST(PacedServer, AServerThatGoesOnFromACheckpointGivesNoItemsThatAreTooOldByNow) {
+  tandem::testing::TempDir directory;
+  ReplaceableServer server({.checkpoint_directory = directory.path()});
+  RemoteReplay learner(server.channel()), actor(server.channel());
+  TANDEM_ASSERT_OK(learner.CreateTable(TableOptions::PacedQueue("queue", /*batch=*/1, /*max_lag=*/1)));
+  TANDEM_ASSERT_OK(learner.Commit("queue", {.epoch = 1, .version = 1}));
+  const auto writer = IdWriter(&actor, "actor/0", 1);
+  for (int64_t id = 0; id < 2; ++id) TANDEM_ASSERT_OK(RollOut(actor, *writer, "actor/0", id));
+  TANDEM_ASSERT_OK(server.server().SaveCheckpoint());
+  for (int64_t id = 0; id < 4; ++id) {
+    TANDEM_ASSERT_OK_AND_ASSIGN(const Batch batch, learner.Sample("queue", {.batch = 1}, Soon()));
+    EXPECT_THAT(IdsOf(batch), ElementsAre(id));
+    TANDEM_ASSERT_OK(learner.Commit(
+        "queue", {.epoch = 1, .version = id + 2, .items_consumed = static_cast<uint64_t>(id + 1)}));
+    TANDEM_ASSERT_OK(RollOut(actor, *writer, "actor/0", id + 2));
+  }
+  server.Restart();
+  EXPECT_EQ(server.Info("queue").items(), 2u);
+  EXPECT_THAT(learner.Sample("queue", {.batch = 1}, absl::InfinitePast()),
+              StatusIs(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_EQ(server.Info("queue").staleness().version(), 5);
+  EXPECT_EQ(server.Info("queue").removed_stale(), 2u);
+  TANDEM_ASSERT_OK(RollOut(actor, *writer, "actor/0", 6));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Batch batch, learner.Sample("queue", {.batch = 1}, Soon()));
+  EXPECT_THAT(IdsOf(batch), ElementsAre(6));
+  EXPECT_THAT(batch.Lags(), ElementsAre(0));
+}
+
 TEST(PacedServer, ALearnerThatSamplesCommitsAgainAfterTheServerHasLostItsCommit) {
   ReplaceableServer server;
   RemoteReplay learner(server.channel()), actor(server.channel());
@@ -279,35 +354,6 @@ TEST(PacedServer, ASampleThatWaitsEndsAlthoughTheTableHasBeenReset) {
     TANDEM_EXPECT_OK(RollOut(actor, *writer, "actor/0", 1));
     sampling.join();
   }
-// The checkpoint is older than four commits; without them its items would seem fresh.
-TEST(PacedServer, AServerThatGoesOnFromACheckpointGivesNoItemsThatAreTooOldByNow) {
-  tandem::testing::TempDir directory;
-  ReplaceableServer server({.checkpoint_directory = directory.path()});
-  RemoteReplay learner(server.channel()), actor(server.channel());
-  TANDEM_ASSERT_OK(learner.CreateTable(TableOptions::PacedQueue("queue", /*batch=*/1, /*max_lag=*/1)));
-  TANDEM_ASSERT_OK(learner.Commit("queue", {.epoch = 1, .version = 1}));
-  const auto writer = IdWriter(&actor, "actor/0", 1);
-  for (int64_t id = 0; id < 2; ++id) TANDEM_ASSERT_OK(RollOut(actor, *writer, "actor/0", id));
-  TANDEM_ASSERT_OK(server.server().SaveCheckpoint());
-  for (int64_t id = 0; id < 4; ++id) {
-    TANDEM_ASSERT_OK_AND_ASSIGN(const Batch batch, learner.Sample("queue", {.batch = 1}, Soon()));
-    EXPECT_THAT(IdsOf(batch), ElementsAre(id));
-    TANDEM_ASSERT_OK(learner.Commit(
-        "queue", {.epoch = 1, .version = id + 2, .items_consumed = static_cast<uint64_t>(id + 1)}));
-    TANDEM_ASSERT_OK(RollOut(actor, *writer, "actor/0", id + 2));
-  }
-  server.Restart();
-  EXPECT_EQ(server.Info("queue").items(), 2u);
-  EXPECT_THAT(learner.Sample("queue", {.batch = 1}, absl::InfinitePast()),
-              StatusIs(absl::StatusCode::kDeadlineExceeded));
-  EXPECT_EQ(server.Info("queue").staleness().version(), 5);
-  EXPECT_EQ(server.Info("queue").removed_stale(), 2u);
-  TANDEM_ASSERT_OK(RollOut(actor, *writer, "actor/0", 6));
-  TANDEM_ASSERT_OK_AND_ASSIGN(const Batch batch, learner.Sample("queue", {.batch = 1}, Soon()));
-  EXPECT_THAT(IdsOf(batch), ElementsAre(6));
-  EXPECT_THAT(batch.Lags(), ElementsAre(0));
-}
-
 }
 
 }  // namespace

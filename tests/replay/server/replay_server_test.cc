@@ -32,6 +32,37 @@ using testing::WriteId;
 
 constexpr auto kInvalidArgument = absl::StatusCode::kInvalidArgument;
 
+// The limits change while a request waits, so that its last item no longer fits.
+TEST(ReplayServer, AnItemRefusedAfterOthersOfItsRequestWereInsertedRepeatsNoneOfThem) {
+  ReplaceableServer server;
+  RemoteReplay replay(server.channel());
+  TANDEM_ASSERT_OK(replay.CreateTable(TableOptions::Queue("queue", 1)));
+  const absl::Time deadline = MonotonicNow() + absl::Seconds(30);
+  const auto writer = IdWriter(&replay, "actor/0", /*chunk_steps=*/4);
+  for (int64_t id = 1; id <= 5; ++id) {
+    const std::vector<int64_t> value = {id};
+    TANDEM_ASSERT_OK(writer->Append({value}));
+  }
+  for (const uint32_t steps : {1, 1, 2}) {
+    TANDEM_ASSERT_OK(writer->CreateItem("queue", 1.0, writer->Last(steps)));
+  }
+  std::thread flush([&] {
+    EXPECT_THAT(writer->Flush(deadline),
+                StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_bytes is 80")));
+  });
+  while (server.Info("queue").waiting_inserts() == 0 && MonotonicNow() < deadline) std::this_thread::yield();
+  v1::ReplaySetLimitsRequest request;
+  request.set_table("queue");
+  request.set_max_bytes(80);  // the last item refers to chunks of 4 and 1 steps, of 17 bytes each
+  v1::ReplaySetLimitsResponse response;
+  TANDEM_EXPECT_OK(replay.Call("SetLimits", request, &response));
+  for (int i = 0; i < 2; ++i) TANDEM_EXPECT_OK(replay.Sample("queue", {.batch = 1}, deadline));
+  flush.join();
+  EXPECT_EQ(writer->pending_items(), 0u);
+  EXPECT_EQ(writer->dropped_items(), 1u);
+  EXPECT_EQ(server.Info("queue").total_inserts(), 2u);
+}
+
 TEST(ReplayServer, GivesBackWhatAWriterHasWritten) {
   ReplaceableServer server;
   RemoteReplay replay(server.channel());

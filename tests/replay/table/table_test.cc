@@ -44,6 +44,48 @@ TEST(Table, AQueueGivesItemsInOrderAndOnce) {
   EXPECT_EQ(info.removals.consumed, 3u);
 }
 
+// One of ten items is large. Random draws are compared with those of an equal table without the limit.
+TEST(Table, ASampleWithinALimitOfBytesDrawsTheSameItemsOrNone) {
+  constexpr uint64_t kLimit = 100;
+  int refused = 0, cut = 0;
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    TableOptions options = TableOptions::Uniform("replay", 100, 1);
+    options.seed = seed;
+    const auto table = Make(options), twin = Make(options);
+    for (const auto& one : {table, twin}) {
+      TANDEM_ASSERT_OK(one->Insert(IdItems(0, 9)));
+      const auto layout = testing::IdLayout();
+      TANDEM_ASSERT_OK(one->Insert({testing::ItemOf(layout, testing::IdChunk(layout, 9, 20), 0, 20)}));
+    }
+    TANDEM_ASSERT_OK_AND_ASSIGN(const Sample expected, twin->SampleItems({.batch = 4}));
+    std::vector<int64_t> fitting;
+    for (const int64_t id : IdsOf(expected)) {
+      if (id == 9) break;
+      fitting.push_back(id);
+    }
+    const auto whole = table->SampleItems({.batch = 4, .max_bytes = kLimit});
+    if (fitting.size() == 4) {
+      TANDEM_ASSERT_OK(whole);
+      EXPECT_THAT(IdsOf(*whole), ::testing::ElementsAreArray(fitting));
+      continue;
+    }
+    ++refused;
+    EXPECT_THAT(whole, StatusIs(absl::StatusCode::kResourceExhausted,
+                                HasSubstr("an item has up to 160 bytes, and a response may have 100")));
+    EXPECT_EQ(table->Info().samples, 0u);
+    const auto part = table->SampleItems({.batch = 4, .min_batch = 1, .max_bytes = kLimit});
+    if (fitting.empty()) {
+      EXPECT_THAT(part, StatusIs(absl::StatusCode::kResourceExhausted));
+      continue;
+    }
+    ++cut;
+    TANDEM_ASSERT_OK(part);
+    EXPECT_THAT(IdsOf(*part), ::testing::ElementsAreArray(fitting));
+  }
+  EXPECT_GT(refused, 3);
+  EXPECT_GT(cut, 3);
+}
+
 TEST(Table, AStackGivesTheNewestItemFirst) {
   const auto table = Make(TableOptions::Stack("stack", 3));
   TANDEM_ASSERT_OK(table->Insert(IdItems(1, 3)));

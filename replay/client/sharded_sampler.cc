@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "replay/client/sharded_sampler.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/random.h"
+#include "base/status.h"
+
+namespace tandem::replay {
+namespace {
+
+// A shard that was not chosen in this many samples is asked for its mass.
+constexpr uint32_t kOldMass = 16;
+
+std::string ShardName(size_t shard) { return absl::StrCat("replay shard ", shard); }
+
+template <typename T>
+void AppendTo(std::vector<T>* to, const std::vector<T>& from) {
+  to->insert(to->end(), from.begin(), from.end());
+}
+
+// Returns one column with the items of all parts.
+absl::StatusOr<BatchColumn> JoinColumn(absl::Span<const Batch> parts, size_t c) {
+  BatchColumn joined;
+  joined.column = parts[0].columns[c].column;
+  joined.steps = parts[0].columns[c].steps;
+  for (const Batch& part : parts) {
+    const BatchColumn& column = part.columns[c];
+    if (column.column != joined.column) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the shards have other columns: ", joined.column.ToString(), " and ", column.column.ToString()));
+    }
+    if (column.steps != joined.steps) joined.steps = 0;
+    joined.total_steps += column.total_steps;
+    joined.bytes += column.bytes;
+  }
+  std::shared_ptr<char[]> memory = std::make_shared_for_overwrite<char[]>(joined.bytes);
+  char* out = memory.get();
+  for (const Batch& part : parts) {
+    const BatchColumn& column = part.columns[c];
+    std::memcpy(out, column.data.get(), column.bytes);
+    out += column.bytes;
+    if (joined.steps != 0) continue;
+    if (column.lengths.empty()) {
+      joined.lengths.insert(joined.lengths.end(), part.size(), column.steps);
+    } else {
+      AppendTo(&joined.lengths, column.lengths);
+    }
+  }
+  const char* const data = memory.get();
+  joined.data = std::shared_ptr<const char>(std::move(memory), data);
+  return joined;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ShardedSampler>> ShardedSampler::Create(std::vector<Replay*> shards,
+                                                                       ShardedSamplerOptions options) {
+  if (shards.empty()) return absl::InvalidArgumentError("a sharded sampler needs at least one shard");
+  std::unique_ptr<ShardedSampler> sampler(new ShardedSampler(std::move(options)));
+  for (Replay* const replay : shards) sampler->shards_.push_back({.replay = replay});
+  for (size_t i = 0; i < shards.size(); ++i) TANDEM_RETURN_IF_ERROR(sampler->Look(i));
+  return sampler;
+}
+
+absl::Status ShardedSampler::Look(size_t i) {
+  Shard& shard = shards_[i];
+  const absl::StatusOr<TableInfo> info = shard.replay->Info(options_.table);
+  if (!info.ok()) return Annotate(info.status(), ShardName(i));
+  const SelectorKind kind = info->options.sampler.kind;
+  if ((kind != SelectorKind::kUniform && kind != SelectorKind::kPrioritized) ||
+      info->options.max_times_sampled > 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(ShardName(i), ", table '", options_.table, "': its sampler is ", Name(kind),
+                     " and max_times_sampled ", info->options.max_times_sampled,
+                     "; a table of several shards must be uniform or prioritized, with 0"));
+  }
+  shard.mass = info->mass;
+  shard.items = info->items;
+  shard.age = 0;
+  return absl::OkStatus();
+}
+
+std::vector<double> ShardedSampler::Parts() const {
+  double sum = 0;
+  uint64_t items = 0;
+  for (const Shard& shard : shards_) {
+    sum += shard.mass;
+    items += shard.items;
+  }
+  std::vector<double> parts;
+  for (const Shard& shard : shards_) {
+    // Items whose priorities are all 0 are drawn uniformly, as in one table.
+    parts.push_back(sum > 0     ? shard.mass / sum
+                    : items > 0 ? static_cast<double>(shard.items) / static_cast<double>(items)
+                                : 1.0 / static_cast<double>(shards_.size()));
+  }
+  return parts;
+}
+
+absl::StatusOr<ShardedBatch> ShardedSampler::Sample(uint32_t batch, absl::Time deadline) {
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    // A shard without a mass is never chosen, so that only this tells when it has one.
+    if (shards_[i].age >= kOldMass || shards_[i].mass == 0) TANDEM_RETURN_IF_ERROR(Look(i));
+  }
+  const std::vector<double> parts = Parts();
+  std::vector<uint32_t> counts(shards_.size(), 0);
+  for (uint32_t n = 0; n < batch; ++n) {
+    CounterRandom random(options_.seed, choices_++);
+    double left = random.UniformDouble();
+    size_t chosen = 0;
+    // Rounding may leave a little behind the last shard; it must not choose one without a mass.
+    for (size_t i = 0; i < parts.size() && left >= 0; ++i) {
+      if (parts[i] == 0) continue;
+      chosen = i;
+      left -= parts[i];
+    }
+    ++counts[chosen];
+  }
+  ShardedBatch result;
+  Batch& all = result.batch;
+  std::vector<Batch> drawn;
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    Shard& shard = shards_[i];
+    if (counts[i] == 0) {
+      ++shard.age;
+      continue;
+    }
+    absl::StatusOr<Batch> part =
+        shard.replay->Sample(options_.table, {.batch = counts[i]}, deadline, options_.name);
+    if (!part.ok()) return Annotate(part.status(), ShardName(i));
+    shard.mass = part->mass;
+    shard.items = part->table_items;
+    shard.age = 0;
+    AppendTo(&all.keys, part->keys);
+    for (const double probability : part->probabilities) all.probabilities.push_back(parts[i] * probability);
+    AppendTo(&all.priorities, part->priorities);
+    AppendTo(&all.times_sampled, part->times_sampled);
+    AppendTo(&all.min_versions, part->min_versions);
+    AppendTo(&all.max_versions, part->max_versions);
+    if (part->committed_version) {
+      all.committed_version =
+          std::max(*part->committed_version, all.committed_version.value_or(*part->committed_version));
+    }
+    result.shards.insert(result.shards.end(), part->size(), static_cast<uint32_t>(i));
+    drawn.push_back(*std::move(part));
+  }
+  for (const Shard& shard : shards_) {
+    all.table_items += shard.items;
+    all.mass += shard.mass;
+  }
+  for (size_t c = 0; !drawn.empty() && c < drawn[0].columns.size(); ++c) {
+    for (const Batch& part : drawn) {
+      if (part.columns.size() != drawn[0].columns.size()) {
+        return absl::InvalidArgumentError("the shards have other numbers of columns");
+      }
+    }
+    TANDEM_ASSIGN_OR_RETURN(all.columns.emplace_back(), JoinColumn(drawn, c));
+  }
+  return result;
+}
+
+absl::StatusOr<uint64_t> ShardedSampler::UpdatePriorities(const ShardedBatch& batch,
+                                                          absl::Span<const double> priorities) {
+  if (priorities.size() != batch.batch.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(priorities.size(), " priorities for ", batch.batch.size(), " items"));
+  }
+  uint64_t changed = 0;
+  for (size_t begin = 0; begin < priorities.size();) {
+    const uint32_t shard = batch.shards[begin];
+    size_t end = begin;
+    while (end < priorities.size() && batch.shards[end] == shard) ++end;
+    const absl::StatusOr<uint64_t> part = shards_[shard].replay->UpdatePriorities(
+        options_.table, absl::MakeSpan(batch.batch.keys).subspan(begin, end - begin),
+        priorities.subspan(begin, end - begin));
+    if (!part.ok()) return Annotate(part.status(), ShardName(shard));
+    changed += *part;
+    begin = end;
+  }
+  return changed;
+}
+
+}  // namespace tandem::replay

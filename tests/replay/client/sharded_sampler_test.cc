@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "replay/client/sharded_sampler.h"
+
+#include <cmath>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "base/random.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "replay/client/local_replay.h"
+#include "tests/replay/items.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::replay {
+namespace {
+
+using ::tandem::testing::StatusIs;
+using ::testing::HasSubstr;
+
+constexpr auto kWrong = absl::StatusCode::kInvalidArgument;
+
+// Some shards, each with a table "replay".
+class Shards {
+ public:
+  explicit Shards(size_t shards, TableOptions options = TableOptions::Prioritized("replay", 1000, 1, 1.0)) {
+    for (size_t i = 0; i < shards; ++i) {
+      options.seed = i;
+      replays_.push_back(std::make_unique<LocalReplay>());
+      TANDEM_CHECK(replays_[i]->CreateTable(options).ok());
+    }
+  }
+  Table& table(size_t shard) { return **replays_[shard]->Find("replay"); }
+  void Insert(size_t shard, int64_t id, double priority) {
+    TANDEM_ASSERT_OK(table(shard).Insert({testing::IdItem(id, priority)}));
+  }
+  std::unique_ptr<ShardedSampler> Sampler(uint64_t seed = 1) {
+    std::vector<Replay*> shards;
+    for (const auto& replay : replays_) shards.push_back(replay.get());
+    auto sampler = ShardedSampler::Create(shards, {.table = "replay", .name = "learner", .seed = seed});
+    TANDEM_CHECK_MSG(sampler.ok(), sampler.status().ToString());
+    return *std::move(sampler);
+  }
+
+ private:
+  std::vector<std::unique_ptr<LocalReplay>> replays_;
+};
+
+std::vector<int64_t> IdsOfBatch(const Batch& batch) {
+  const auto values = batch.Find("id")->values<int64_t>();
+  return {values.begin(), values.end()};
+}
+
+TEST(ShardedSampler, DrawsEachItemWithItsPartOfTheMassesOfAllShards) {
+  Shards shards(3);
+  const std::vector<double> priorities = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  for (int64_t id = 0; id < 9; ++id) {
+    shards.Insert(static_cast<size_t>(id % 3), id, priorities[static_cast<size_t>(id)]);
+  }
+  const auto sampler = shards.Sampler();
+  std::map<int64_t, int> drawn;
+  constexpr int kBatches = 2000;
+  for (int i = 0; i < kBatches; ++i) {
+    TANDEM_ASSERT_OK_AND_ASSIGN(const ShardedBatch sample, sampler->Sample(16));
+    const std::vector<int64_t> ids = IdsOfBatch(sample.batch);
+    ASSERT_EQ(ids.size(), 16u);
+    EXPECT_EQ(sample.batch.table_items, 9u);
+    EXPECT_DOUBLE_EQ(sample.batch.mass, 45);
+    for (size_t n = 0; n < ids.size(); ++n) {
+      ++drawn[ids[n]];
+      EXPECT_EQ(sample.shards[n], static_cast<uint32_t>(ids[n] % 3));
+      ASSERT_NEAR(sample.batch.probabilities[n], priorities[static_cast<size_t>(ids[n])] / 45, 1e-12);
+    }
+  }
+  double chi_square = 0;
+  for (int64_t id = 0; id < 9; ++id) {
+    const double expected = kBatches * 16 * priorities[static_cast<size_t>(id)] / 45;
+    chi_square += std::pow(drawn[id] - expected, 2) / expected;
+  }
+  EXPECT_LT(chi_square, 26.1) << "8 degrees of freedom, one in a thousand";
+}
+
+// Priorities change and items come between two samples, so that the sampler's masses are always old. The mean
+// of f * weight must be that of f over the items of the moment. Without the part of the masses that were seen
+// it is not, which shows that the test can fail.
+TEST(ShardedSampler, ImportanceWeightsAreUnbiasedThoughTheMassesAreOld) {
+  Shards shards(3);
+  int64_t items = 0;
+  for (; items < 30; ++items) shards.Insert(static_cast<size_t>(items % 3), items, 1 + items % 7);
+  const auto sampler = shards.Sampler();
+  const auto f = [](int64_t id) {
+    return 1.0 + static_cast<double>(id % 3) + std::sin(static_cast<double>(id));
+  };
+  CounterRandom random(7, 0);
+  constexpr int kSamples = 20000;
+  double sum = 0, squares = 0, naive = 0;
+  for (int i = 0; i < kSamples; ++i) {
+    // The mass of one shard grows or shrinks by a large factor.
+    const size_t shard = static_cast<size_t>(random.Below(3));
+    const double scale = std::pow(4.0, 2 * random.UniformDouble() - 1);
+    std::vector<uint64_t> keys;
+    std::vector<double> priorities;
+    uint32_t next = 0;
+    for (const ItemStore::Item& item : shards.table(shard).Peek(1000, &next)) {
+      keys.push_back(item.key);
+      priorities.push_back(scale * (1 + static_cast<double>(random.Below(7))));
+    }
+    TANDEM_ASSERT_OK(shards.table(shard).UpdatePriorities(keys, priorities));
+    if (i % 500 == 0) shards.Insert(static_cast<size_t>(random.Below(3)), items++, 3);
+    double truth = 0;
+    std::vector<double> masses;
+    for (int64_t id = 0; id < items; ++id) truth += f(id) / static_cast<double>(items);
+    for (size_t s = 0; s < 3; ++s) masses.push_back(shards.table(s).Info().mass);
+    const double mass = masses[0] + masses[1] + masses[2];
+
+    TANDEM_ASSERT_OK_AND_ASSIGN(const ShardedBatch sample, sampler->Sample(8));
+    // Shards that were not chosen may have other items than the sampler knows.
+    const std::vector<double> weights =
+        ImportanceWeights(sample.batch.probabilities, static_cast<uint64_t>(items), 1, WeightScale::kNone);
+    const std::vector<int64_t> ids = IdsOfBatch(sample.batch);
+    double estimate = 0, wrong = 0;
+    for (size_t n = 0; n < ids.size(); ++n) {
+      estimate += f(ids[n]) * weights[n] / 8;
+      const double probability = sample.batch.priorities[n] / mass;
+      wrong += f(ids[n]) / (static_cast<double>(items) * probability) / 8;
+    }
+    sum += estimate - truth;
+    squares += (estimate - truth) * (estimate - truth);
+    naive += wrong - truth;
+  }
+  const double error = std::sqrt(squares) / kSamples;  // of the mean
+  EXPECT_LT(std::abs(sum / kSamples), 4 * error);
+  EXPECT_GT(std::abs(naive / kSamples), 8 * error);
+}
+
+TEST(ShardedSampler, ChangesThePrioritiesOfEachShardsItems) {
+  Shards shards(2);
+  for (int64_t id = 0; id < 10; ++id) shards.Insert(static_cast<size_t>(id % 2), id, 1);
+  const auto sampler = shards.Sampler();
+  TANDEM_ASSERT_OK_AND_ASSIGN(const ShardedBatch sample, sampler->Sample(64));
+  const std::vector<int64_t> ids = IdsOfBatch(sample.batch);
+  std::vector<double> priorities;
+  for (const int64_t id : ids) priorities.push_back(10 + static_cast<double>(id));
+  EXPECT_EQ(*sampler->UpdatePriorities(sample, priorities), 64u);
+  for (size_t shard = 0; shard < 2; ++shard) {
+    uint32_t next = 0;
+    for (const ItemStore::Item& item : shards.table(shard).Peek(100, &next)) {
+      const auto id = static_cast<double>(testing::IdOf(*item.trajectory));
+      EXPECT_TRUE(item.priority == 1 || item.priority == 10 + id);
+    }
+  }
+  priorities.pop_back();
+  EXPECT_THAT(sampler->UpdatePriorities(sample, priorities),
+              StatusIs(kWrong, HasSubstr("63 priorities for 64 items")));
+}
+
+TEST(ShardedSampler, AShardThatWasEmptyIsSampledOnceItHasItems) {
+  Shards shards(2);
+  shards.Insert(0, 0, 1);
+  const auto sampler = shards.Sampler();
+  TANDEM_ASSERT_OK(sampler->Sample(4));
+  shards.Insert(1, 1, 1000);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const ShardedBatch sample, sampler->Sample(64));
+  EXPECT_THAT(IdsOfBatch(sample.batch), ::testing::Contains(1));
+}
+
+TEST(ShardedSampler, RefusesTablesWhoseOrderOrItemsDependOnSamples) {
+  EXPECT_THAT(ShardedSampler::Create({}, {.table = "replay"}), StatusIs(kWrong));
+  LocalReplay replay;
+  TANDEM_ASSERT_OK(replay.CreateTable(TableOptions::Queue("replay", 10)));
+  EXPECT_THAT(ShardedSampler::Create({&replay}, {.table = "replay"}),
+              StatusIs(kWrong, HasSubstr("replay shard 0, table 'replay': its sampler is fifo")));
+  EXPECT_THAT(ShardedSampler::Create({&replay}, {.table = "none"}),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("replay shard 0")));
+}
+
+}  // namespace
+}  // namespace tandem::replay

@@ -23,10 +23,12 @@ void AppendLine(std::string* text, absl::string_view name, absl::string_view val
 std::string FormatRun(const RlReport& run) {
   std::string text =
       absl::StrFormat("%s: %s on %s, seed %d\n", run.job, run.algorithm, run.environment, run.seed);
+  const uint64_t own_steps = run.env_steps - run.resumed_at;
   AppendLine(
       &text, "steps",
-      absl::StrFormat("%d in %.1f s (%.0f/s), %d updates", run.env_steps, run.seconds,
-                      run.seconds > 0 ? static_cast<double>(run.env_steps) / run.seconds : 0, run.updates));
+      absl::StrFormat("%d%s in %.1f s (%.0f/s), %d updates", run.env_steps,
+                      run.resumed_at > 0 ? absl::StrCat(", of which ", own_steps) : "", run.seconds,
+                      run.seconds > 0 ? static_cast<double>(own_steps) / run.seconds : 0, run.updates));
   std::string episodes = absl::StrCat(run.episodes);
   if (run.recent > 0)
     absl::StrAppendFormat(&episodes, "; the last %d returned %.2f on average", run.recent, run.last_return);
@@ -65,6 +67,7 @@ Json ToJson(const RlReport& run) {
                {"algorithm", run.algorithm},
                {"seed", run.seed},
                {"env_steps", run.env_steps},
+               {"resumed_at", run.resumed_at},
                {"episodes", run.episodes},
                {"updates", run.updates},
                {"seconds", run.seconds},

@@ -30,7 +30,8 @@ struct RlReport {
   uint64_t seed = 0;       // of the environment
   uint64_t env_steps = 0;  // of all copies
   uint64_t episodes = 0, updates = 0;
-  double seconds = 0;          // of the training
+  uint64_t resumed_at = 0;     // the number of steps that earlier processes have done
+  double seconds = 0;          // of the training, in this process
   bool stopped_early = false;  // mean_return was reached
   bool interrupted = false;    // the run was asked to stop, in its training or its evaluation
   absl::Status failure;        // the error that ended the training; there is then no model and no evaluation

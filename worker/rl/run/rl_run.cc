@@ -41,7 +41,11 @@ uint64_t HashOf(Policy& policy) {
 // Follows the episodes of a run: recent returns, the curve, progress lines and TensorBoard.
 class Follower {
  public:
-  Follower(const RlSpec& job, const RlRunOptions& options) : job_(job), options_(options) {
+  // Earlier processes have done `steps` steps.
+  Follower(const RlSpec& job, const RlRunOptions& options, uint64_t steps)
+      : job_(job), options_(options), last_steps_(steps), curve_parts_(steps / StepsOfPart()) {
+    const uint64_t total = job.learner.env_steps;
+    printed_tenths_ = std::min(total, steps) * 10 / total;
     begin_ = last_line_ = options.clock->Now();
   }
 
@@ -62,9 +66,8 @@ class Follower {
       ++window_episodes_;
       window_sum_ += episode.episode_return;
     }
-    const uint64_t part = std::max<uint64_t>(1, job_.learner.env_steps / kCurvePoints);
-    if (learner.env_steps() / part != curve_parts_) {
-      curve_parts_ = learner.env_steps() / part;
+    if (const uint64_t parts = learner.env_steps() / StepsOfPart(); parts != curve_parts_) {
+      curve_parts_ = parts;
       EndPart(learner);
     }
     const absl::Time now = options_.clock->Now();
@@ -106,6 +109,8 @@ class Follower {
   }
 
  private:
+  uint64_t StepsOfPart() const { return std::max<uint64_t>(1, job_.learner.env_steps / kCurvePoints); }
+
   void EndPart(const Learner& learner) {
     if (part_episodes_ > 0) {
       curve_.push_back({.env_steps = learner.env_steps(),
@@ -157,12 +162,12 @@ class Follower {
   const RlRunOptions& options_;
   std::unique_ptr<worker::TensorboardWriter> scalars_;
   absl::Time begin_, last_line_;
-  uint64_t last_steps_ = 0, printed_tenths_ = 0;
+  uint64_t last_steps_, printed_tenths_ = 0;
   bool on_screen_ = false;
   uint64_t episodes_ = 0;
   std::deque<double> recent_;  // returns
   std::vector<CurvePoint> curve_;
-  uint64_t curve_parts_ = 0, part_episodes_ = 0, window_episodes_ = 0;
+  uint64_t curve_parts_, part_episodes_ = 0, window_episodes_ = 0;
   double part_sum_ = 0, window_sum_ = 0, length_sum_ = 0;
 };
 
@@ -201,14 +206,14 @@ absl::StatusOr<RlReport> RunLearner(const RlSpec& job, const RlRunOptions& optio
   if (!job.model_file.empty()) TANDEM_RETURN_IF_ERROR(Annotate(CheckWritable(job.model_file), "the model"));
   if (!job.checkpoint_file.empty())
     TANDEM_RETURN_IF_ERROR(Annotate(CheckWritable(job.checkpoint_file), "the checkpoint"));
-  Follower follower(job, options);
+  report.resumed_at = learner->env_steps();
+  Follower follower(job, options, report.resumed_at);
   TANDEM_RETURN_IF_ERROR(follower.Open());
   if (!options.silent) {
     std::printf("%s: %s on %s for %llu steps, seed %llu\n", job.name.c_str(), report.algorithm.c_str(),
                 report.environment.c_str(), static_cast<unsigned long long>(job.learner.env_steps),
                 static_cast<unsigned long long>(report.seed));
-    if (resumed)
-      std::printf("resumed at step %llu\n", static_cast<unsigned long long>(learner->env_steps()));
+    if (resumed) std::printf("resumed at step %llu\n", static_cast<unsigned long long>(learner->env_steps()));
     std::fflush(stdout);
   }
   // A failing disk must not end the training: the next checkpoint may succeed.

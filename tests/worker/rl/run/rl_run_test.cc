@@ -248,6 +248,9 @@ TEST(CheckpointTest, ARunGoesOnFromItsCheckpoint) {
     EXPECT_GE(report->env_steps, 6000u);
     EXPECT_GT(report->updates, before.updates);
     EXPECT_LT(report->env_steps, before.env_steps + 6000);
+    EXPECT_EQ(report->resumed_at, before.env_steps);
+    EXPECT_THAT(FormatRlReport({*report}, 1),
+                HasSubstr(absl::StrCat(", of which ", report->env_steps - before.env_steps, " in ")));
     TANDEM_EXPECT_OK(LoadModel(job.checkpoint_file));  // a checkpoint is a model as well
   }
 }

@@ -232,6 +232,7 @@ void AddBench(CLI::App& app, CommandContext* context) {
   AddBenchRows(bench, context);
   AddBenchReplay(bench, context);
   AddBenchRpc(bench, context);
+  AddBenchWeights(bench, context);
   auto options = std::make_shared<TrainBench>();
   CLI::App* command = bench->add_subcommand("train", "Train on generated batches, in processes of its own");
   // All flags that a worker needs are passed on unchanged.

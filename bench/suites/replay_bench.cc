@@ -1,23 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/suites/replay_bench.h"
 
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
-#include "base/own_program.h"
 #include "base/random.h"
 #include "base/status.h"
+#include "bench/suites/server_process.h"
 #include "replay/client/local_replay.h"
 #include "replay/client/remote_replay.h"
 #include "replay/client/sampler.h"
@@ -30,42 +22,6 @@ namespace {
 using replay::TableOptions;
 
 constexpr uint32_t kPrefetch = 4;
-
-// `tandem replay serve` in a process that ends with this object, or with this process.
-class ServerProcess {
- public:
-  static absl::StatusOr<std::unique_ptr<ServerProcess>> Start() {
-    TANDEM_ASSIGN_OR_RETURN(const std::string tandem, ProgramBeside("tandem"));
-    int fds[2];
-    if (::pipe2(fds, O_CLOEXEC) != 0) return absl::ErrnoToStatus(errno, "pipe2");
-    auto process = std::make_unique<ServerProcess>();
-    process->pid_ = ::fork();
-    if (process->pid_ == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      ::dup2(fds[1], STDOUT_FILENO);
-      ::execl(tandem.c_str(), "tandem", "replay", "serve", "--listen", "127.0.0.1:0", nullptr);
-      ::_exit(127);
-    }
-    ::close(fds[1]);
-    char byte;
-    while (::read(fds[0], &byte, 1) == 1 && byte != '\n') process->address_.push_back(byte);
-    ::close(fds[0]);
-    if (process->pid_ < 0 || process->address_.empty()) {
-      return absl::InternalError(absl::StrCat("`", tandem, " replay serve` did not start"));
-    }
-    return process;
-  }
-  ~ServerProcess() {
-    if (pid_ <= 0) return;
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-  const std::string& address() const { return address_; }
-
- private:
-  pid_t pid_ = -1;
-  std::string address_;
-};
 
 class TandemReplay : public ReplayTarget {
  public:
@@ -141,7 +97,7 @@ absl::Status MeasureCase(const ReplayCase& c, const ReplayFlags& flags, bool fir
     return MeasureReplay(&target, c, flags, first);
   }
   // A server of its own for each case, so that none finds the memory of another.
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ServerProcess> server, ServerProcess::Start());
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ServerProcess> server, ServerProcess::Start("replay"));
   TANDEM_ASSIGN_OR_RETURN(
       std::unique_ptr<rpc::Channel> channel,
       rpc::Connect(server->address(), {.transport = c.transport == "shm" ? "shm" : "grpc"}));

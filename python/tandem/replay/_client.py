@@ -232,9 +232,8 @@ class Client:
         name: in reports; a sampler replaces an earlier one of the same name. None: one that is unique.
         """
         name = name or unique_name("sampler")
-        core = self._core.open_sampler(
-            name, table, count(batch, "batch", 32), count(min_batch, "min_batch", 32), count(prefetch, "prefetch", 32), count(prefetch_bytes, "prefetch_bytes")
-        )
+        size = (count(batch, "batch", 32), count(min_batch, "min_batch", 32))
+        core = self._core.open_sampler(name, table, *size, count(prefetch, "prefetch", 32), count(prefetch_bytes, "prefetch_bytes"))
         return Sampler(self, core, name, table)
 
     def update_priorities(self, table: str, keys: Any, priorities: Any) -> int:

@@ -157,7 +157,9 @@ class Writer:
         lengths = {array.shape[0] if array.ndim > 0 else 0 for array in arrays.values()}
         if len(lengths) != 1 or 0 in lengths:
             shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
-            raise InvalidArgumentError(f"{self._what}: the arrays must have the same number of steps, 1 or more, as their first dimension; they are {shapes}")
+            raise InvalidArgumentError(
+                f"{self._what}: the first dimension of all arrays must be the same number of steps, 1 or more; they are {shapes}"
+            )
         [length] = lengths
         firsts = [bool(is_first)] if np.ndim(is_first) == 0 else [bool(f) for f in np.asarray(is_first)]
         versions = [int(v) for v in np.asarray(policy_version).reshape(-1)]
@@ -183,12 +185,11 @@ class Writer:
                 values.append(_convert(value, dtype, lead + shape, f"column '{name}' of {self._what}"))
         if len(values) != len(self._columns) or len(step) != len(self._columns):
             names = {name for name, _, _ in self._columns}
-            missing, extra = sorted(names - set(step)), sorted(set(step) - names)
-            raise InvalidArgumentError(
-                f"{self._what}: " + "; ".join(
-                    [f"columns are missing: {', '.join(missing)}"] * bool(missing) + [f"there are no columns {', '.join(map(str, extra))}"] * bool(extra)
-                ) + f"; the columns are {', '.join(sorted(names))}"
-            )  # fmt: skip
+            missing, extra = names - set(step), set(step) - names
+            wrong = [f"columns are missing: {', '.join(sorted(missing))}"] if missing else []
+            if extra:
+                wrong.append(f"there are no columns {', '.join(sorted(map(str, extra)))}")
+            raise InvalidArgumentError(f"{self._what}: {'; '.join(wrong)}; the columns are {', '.join(sorted(names))}")
         return values
 
     # Items
@@ -233,8 +234,12 @@ class Writer:
         else:
             items = []
             for name, value in flatten(columns, f"an item of writer '{self.name}'").items():
-                # A Window is a tuple as well.
-                source, window = (name, value) if isinstance(value, Window) else value if isinstance(value, tuple) and len(value) == 2 else (None, None)
+                source: Any = None
+                window: Any = None
+                if isinstance(value, Window):  # which is a tuple as well
+                    source, window = name, value
+                elif isinstance(value, tuple) and len(value) == 2:
+                    source, window = value
                 if not isinstance(source, str) or not isinstance(window, Window):
                     raise InvalidArgumentError(
                         f"column '{name}' of an item of writer '{self.name}' is {value!r}; it must be a Window, or (column, Window)"
@@ -246,12 +251,15 @@ class Writer:
                     items.extend((name + n[len(source) :], n, window) for n in nested)
         self._tables.add(table)
         made = [(n, s, tuple(w)) for n, s, w in items]
-        self._deliver(lambda: core.create_item(table, None if priority is None else float(priority), made, self._client._seconds(timeout)))
+        value_of_priority = None if priority is None else float(priority)
+        self._deliver(lambda: core.create_item(table, value_of_priority, made, self._client._seconds(timeout)))
 
     def hold(self, table: str, ticket: Ticket) -> None:
         """Makes the next item for `table`, which must pace its actors, use this ticket. append() renews it until the item is delivered."""
         if self._core is None and not self._closed:
-            raise FailedPreconditionError(f"writer '{self.name}' has no columns yet; give them to Client.writer(columns=...) to hold a ticket before the first step")
+            raise FailedPreconditionError(
+                f"writer '{self.name}' has no columns yet; give them to Client.writer(columns=...) to hold a ticket before the first step"
+            )
         self._opened().hold(table, ticket.id, ticket.min_version, ticket.lease)
 
     def flush(self, timeout: float | None = None) -> None:

@@ -185,7 +185,7 @@ def test_wrong_items_are_refused_and_the_writer_goes_on(client):
             (lambda: writer.create_item("t", writer.last(1), priority=-1), "priority -1"),
             (lambda: writer.create_item("t", writer.last(1), priority=float("inf")), "priority inf"),
             (lambda: writer.append_steps({"x": np.arange(3)}, policy_version=[1, 2]), "2 values for 3 steps"),
-            (lambda: writer.append_steps({"x": 1}), "same number of steps"),
+            (lambda: writer.append_steps({"x": 1}), "the same number of steps"),
             (lambda: client.writer(columns={"policy_version": "i64"}), "itself"),
             (lambda: client.writer(columns={"x": "f32"}, chunk_steps=0), "chunk_steps"),
         ]

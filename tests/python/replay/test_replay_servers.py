@@ -99,10 +99,15 @@ def test_connecting_to_nobody_ends_by_its_time_limit():
 
 def test_python_serves_tables_and_weights_and_saves_them_at_sigterm(tmp_path):
     program = f"""
-import sys
+import signal, threading
 from tandem import replay
+def say_when_sigterm_is_awaited():
+    while signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        threading.Event().wait(0.01)
+    print("awaits SIGTERM", flush=True)
 server = replay.serve([replay.Table.queue("q", 100)], checkpoint_directory={str(tmp_path / "saved")!r}, checkpoint_seconds=0)
 print("serves at", server.address, flush=True)
+threading.Thread(target=say_when_sigterm_is_awaited).start()
 print("stopped:", server.wait(), flush=True)
 """
     with start_script(tmp_path, program) as process:
@@ -112,6 +117,7 @@ print("stopped:", server.wait(), flush=True)
                 writer.append({"x": 5})
                 writer.create_item("q", writer.last(1))
             weights.publisher("policy").publish({"w": [1.0]})
+            process.wait_for_output("awaits SIGTERM")
             process._process.send_signal(signal.SIGTERM)
             assert process.wait() == 0 and "stopped: True" in process.output, process.output
     with replay.local(checkpoint_directory=tmp_path / "saved") as client:

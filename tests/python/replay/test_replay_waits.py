@@ -10,6 +10,7 @@ import time
 from typing import Iterator
 
 import pytest
+from processes import wait_until
 
 import tandem
 from tandem import replay
@@ -90,9 +91,12 @@ def test_close_ends_the_wait_of_another_thread(client, name):
 
     thread = threading.Thread(target=wait)
     thread.start()
-    while not any(client.info(table)[f"waiting_{what}"] for table, what in (("full", "inserts"), ("empty", "samples"))):
-        if client.info("paced")["staleness"]["waiting_admits"]:
-            break
+
+    def waits() -> bool:
+        waiting = (client.info("full")["waiting_inserts"], client.info("empty")["waiting_samples"], client.info("paced")["staleness"]["waiting_admits"])
+        return any(waiting)
+
+    wait_until(waits, "the call that waits")
     client.close()
     thread.join(30)
     assert not thread.is_alive() and isinstance(errors[0], tandem.errors.CancelledError) and "closed" in str(errors[0])
@@ -101,8 +105,13 @@ def test_close_ends_the_wait_of_another_thread(client, name):
 def test_after_ctrl_c_the_writer_delivers_what_remains(client):
     writer = client.writer(chunk_steps=1)
     writer.append({"x": 5})
+
+    def interrupt() -> None:
+        wait_until(lambda: client.info("full")["waiting_inserts"] > 0, "the insert that waits")
+        os.kill(os.getpid(), signal.SIGINT)
+
     with pytest.raises(KeyboardInterrupt):
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        threading.Thread(target=interrupt).start()
         writer.create_item("full", writer.last(1))
     assert client.sample("full")["x"].tolist() == [[0]]
     writer.flush()

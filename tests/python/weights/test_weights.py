@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 import pytest
-from processes import Process, tandem_binary
+from processes import Process, tandem_binary, wait_until
 
 import tandem
 from tandem import weights
@@ -130,8 +130,7 @@ def test_waits_end_by_their_deadline_ctrl_c_and_close(client):
 
     thread = threading.Thread(target=wait)
     thread.start()
-    while client.models()[0]["waiting"] == 0:
-        pass
+    wait_until(lambda: client.models()[0]["waiting"] > 0, "the call that waits")
     client.close()
     thread.join(30)
     assert isinstance(errors[0], tandem.errors.CancelledError)

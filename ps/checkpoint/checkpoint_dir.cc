@@ -93,8 +93,9 @@ absl::StatusOr<v1::CheckpointFile> DescribeFile(const std::string& directory, co
   bytes = fs::file_size(Join(directory, name), error);
   if (error) return Failed(error, absl::StrCat("the size of ", Join(directory, name)));
   if (bytes != written->bytes()) {
-    return absl::DataLossError(absl::StrCat(Join(directory, name), " has ", bytes, " bytes here; its server wrote ",
-                                            written->bytes(), ". Do all processes see the same storage?"));
+    return absl::DataLossError(absl::StrCat(Join(directory, name), " has ", bytes,
+                                            " bytes here; its server wrote ", written->bytes(),
+                                            ". Do all processes see the same storage?"));
   }
   file.set_bytes(bytes);
   file.set_crc32(written->crc32());
@@ -123,6 +124,10 @@ bool IsCheckpointName(absl::string_view name) {
   return ParseName(name, &step);
 }
 
+std::string UnfinishedPath(const std::string& root, uint64_t step) {
+  return Join(root, absl::StrCat(kUnfinished, CheckpointName(step)));
+}
+
 absl::StatusOr<std::string> BeginCheckpoint(const std::string& root, uint64_t step) {
   std::error_code error;
   fs::create_directories(root, error);
@@ -132,7 +137,7 @@ absl::StatusOr<std::string> BeginCheckpoint(const std::string& root, uint64_t st
   for (const std::string& name : names) {
     if (absl::StartsWith(name, kUnfinished)) TANDEM_RETURN_IF_ERROR(RemoveTree(Join(root, name)));
   }
-  const std::string path = Join(root, absl::StrCat(kUnfinished, CheckpointName(step)));
+  const std::string path = UnfinishedPath(root, step);
   fs::create_directory(path, error);
   if (error) return Failed(error, absl::StrCat("making ", path));
   return path;
@@ -156,9 +161,10 @@ absl::StatusOr<std::string> CommitCheckpoint(const std::string& unfinished, v1::
     // Servers of an older version name their files without describing them.
     described[file.name()] = file.bytes() > 0 ? &file : nullptr;
     if (!std::binary_search(names.begin(), names.end(), file.name())) {
-      return absl::DataLossError(absl::StrCat(Join(unfinished, file.name()),
-                                              " is missing, though its server has written it. Do all processes "
-                                              "see the same storage?"));
+      return absl::DataLossError(
+          absl::StrCat(Join(unfinished, file.name()),
+                       " is missing, though its server has written it. Do all processes "
+                       "see the same storage?"));
     }
   }
   for (const std::string& file_name : names) {
@@ -271,8 +277,8 @@ absl::StatusOr<std::string> SetAside(const std::string& directory) {
 absl::Status RemoveCheckpoint(const std::string& directory) {
   // It is renamed first, so that an interrupted removal leaves no incomplete checkpoint in the list.
   const fs::path path(directory);
-  const std::string aside = Join(path.parent_path().string(),
-                                 absl::StrCat(kUnfinished, path.filename().string(), "-pruned"));
+  const std::string aside =
+      Join(path.parent_path().string(), absl::StrCat(kUnfinished, path.filename().string(), "-pruned"));
   TANDEM_RETURN_IF_ERROR(Rename(directory, aside));
   return RemoveTree(aside);
 }

@@ -59,11 +59,14 @@ bool IsCheckpointName(absl::string_view name);
 // checkpoints under it, and returns the path of a new directory to write to. A committed checkpoint of the
 // same step stays until CommitCheckpoint replaces it.
 absl::StatusOr<std::string> BeginCheckpoint(const std::string& root, uint64_t step);
+// Returns the directory that BeginCheckpoint makes.
+std::string UnfinishedPath(const std::string& root, uint64_t step);
 // Commits the checkpoint in the directory `unfinished`, which BeginCheckpoint returned:
 //
-//   1. It fills in the manifest's `format_version`, its `files`, and the `base` on which these build. All other
-//      fields, including `step`, are the caller's. A file in `written`, which its writer has described, must be
-//      there with the same size and is not read. Every other file is read for its CRC.
+//   1. It fills in the manifest's `format_version`, its `files`, and the `base` on which these build. All
+//   other
+//      fields, including `step`, are the caller's. A file in `written`, which its writer has described, must
+//      be there with the same size and is not read. Every other file is read for its CRC.
 //   2. It writes MANIFEST, and makes it and the directory durable. Functions that write the other files, such
 //      as WriteTableFile and WriteDenseState, have made these durable already.
 //   3. It renames the directory to its final name. A checkpoint of that name is replaced and removed.

@@ -49,7 +49,7 @@ struct SaveOptions {
   // The checkpoint on which this one may build, the last that was saved with a name; it must be committed, in
   // the same directory. Servers that cannot build on it write complete files. Empty: all files are complete.
   std::string base;
-  // True: waits for the files that BeginCheckpoint has begun; `name` and `base` are ignored.
+  // True: writes what BeginCheckpoint has fixed, while pushes go on; `name` and `base` are ignored.
   bool begun = false;
 };
 
@@ -242,11 +242,11 @@ class Client {
   // commit the checkpoint (ps/checkpoint).
   virtual absl::StatusOr<std::vector<v1::SavedFile>> SaveCheckpoint(const std::string& directory,
                                                                     const SaveOptions& options) = 0;
-  // Makes every server begin to write its part of a checkpoint, as it is at this moment, and returns. Pushes
-  // may go on at once. SaveCheckpoint with the same directory and SaveOptions::begun then waits for the
-  // files. In all other respects as SaveCheckpoint; options.begun must be false. Unimplemented: a server of
-  // an older version; others may have begun. FailedPrecondition: a server still writes a checkpoint that was
-  // begun.
+  // Makes every server fix the contents of its part of a checkpoint, and returns. Pushes may go on at once.
+  // SaveCheckpoint with the same directory and SaveOptions::begun then writes the files meanwhile. It must be
+  // called within 30 s; the directory need not exist before. In all other respects as SaveCheckpoint;
+  // options.begun must be false. Unimplemented: a server of an older version; others may have begun.
+  // FailedPrecondition: a server has not yet written a checkpoint that was begun before.
   virtual absl::Status BeginCheckpoint(const std::string& directory, const SaveOptions& options) = 0;
   absl::StatusOr<std::vector<v1::SavedFile>> SaveCheckpoint(const std::string& directory) {
     return SaveCheckpoint(directory, SaveOptions());

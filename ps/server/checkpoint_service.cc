@@ -244,24 +244,25 @@ absl::StatusOr<v1::SaveCheckpointResponse> CheckpointService::Save(const std::st
   return Finish(status, directory, std::move(response), MonotonicNow() - begin);
 }
 
-void CheckpointService::AwaitBegun() const {
+void CheckpointService::AwaitBegun() {
   const auto none_is_written = [this]() ABSL_SHARED_LOCKS_REQUIRED(begun_mutex_) {
     return begun_ == nullptr || begun_->is_over;
   };
   absl::MutexLock lock(&begun_mutex_);
+  if (begun_ != nullptr && !begun_->is_wanted) begun_->is_dropped = true;
   begun_mutex_.Await(absl::Condition(&none_is_written));  // writing ends when the server stops
 }
 
-absl::Status CheckpointService::Begin(const std::string& directory, const std::string& key,
-                                      const std::string& name, const std::string& base) {
-  TANDEM_RETURN_IF_ERROR(CheckDirectory(directory));
+absl::Status CheckpointService::Begin(const std::string& key, const std::string& name,
+                                      const std::string& base) {
   {
     absl::MutexLock lock(&begun_mutex_);
-    if (begun_ != nullptr && !begun_->is_over) {
+    if (begun_ != nullptr && begun_->is_wanted && !begun_->is_over) {
       return absl::FailedPreconditionError(absl::StrCat("server ", server_, ": the checkpoint ", begun_->key,
-                                                        " is still being written: wait for it first"));
+                                                        " is not written yet: wait for it first"));
     }
   }
+  AwaitBegun();
   auto begun = std::make_shared<Begun>();
   begun->key = key;
   begun->name = name;
@@ -289,12 +290,38 @@ absl::Status CheckpointService::Begin(const std::string& directory, const std::s
   return absl::OkStatus();
 }
 
+void CheckpointService::Want(const std::string& key) {
+  absl::MutexLock lock(&begun_mutex_);
+  if (begun_ != nullptr && begun_->key == key) begun_->is_wanted = true;
+}
+
+absl::Status CheckpointService::AwaitWanted() {
+  constexpr absl::Duration kPoll = absl::Milliseconds(100);  // between looks at stopping_
+  const absl::Time deadline = MonotonicNow() + kMostUnwanted;
+  const auto decided = [this]() ABSL_SHARED_LOCKS_REQUIRED(begun_mutex_) {
+    return begun_->is_wanted || begun_->is_dropped;
+  };
+  absl::MutexLock lock(&begun_mutex_);
+  while (!begun_mutex_.AwaitWithTimeout(absl::Condition(&decided), kPoll)) {
+    if (stopping_) return absl::CancelledError("the checkpoint was abandoned: the server is stopping");
+    if (MonotonicNow() < deadline) continue;
+    return absl::DeadlineExceededError(absl::StrCat("server ", server_, ": the checkpoint ", begun_->key,
+                                                    " is abandoned, since no SaveCheckpoint came for ",
+                                                    absl::FormatDuration(kMostUnwanted),
+                                                    ": has the worker died that began it?"));
+  }
+  if (begun_->is_wanted) return absl::OkStatus();
+  return absl::AbortedError(
+      absl::StrCat("server ", server_, ": the checkpoint ", begun_->key, " gave way to another"));
+}
+
 absl::StatusOr<v1::SaveCheckpointResponse> CheckpointService::WriteBegun(const std::string& directory) {
   std::shared_ptr<Begun> begun;
   {
     absl::MutexLock lock(&begun_mutex_);
     begun = begun_;
   }
+  TANDEM_RETURN_IF_ERROR(CheckDirectory(directory));
   const std::vector<uint32_t> buckets = OwnBuckets();
   v1::SaveCheckpointResponse response;
   const auto write = [&](Begun::Table& table) -> absl::Status {

@@ -66,12 +66,16 @@ class CheckpointService {
   // that it has finished; the gradients of GBA tables stay applied.
   absl::StatusOr<v1::SaveCheckpointResponse> Save(const std::string& directory, const std::string& name = "",
                                                   const std::string& base = "");
-  // Fixes this moment as that of a checkpoint, for WriteBegun. `key` identifies it for FinishBegun. First
-  // applies what GBA tables have accumulated. Pushes are deferred for a time that depends on the number of
-  // buckets, not on that of rows. Blocks only until the pushes under way are done.
-  // FailedPrecondition: one that was begun before is still being written. Otherwise as Save.
-  absl::Status Begin(const std::string& directory, const std::string& key, const std::string& name,
-                     const std::string& base);
+  // Fixes this moment as that of a checkpoint, for WriteBegun. `key` identifies it for Want and FinishBegun.
+  // First applies what GBA tables have accumulated. Pushes are deferred for a time that depends on the number
+  // of buckets, not on that of rows. Blocks only until the pushes under way are done. `name` and `base` are
+  // as in Save. FailedPrecondition: one that was begun before is not written yet, or as of Save.
+  absl::Status Begin(const std::string& key, const std::string& name, const std::string& base);
+  // Says that the caller waits for the checkpoint `key`. No effect if another one was begun. Thread-safe.
+  void Want(const std::string& key);
+  // Blocks until Want was called for the checkpoint that Begin has begun. DeadlineExceeded: it was not, for
+  // kMostUnwanted, so that the copies should be freed; Cancelled: the server is stopping.
+  absl::Status AwaitWanted();
   // Writes the files of the checkpoint that Begin has begun. Pushes and pulls go on. Once copies of changed
   // rows take more than kMostCopiedBytes, pushes wait while a bucket is written. Errors as of Save.
   absl::StatusOr<v1::SaveCheckpointResponse> WriteBegun(const std::string& directory);
@@ -99,6 +103,7 @@ class CheckpointService {
   void AddStatistics(v1::ServerStatistics* statistics) const;
 
   static constexpr uint64_t kMostCopiedBytes = uint64_t{256} << 20;
+  static constexpr absl::Duration kMostUnwanted = absl::Seconds(30);
 
  private:
   // A table as it is saved.
@@ -119,13 +124,15 @@ class CheckpointService {
     SavedTables saved;
     absl::Duration pause;
     uint64_t most_copied = 0;  // bytes
+    bool is_wanted = false;
+    bool is_dropped = false;  // never wanted, and in the way of another
     bool is_over = false;
     absl::StatusOr<v1::SaveCheckpointResponse> result = absl::UnknownError("not written");
   };
 
   absl::Status CheckDirectory(const std::string& directory) const;
-  // Blocks while a begun checkpoint is written.
-  void AwaitBegun() const;
+  // Blocks while a begun checkpoint is written. Drops one that nobody has wanted yet.
+  void AwaitBegun();
   std::vector<uint32_t> OwnBuckets() const;
   // Applies what a GBA table has accumulated and fills in the header of its file, without `base`. To be
   // called between pushes.

@@ -178,7 +178,10 @@ rpc::Handler ParameterServer::Impl::Background(std::function<absl::StatusOr<Resp
     }
     TaskExecutor* executor = &background_;
     if constexpr (requires { request.begun(); }) {
-      if (request.begun()) executor = &checkpoint_writer_;
+      if (request.begun()) {
+        checkpoints_.Want(request.directory());
+        executor = &checkpoint_writer_;  // behind the task that writes
+      }
     }
     const bool posted = executor->Post([this, body, reply, request = std::move(request)] {
       if (stopping_) {
@@ -409,12 +412,11 @@ absl::StatusOr<v1::ServerStatistics> ParameterServer::Impl::Statistics() const {
 
 absl::StatusOr<v1::BeginCheckpointResponse> ParameterServer::Impl::Begin(
     const v1::BeginCheckpointRequest& request) {
-  const auto begin = [&](const std::string& path) -> absl::StatusOr<v1::BeginCheckpointResponse> {
-    TANDEM_RETURN_IF_ERROR(checkpoints_.Begin(path, request.directory(), request.name(), request.base()));
-    return v1::BeginCheckpointResponse();
-  };
-  TANDEM_RETURN_IF_ERROR(WithinRoot<v1::BeginCheckpointResponse>(request.directory(), begin).status());
-  const bool posted = checkpoint_writer_.Post([this, directory = request.directory()] {
+  const std::string& directory = request.directory();
+  TANDEM_RETURN_IF_ERROR(checkpoints_.Begin(/*key=*/directory, request.name(), request.base()));
+  const bool posted = checkpoint_writer_.Post([this, directory] {
+    const absl::Status wanted = checkpoints_.AwaitWanted();
+    if (!wanted.ok()) return checkpoints_.EndBegun(wanted);
     checkpoints_.EndBegun(WithinRoot<v1::SaveCheckpointResponse>(
         directory, [this](const std::string& path) { return checkpoints_.WriteBegun(path); }));
   });

@@ -198,14 +198,16 @@ absl::StatusOr<std::string> SaveModel(const JobSpec& job, const ModelState& stat
 absl::StatusOr<BegunSave> BeginSave(const JobSpec& job, const ModelState& state, ps::Client* client,
                                     Model* model, const DenseOptimizer& optimizer,
                                     const LearningRateSchedule& schedule, const CheckpointChain& chain) {
-  TANDEM_ASSIGN_OR_RETURN(std::string unfinished, ps::BeginCheckpoint(job.checkpoint.dir, state.step));
+  std::string unfinished = ps::UnfinishedPath(job.checkpoint.dir, state.step);
   TANDEM_RETURN_IF_ERROR(client->BeginCheckpoint(unfinished, chain.OptionsFor(state.step)));
-  return BegunSave{.unfinished = std::move(unfinished),
+  return BegunSave{.root = job.checkpoint.dir,
+                   .unfinished = std::move(unfinished),
                    .dense = ToDenseState(job, state, model, optimizer),
                    .manifest = ToManifest(job, state, *model, schedule)};
 }
 
 absl::StatusOr<std::string> FinishSave(const BegunSave& begun, ps::Client* client, CheckpointChain* chain) {
+  TANDEM_RETURN_IF_ERROR(ps::BeginCheckpoint(begun.root, begun.manifest.step()).status());
   TANDEM_ASSIGN_OR_RETURN(const std::vector<v1::SavedFile> written,
                           client->SaveCheckpoint(begun.unfinished, {.begun = true}));
   return Commit(begun, written, chain);

@@ -61,7 +61,8 @@ absl::StatusOr<std::string> SaveModel(const JobSpec& job, const ModelState& stat
                                       const LearningRateSchedule& schedule, CheckpointChain* chain = nullptr);
 // A checkpoint that the servers write while training goes on. A plain value.
 struct BegunSave {
-  std::string unfinished;  // directory
+  std::string root;        // checkpoint.dir
+  std::string unfinished;  // the directory below it that FinishSave makes
   v1::DenseState dense;
   v1::CheckpointManifest manifest;
 };
@@ -70,7 +71,7 @@ struct BegunSave {
 absl::StatusOr<BegunSave> BeginSave(const JobSpec& job, const ModelState& state, ps::Client* client,
                                     Model* model, const DenseOptimizer& optimizer,
                                     const LearningRateSchedule& schedule, const CheckpointChain& chain);
-// Waits until the servers have written the checkpoint, commits it and returns its path. May run on another
+// Makes the servers write the checkpoint, commits it and returns its path. May run on another
 // thread than the training. `chain` is that of BeginSave; nothing else may use it meanwhile.
 absl::StatusOr<std::string> FinishSave(const BegunSave& begun, ps::Client* client, CheckpointChain* chain);
 // Replaces the state of the run in the committed checkpoint `path`; the model stays. After an error the old

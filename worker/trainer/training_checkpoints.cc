@@ -171,11 +171,18 @@ absl::Status TrainingRun::TakeAsyncSave() {
   return path.status();
 }
 
-absl::Status TrainingRun::StartAsyncSave(const ModelState& state) {
+absl::StatusOr<BegunSave> TrainingRun::FixAsyncSave(const ModelState& state) {
   ModelState complete = state;
   TANDEM_ASSIGN_OR_RETURN(complete.replicated, replication_->WriteBack());
-  TANDEM_ASSIGN_OR_RETURN(BegunSave begun, BeginSave(job_, complete, context_.client, model_.get(),
-                                                     *optimizer_, *schedule_, chain_));
+  absl::StatusOr<BegunSave> begun =
+      BeginSave(job_, complete, context_.client, model_.get(), *optimizer_, *schedule_, chain_);
+  if (begun.ok()) return begun;
+  // Servers that had begun have applied what their GBA tables had accumulated. All must do so.
+  for (const v1::TableConfig& table : plan_.tables) context_.client->Flush(table.name()).IgnoreError();
+  return begun;
+}
+
+void TrainingRun::WriteAsyncSave(BegunSave begun) {
   async_save_ =
       std::async(std::launch::async,
                  [this, begun = std::move(begun), best = best_checkpoint_]() -> absl::StatusOr<std::string> {
@@ -183,25 +190,21 @@ absl::Status TrainingRun::StartAsyncSave(const ModelState& state) {
                    checkpoints_.Prune(best);
                    return path;
                  });
-  return absl::OkStatus();
 }
 
 absl::Status TrainingRun::BeginAsyncSave(const ModelState& state) {
   constexpr double kOk = 1, kFailed = 2, kBusy = 3, kUnknown = 4;
   double results[] = {kOk, kOk};  // of the checkpoint before, and of this one
-  absl::Status finished, begun;
+  absl::Status finished;
+  absl::StatusOr<BegunSave> begun = absl::UnknownError("not rank 0");
   if (is_leader()) {
     if (async_save_.valid() && async_save_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
       results[0] = kBusy;
     } else {
       finished = TakeAsyncSave();
-      begun = StartAsyncSave(state);
-      if (!begun.ok()) {
-        // Servers that had begun have applied what their GBA tables had accumulated. All must do so.
-        for (const v1::TableConfig& table : plan_.tables) context_.client->Flush(table.name()).IgnoreError();
-      }
+      begun = FixAsyncSave(state);
       results[0] = finished.ok() ? kOk : kFailed;
-      results[1] = begun.ok() ? kOk : absl::IsUnimplemented(begun) ? kUnknown : kFailed;
+      results[1] = begun.ok() ? kOk : absl::IsUnimplemented(begun.status()) ? kUnknown : kFailed;
     }
   }
   TANDEM_RETURN_IF_ERROR(BroadcastFromLeader(absl::MakeSpan(results), CheckpointTimeout()));
@@ -224,8 +227,10 @@ absl::Status TrainingRun::BeginAsyncSave(const ModelState& state) {
     }
     return SaveCheckpoint(state).status();
   }
-  if (results[1] == kFailed) return NoteSaved(state.step, false, begun).status();
+  if (results[1] == kFailed) return NoteSaved(state.step, false, begun.status()).status();
   async_step_ = state.step;
+  // Only now, so that the servers do not take processor time from workers that are about to go on.
+  if (is_leader()) WriteAsyncSave(*std::move(begun));
   return absl::OkStatus();
 }
 

@@ -86,8 +86,9 @@ class TrainingRun {
   // Rank 0: returns the result of the checkpoint that is being written; OK if there is none. Blocks until it
   // is written.
   absl::Status TakeAsyncSave();
-  // Rank 0: begins to save on the servers, and to wait for them on another thread.
-  absl::Status StartAsyncSave(const ModelState& state);
+  // Rank 0: fixes the contents of a checkpoint on the servers; writes them on another thread.
+  absl::StatusOr<BegunSave> FixAsyncSave(const ModelState& state);
+  void WriteAsyncSave(BegunSave begun);
   // Notes whether the checkpoint of `step` was saved. `ok` is the same on all ranks, `status` is rank 0's.
   // Returns false if it was not and the job goes on.
   absl::StatusOr<bool> NoteSaved(uint64_t step, bool ok, const absl::Status& status);

@@ -135,11 +135,31 @@ TEST(AsyncCheckpoint, AnAbandonedOneLeavesTheNextABase) {
   EXPECT_EQ(DigestOf(Commit(third, 3, {delta.written().begin(), delta.written().end()})), expected);
 }
 
+TEST(AsyncCheckpoint, OneThatNobodyWaitsForGivesWayToTheNext) {
+  const TempDir dir, rest;
+  Cluster cluster(1);
+  Driver& server = cluster.server(0);
+  TANDEM_ASSERT_OK(cluster.CreateTable(Config()));
+  TANDEM_ASSERT_OK(server.BeginSave(dir.File("first")));
+  for (uint64_t step = 1; step <= 5; ++step) Train(cluster, step);
+  const uint64_t expected = DigestOf(SaveAtRest(cluster, rest.path(), 2));
+  EXPECT_THAT(server.FinishSave(dir.File("first")), StatusIs(absl::StatusCode::kAborted));
+  TANDEM_ASSERT_OK(server.BeginSave(dir.File("third")));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string unfinished, BeginCheckpoint(dir.path(), 4));
+  TANDEM_ASSERT_OK(server.BeginSave(unfinished));
+  for (uint64_t step = 6; step <= 10; ++step) Train(cluster, step);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto saved, server.FinishSave(unfinished));
+  EXPECT_EQ(DigestOf(Commit(unfinished, 4, {saved.written().begin(), saved.written().end()})), expected);
+  // This one is begun when the server stops.
+  TANDEM_ASSERT_OK(server.BeginSave(dir.File("last")));
+}
+
 TEST(AsyncCheckpoint, ErrorsNameTheServerAndTheDirectory) {
   const TempDir dir;
   Cluster cluster(1);
   TANDEM_ASSERT_OK(cluster.CreateTable(Config()));
-  EXPECT_THAT(cluster.server(0).BeginSave(dir.File("missing")),
+  TANDEM_EXPECT_OK(cluster.server(0).BeginSave(dir.File("missing")));
+  EXPECT_THAT(cluster.server(0).FinishSave(dir.File("missing")),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("missing is no directory here")));
   EXPECT_THAT(cluster.server(0).FinishSave(dir.path()),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("is not begun here")));

@@ -16,6 +16,7 @@
 #include "base/checksummed_file.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/timed_wait.h"
 #include "ps/checkpoint/chain.h"
 #include "ps/checkpoint/checkpoint_dir.h"
 #include "ps/checkpoint/format.h"
@@ -302,7 +303,7 @@ absl::Status CheckpointService::AwaitWanted() {
     return begun_->is_wanted || begun_->is_dropped;
   };
   absl::MutexLock lock(&begun_mutex_);
-  while (!begun_mutex_.AwaitWithTimeout(absl::Condition(&decided), kPoll)) {
+  while (!AwaitFor(&begun_mutex_, absl::Condition(&decided), kPoll)) {
     if (stopping_) return absl::CancelledError("the checkpoint was abandoned: the server is stopping");
     if (MonotonicNow() < deadline) continue;
     return absl::DeadlineExceededError(absl::StrCat("server ", server_, ": the checkpoint ", begun_->key,

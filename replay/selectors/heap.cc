@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "replay/selectors/heap.h"
 
+#include <algorithm>
+#include <queue>
+
 namespace tandem::replay {
 
 void HeapSelector::Insert(uint32_t slot, double priority) {
@@ -21,6 +24,21 @@ void HeapSelector::Remove(uint32_t slot) {
   if (place == heap_.size()) return;
   heap_[place] = last;
   Settle(place);
+}
+
+bool HeapSelector::Upcoming(size_t n, std::vector<uint32_t>* slots) const {
+  const auto later = [this](size_t a, size_t b) { return heap_[b].Before(heap_[a]); };
+  std::priority_queue<size_t, std::vector<size_t>, decltype(later)> places(later);
+  if (!heap_.empty()) places.push(0);
+  for (; n > 0 && !places.empty(); --n) {
+    const size_t place = places.top();
+    places.pop();
+    slots->push_back(heap_[place].slot);
+    for (size_t child = 2 * place + 1; child < std::min(2 * place + 3, heap_.size()); ++child) {
+      places.push(child);
+    }
+  }
+  return true;
 }
 
 void HeapSelector::Clear() {

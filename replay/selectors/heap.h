@@ -21,6 +21,7 @@ class HeapSelector : public Selector {
   void Remove(uint32_t slot) override;
   void Clear() override;
   Selection Select(CounterRandom& random) const override { return {.slot = heap_[0].slot}; }
+  bool Upcoming(size_t n, std::vector<uint32_t>* slots) const override;
   double mass() const override { return static_cast<double>(heap_.size()); }
 
  private:

@@ -18,6 +18,15 @@ void OrderedSelector::Remove(uint32_t slot) {
   --size_;
 }
 
+bool OrderedSelector::Upcoming(size_t n, std::vector<uint32_t>* slots) const {
+  uint32_t slot = oldest_ ? first_ : last_;
+  for (; n > 0 && slot != kNone; --n) {
+    slots->push_back(slot);
+    slot = oldest_ ? links_[slot].newer : links_[slot].older;
+  }
+  return true;
+}
+
 void OrderedSelector::Clear() {
   links_.clear();
   first_ = last_ = kNone;

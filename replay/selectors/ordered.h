@@ -2,6 +2,7 @@
 #ifndef TANDEM_REPLAY_SELECTORS_ORDERED_H_
 #define TANDEM_REPLAY_SELECTORS_ORDERED_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -20,6 +21,7 @@ class OrderedSelector : public Selector {
   void Remove(uint32_t slot) override;
   void Clear() override;
   Selection Select(CounterRandom& random) const override { return {.slot = oldest_ ? first_ : last_}; }
+  bool Upcoming(size_t n, std::vector<uint32_t>* slots) const override;
   double mass() const override { return static_cast<double>(size_); }
 
  private:

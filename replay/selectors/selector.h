@@ -2,6 +2,7 @@
 #ifndef TANDEM_REPLAY_SELECTORS_SELECTOR_H_
 #define TANDEM_REPLAY_SELECTORS_SELECTOR_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -64,6 +65,9 @@ class Selector {
   virtual void Clear() = 0;
   // Selects an item. There must be one.
   virtual Selection Select(CounterRandom& random) const = 0;
+  // Appends the slots of the next `n` selections, fewer if there are fewer items, each of which would remove
+  // its item. Returns false, and appends nothing, if selections are random.
+  virtual bool Upcoming(size_t n, std::vector<uint32_t>* slots) const { return false; }
   // Returns the slots in an order that selections depend on besides the order of insertion: inserting them in
   // this order into an empty selector gives one that selects the same. Empty: in the order of insertion.
   virtual std::vector<uint32_t> Order() const { return {}; }

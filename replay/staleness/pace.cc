@@ -202,6 +202,17 @@ uint64_t Pace::SamplesAllowed() const {
   return static_cast<uint64_t>(std::max<int64_t>(allowed, 0));
 }
 
+std::vector<uint32_t> Pace::NextSlots(size_t n) const {
+  std::vector<uint32_t> slots;
+  for (const auto& [ticket, resident] : residents_) {
+    if (slots.size() >= n) break;
+    const bool too_old = options_.slow != SlowRollouts::kTake &&
+                         Deadline(resident.commit) <= Signed(sampled_ + slots.size());
+    if (!too_old) slots.push_back(resident.slot);
+  }
+  return slots;
+}
+
 uint32_t Pace::TakeNext() {
   const auto next = residents_.begin();
   const uint32_t slot = next->second.slot;

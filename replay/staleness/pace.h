@@ -84,6 +84,8 @@ class Pace {
   void Place(uint64_t ticket, uint32_t slot);
   // Returns how many samples may be taken now.
   uint64_t SamplesAllowed() const;
+  // Returns the slots of the next `n` samples, fewer if there are fewer items that will not be too old.
+  std::vector<uint32_t> NextSlots(size_t n) const;
   // Returns the slot of the item that is sampled next, and counts that as sampled. Requires an item.
   uint32_t TakeNext();
   // Returns the slot of an item that must not be sampled any more because it is too old, or nullopt. The

@@ -99,7 +99,10 @@ void ItemStore::Place(uint32_t slot, Item placed, absl::Time now) {
   }
   unspent_ += options_.max_times_sampled - std::min(options_.max_times_sampled, item.times_sampled);
   ++size_;
-  largest_item_ = std::max(largest_item_, item.trajectory->bytes());
+  if (const uint64_t bytes = item.trajectory->bytes(); bytes >= largest_item_) {
+    largest_items_ = bytes == largest_item_ ? largest_items_ + 1 : 1;
+    largest_item_ = bytes;
+  }
   if (options_.ttl > absl::ZeroDuration()) {
     by_age_.push_back({.order = absl::ToUnixNanos(now), .serial = item.serial, .slot = slot});
     if (by_age_.size() > 2 * size_ + kSpareEntries) {
@@ -146,12 +149,13 @@ void ItemStore::Remove(uint32_t slot, uint64_t* cause) {
     chunks_.erase(found);
   }
   unspent_ -= options_.max_times_sampled - std::min(options_.max_times_sampled, item.times_sampled);
+  if (item.trajectory->bytes() == largest_item_) --largest_items_;
   removed_ = true;
   if (item.ticket != 0) left_tickets_.push_back(item.ticket);
   garbage_.push_back(std::move(item.trajectory));
   item = Item();
   free_.push_back(slot);
-  if (--size_ == 0) largest_item_ = 0;
+  if (--size_ == 0) largest_item_ = largest_items_ = 0;
   ++*cause;
 }
 
@@ -183,9 +187,38 @@ void ItemStore::Draw(size_t n, std::vector<SampledItem>* out) {
   }
 }
 
-uint64_t ItemStore::DrawsWithin(uint64_t n, uint64_t max_bytes) const {
-  const uint64_t sure = largest_item_ == 0 ? n : max_bytes / largest_item_;
-  if (sure >= n || options_.max_times_sampled > 0) return std::min(n, sure);
+uint64_t ItemStore::largest_item() {
+  if (largest_items_ > 0 || size_ == 0) return largest_item_;
+  largest_item_ = 0;
+  for (const Item& item : items_) {
+    if (item.serial == 0 || item.trajectory->bytes() < largest_item_) continue;
+    largest_items_ = item.trajectory->bytes() == largest_item_ ? largest_items_ + 1 : 1;
+    largest_item_ = item.trajectory->bytes();
+  }
+  return largest_item_;
+}
+
+uint64_t ItemStore::ItemsWithin(absl::Span<const uint32_t> slots, uint64_t max_bytes) const {
+  uint64_t bytes = 0, n = 0;
+  for (; n < slots.size(); ++n) {
+    bytes += items_[slots[n]].trajectory->bytes();
+    if (bytes > max_bytes) break;
+  }
+  return n;
+}
+
+uint64_t ItemStore::DrawsWithin(uint64_t n, uint64_t max_bytes) {
+  if (largest_item_ == 0 || max_bytes / largest_item_ >= n) return n;
+  if (options_.max_times_sampled > 0) {
+    std::vector<uint32_t> items, draws;
+    if (!sampler_->Upcoming(n, &items)) return std::min(n, max_bytes / std::max<uint64_t>(largest_item(), 1));
+    for (const uint32_t slot : items) {
+      // Each is drawn until it leaves.
+      const uint64_t unspent = options_.max_times_sampled - items_[slot].times_sampled;
+      draws.insert(draws.end(), std::min<uint64_t>(unspent, n - draws.size()), slot);
+    }
+    return ItemsWithin(draws, max_bytes);
+  }
   uint64_t bytes = 0;
   for (uint64_t i = 0; i < n; ++i) {
     CounterRandom random(options_.seed, draws_ + i);
@@ -243,7 +276,7 @@ void ItemStore::Clear() {
   chunks_.clear();
   sampler_->Clear();
   remover_->Clear();
-  size_ = bytes_ = unspent_ = largest_item_ = 0;
+  size_ = bytes_ = unspent_ = largest_item_ = largest_items_ = 0;
   removed_ = false;
 }
 

@@ -74,9 +74,12 @@ class ItemStore {
   // Draws `n` items one after the other and appends them to `out`. Requires that the items may be sampled `n`
   // times.
   void Draw(size_t n, std::vector<SampledItem>* out);
-  // Returns how many of the next `n` draws have values of at most `max_bytes` bytes together. If draws remove
-  // items (max_times_sampled), the result may be lower: each item then counts as one of largest_item().
-  uint64_t DrawsWithin(uint64_t n, uint64_t max_bytes) const;
+  // Returns how many of the next `n` draws have values of at most `max_bytes` bytes together. If draws are
+  // random and remove items (max_times_sampled), the result may be lower: each item then counts as one of
+  // largest_item().
+  uint64_t DrawsWithin(uint64_t n, uint64_t max_bytes);
+  // Returns how many of the items in `slots`, from the first, have values of at most `max_bytes` together.
+  uint64_t ItemsWithin(absl::Span<const uint32_t> slots, uint64_t max_bytes) const;
   // Samples the item in `slot`, likewise.
   SampledItem DrawFrom(uint32_t slot, double probability = 1);
   // Changes priorities; keys without an item are skipped. Returns the number of items changed. Requires valid
@@ -103,8 +106,8 @@ class ItemStore {
   double mass() const { return sampler_->mass(); }
   double max_priority() const { return max_priority_; }
   uint64_t draws() const { return draws_; }
-  // Returns the bytes of the values of the largest item since the store was last empty.
-  uint64_t largest_item() const { return largest_item_; }
+  // Returns the bytes of the values of the largest item. Looks at all items if the largest one has left.
+  uint64_t largest_item();
   uint64_t serial() const { return serial_; }
   const Removals& removals() const { return removals_; }
   // Returns the samples that the present items may still give; only meaningful with max_times_sampled.
@@ -147,7 +150,8 @@ class ItemStore {
   std::vector<uint32_t> free_;                          // the free slots, last in, first out
   absl::flat_hash_map<const Chunk*, uint32_t> chunks_;  // the number of items that refer to each chunk
   uint64_t size_ = 0, bytes_ = 0, serial_ = 0, draws_ = 0, unspent_ = 0, removal_draws_ = 0;
-  uint64_t largest_item_ = 0;
+  // No item is larger. `largest_items_` have this size; if none has, it may be too large.
+  uint64_t largest_item_ = 0, largest_items_ = 0;
   bool removed_ = false;
   double max_priority_ = 1;
   Removals removals_;

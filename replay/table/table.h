@@ -310,8 +310,7 @@ class Table {
   StalenessInfo InfoOfStaleness() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns how many of the next `n` draws fit into size.max_bytes. ResourceExhausted: not even the smallest
   // batch that `size` permits.
-  absl::StatusOr<uint64_t> Fitting(uint64_t n, const SampleSize& size) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<uint64_t> Fitting(uint64_t n, const SampleSize& size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t Available() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const TableOptions created_;

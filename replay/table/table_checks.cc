@@ -74,9 +74,10 @@ absl::Status Table::CheckAdmit(const AdmitRequest& request) const {
   return pace_->Replace(request);
 }
 
-absl::StatusOr<uint64_t> Table::Fitting(uint64_t n, const SampleSize& size) const {
+absl::StatusOr<uint64_t> Table::Fitting(uint64_t n, const SampleSize& size) {
   if (size.max_bytes == 0) return n;
-  const uint64_t fitting = store_.DrawsWithin(n, size.max_bytes);
+  const uint64_t fitting = pace_ == nullptr ? store_.DrawsWithin(n, size.max_bytes)
+                                            : store_.ItemsWithin(pace_->NextSlots(n), size.max_bytes);
   const uint64_t least = size.least();
   if (fitting >= least) return fitting;
   const uint64_t largest = store_.largest_item();
@@ -85,7 +86,8 @@ absl::StatusOr<uint64_t> Table::Fitting(uint64_t n, const SampleSize& size) cons
   return absl::ResourceExhaustedError(largest > size.max_bytes
                                           ? absl::StrCat(limit, "insert items of fewer steps")
                                           : absl::StrCat("a batch of ", least, " items is too large: ", limit,
-                                                         "ask for at most ", size.max_bytes / largest,
+                                                         "ask for at most ",
+                                                         std::max(fitting, size.max_bytes / largest),
                                                          ", or set min_batch"));
 }
 

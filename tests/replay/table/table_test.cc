@@ -86,6 +86,49 @@ TEST(Table, ASampleWithinALimitOfBytesDrawsTheSameItemsOrNone) {
   EXPECT_GT(cut, 3);
 }
 
+// Returns an item of one chunk with these values.
+NewItem LongItem(int64_t first, uint32_t steps, double priority = 1) {
+  const auto layout = testing::IdLayout();
+  return testing::ItemOf(layout, testing::IdChunk(layout, first, steps), 0, steps, priority);
+}
+
+// A large item that has left, or that does not come next, does not count.
+TEST(Table, ABatchOfAQueueCountsTheBytesOfTheItemsThatComeNext) {
+  for (const SelectorKind kind : {SelectorKind::kFifo, SelectorKind::kLowest}) {
+    TableOptions options = TableOptions::Queue("queue", 200);
+    options.sampler.kind = kind;
+    const auto table = Make(options);
+    TANDEM_ASSERT_OK(table->Insert({LongItem(0, 20)}));
+    TANDEM_ASSERT_OK(table->Insert({LongItem(1, 1)}));
+    TANDEM_ASSERT_OK(table->SampleItems({.batch = 1}));
+    std::vector<NewItem> items;
+    for (int64_t id = 2; id < 40; ++id) items.push_back(LongItem(id, 1));
+    TANDEM_ASSERT_OK(table->Insert(std::move(items)));
+    TANDEM_ASSERT_OK_AND_ASSIGN(const Sample sample, table->SampleItems({.batch = 20, .max_bytes = 400}));
+    EXPECT_EQ(sample.items.size(), 20u) << Name(kind);
+    EXPECT_EQ(IdsOf(sample)[0], 1);
+    EXPECT_EQ(IdsOf(sample)[19], 20);
+    TANDEM_ASSERT_OK(table->Insert({LongItem(100, 30, 0.5)}));
+    const bool first = kind == SelectorKind::kLowest;  // the large item comes next; else last
+    TANDEM_ASSERT_OK_AND_ASSIGN(const Sample next, table->SampleItems({.batch = 2, .max_bytes = 250}));
+    EXPECT_EQ(IdsOf(next)[0], first ? 100 : 21);
+    EXPECT_EQ(IdsOf(next)[1], first ? 21 : 22);
+  }
+}
+
+TEST(Table, ABatchOfRandomItemsThatLeaveCountsTheLargestItemThatIsThere) {
+  TableOptions options = TableOptions::Queue("queue", 200);
+  options.sampler.kind = SelectorKind::kUniform;
+  options.remover.kind = SelectorKind::kFifo;
+  options.max_items = 30;
+  options.limit = {};
+  const auto table = Make(options);
+  TANDEM_ASSERT_OK(table->Insert({LongItem(0, 20)}));
+  for (int64_t id = 1; id <= 30; ++id) TANDEM_ASSERT_OK(table->Insert({LongItem(id, 1)}));  // the first leaves
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Sample sample, table->SampleItems({.batch = 20, .max_bytes = 160}));
+  EXPECT_EQ(sample.items.size(), 20u);
+}
+
 TEST(Table, AStackGivesTheNewestItemFirst) {
   const auto table = Make(TableOptions::Stack("stack", 3));
   TANDEM_ASSERT_OK(table->Insert(IdItems(1, 3)));

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/logging.h"
 #include "base/status.h"
 #include "replay/client/may_repeat.h"
 #include "replay/wire/messages.h"
@@ -22,6 +23,9 @@ constexpr size_t kKeptWaiting = 256;
 constexpr absl::Duration kSweepEvery = absl::Minutes(1);
 constexpr absl::Duration kKeepIdle = absl::Minutes(10);
 constexpr absl::Duration kMemoryPoll = absl::Milliseconds(5);
+// Requests that wait are made again, so that for a moment none may wait.
+constexpr absl::Duration kBetweenWaits = absl::Seconds(1);
+constexpr absl::Duration kLongWait = absl::Minutes(1);
 
 // Returns true if the layout has these columns.
 bool HasColumns(const ItemLayout& layout,
@@ -50,13 +54,6 @@ absl::Status CheckCounts(const v1::ReplayInsertRequest& request) {
       kMaxParts, " are possible, and ", kMaxSlices, " slices: send several requests"));
 }
 
-// Returns true if items leave the table though none are inserted: they are sampled a number of times, or grow
-// old.
-bool ItemsLeaveByThemselves(const TableOptions& options) {
-  return options.max_times_sampled > 0 || options.ttl > absl::ZeroDuration() ||
-         options.staleness.kind != StalenessKind::kNone;
-}
-
 }  // namespace
 
 std::shared_ptr<InsertHandler::Writer> InsertHandler::FindWriter(const std::string& name) {
@@ -82,9 +79,9 @@ void InsertHandler::DropIdleChunks(absl::Time now, std::vector<Writer::Chunks>* 
   }
 }
 
-void InsertHandler::Handle(std::shared_ptr<rpc::ServerCall> call) { Process(call, /*has_waited=*/false); }
+void InsertHandler::Handle(std::shared_ptr<rpc::ServerCall> call) { Process(call, Turn::kFirst); }
 
-void InsertHandler::Process(const std::shared_ptr<rpc::ServerCall>& call, bool has_waited) {
+void InsertHandler::Process(const std::shared_ptr<rpc::ServerCall>& call, Turn turn) {
   v1::ReplayInsertRequest request;
   Bytes payload;
   absl::Status status = rpc::DecodeBulk(call->request(), &request, &payload, options_.max_header_bytes);
@@ -104,7 +101,7 @@ void InsertHandler::Process(const std::shared_ptr<rpc::ServerCall>& call, bool h
     absl::MutexLock lock(&writer->mutex);
     writer->last_request = options_.clock->Now();
     if (request.incarnation() > writer->incarnation) replaced = std::exchange(writer->waiting, {});
-    items = Parse(request, payload, may_wait && !has_waited, writer.get(), &short_of);
+    items = Parse(request, payload, may_wait && turn == Turn::kFirst, writer.get(), &short_of);
   }
   for (const Waiting& old : replaced) {
     old.table->Cancel(old.call, absl::FailedPreconditionError(absl::StrCat(
@@ -112,8 +109,13 @@ void InsertHandler::Process(const std::shared_ptr<rpc::ServerCall>& call, bool h
                                     request.writer(), "' has replaced this one")));
   }
   if (short_of > 0) {
-    if (may_wait && short_of <= options_.max_memory_bytes) {
-      return WaitForMemory(call, short_of, request.no_wait());
+    if (may_wait && short_of <= options_.max_memory_bytes && turn != Turn::kLast) {
+      return WaitForMemory(call, short_of, request.no_wait(), turn);
+    }
+    if (turn == Turn::kLast) {
+      items = absl::ResourceExhaustedError(absl::StrCat(
+          items.status().message(),
+          "; none becomes free: the tables that items leave are empty, or their samples wait for more items"));
     }
     ++memory_refusals_;
   }
@@ -125,7 +127,7 @@ void InsertHandler::Process(const std::shared_ptr<rpc::ServerCall>& call, bool h
 }
 
 void InsertHandler::WaitForMemory(const std::shared_ptr<rpc::ServerCall>& call, uint64_t bytes,
-                                  bool no_wait) {
+                                  bool no_wait, Turn turn) {
   if (no_wait) return call->Finish(absl::DeadlineExceededError(OutOfMemory(bytes).message()));
   const std::shared_ptr<ParkedCalls::Entry> parked = parked_.NewEntry();
   bool stopped = false;
@@ -133,7 +135,8 @@ void InsertHandler::WaitForMemory(const std::shared_ptr<rpc::ServerCall>& call, 
     absl::MutexLock lock(&memory_mutex_);
     stopped = stopped_;
     if (!stopped) {
-      memory_waits_.push_back({.call = call, .parked = parked, .bytes = bytes});
+      memory_waits_.insert(turn == Turn::kFirst ? memory_waits_.end() : memory_waits_.begin(),
+                           {.call = call, .parked = parked, .bytes = bytes});
       if (!std::exchange(polls_, true)) {
         polling_.Schedule(MonotonicNow() + kMemoryPoll, [this] { RunMemoryWaits(); });
       }
@@ -168,14 +171,22 @@ std::shared_ptr<rpc::ServerCall> InsertHandler::TakeMemoryWait(const rpc::Server
 
 void InsertHandler::RunMemoryWaits() {
   while (true) {
+    const bool may_become_free = MemoryMayBecomeFree();
     MemoryWait next;
+    Turn turn = Turn::kWaited;
     {
       absl::MutexLock lock(&memory_mutex_);
       const auto gone = std::find_if(memory_waits_.begin(), memory_waits_.end(),
                                      [](const MemoryWait& wait) { return wait.call->IsCancelled(); });
       const bool fits = !memory_waits_.empty() &&
                         memory_.bytes() + memory_waits_.front().bytes <= options_.max_memory_bytes;
-      const auto found = gone == memory_waits_.end() && fits ? memory_waits_.begin() : gone;
+      if (fits) {
+        short_since_ = stuck_since_ = absl::InfiniteFuture();
+      } else if (!memory_waits_.empty() && RefusesFirst(may_become_free)) {
+        turn = Turn::kLast;
+      }
+      const bool takes_first = gone == memory_waits_.end() && (fits || turn == Turn::kLast);
+      const auto found = takes_first ? memory_waits_.begin() : gone;
       if (found == memory_waits_.end()) {
         polls_ = !memory_waits_.empty() && !stopped_;
         if (polls_) polling_.Schedule(MonotonicNow() + kMemoryPoll, [this] { RunMemoryWaits(); });
@@ -188,9 +199,32 @@ void InsertHandler::RunMemoryWaits() {
     if (next.call->IsCancelled()) {  // the client is gone, or the deadline has passed
       next.call->Finish(absl::DeadlineExceededError(OutOfMemory(next.bytes).message()));
     } else {
-      Process(next.call, /*has_waited=*/true);
+      Process(next.call, turn);
     }
   }
+}
+
+bool InsertHandler::MemoryMayBecomeFree() const {
+  for (const std::shared_ptr<ServedTable>& served : tables_.All()) {
+    if (served->table->MayLoseItems()) return true;
+  }
+  return options_.answers_keep_items != nullptr && options_.answers_keep_items();
+}
+
+bool InsertHandler::RefusesFirst(bool may_become_free) {
+  const absl::Time now = MonotonicNow();
+  if (now - last_short_ > kBetweenWaits) short_since_ = stuck_since_ = absl::InfiniteFuture();
+  last_short_ = now;
+  short_since_ = std::min(short_since_, now);
+  stuck_since_ = may_become_free ? absl::InfiniteFuture() : std::min(stuck_since_, now);
+  if (now - short_since_ > kLongWait && now - warned_ > kLongWait) {
+    warned_ = now;
+    LogWarning(absl::StrCat(options_.server, ": ", memory_waits_.size(),
+                            " inserts wait for memory, and none has found any for ",
+                            absl::FormatDuration(absl::Trunc(now - short_since_, absl::Seconds(1))), ": ",
+                            OutOfMemory(memory_waits_.front().bytes).message()));
+  }
+  return now - stuck_since_ >= options_.memory_patience;
 }
 
 void InsertHandler::Stop() {

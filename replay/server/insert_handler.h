@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -33,13 +34,17 @@ namespace tandem::replay {
 // table's, then its fence's.
 //
 // Requests whose chunks exceed max_memory_bytes wait, first come, first served, if the items of their table
-// leave it by samples or by age. Requests to other tables are refused: only inserts could make room.
+// leave it by samples or by age. Requests to other tables are refused: only inserts could make room. So are
+// those that wait, the first one first, while for memory_patience nothing could make room but inserts: no
+// answer is kept, and the tables that items leave are empty, or their samples wait for more items.
 class InsertHandler {
  public:
   struct Options {
     std::string server;                             // for errors: "replay/0"
     uint64_t incarnation = 0;                       // of the server
     uint64_t max_memory_bytes = 0;                  // the largest number of bytes of chunks; 0: no limit
+    absl::Duration memory_patience = absl::Seconds(5);
+    std::function<bool()> answers_keep_items;       // SampleHandler::KeepsItems
     uint64_t max_item_bytes = uint64_t{512} << 20;  // of an item's values: a response must hold them
     size_t max_header_bytes = 64 << 20;
     Clock* clock = nullptr;
@@ -60,6 +65,12 @@ class InsertHandler {
   uint64_t memory_refusals() const { return memory_refusals_; }
 
  private:
+  // A request's turn at the memory.
+  enum class Turn {
+    kFirst,   // it has not waited: it is placed behind those that wait
+    kWaited,  // it was the first of those that wait, and is so again if there is no memory
+    kLast,    // likewise, but refused if there is no memory
+  };
   // A request that waits for memory.
   struct MemoryWait {
     std::shared_ptr<rpc::ServerCall> call;
@@ -82,12 +93,17 @@ class InsertHandler {
     absl::Time last_request ABSL_GUARDED_BY(mutex);
   };
 
-  // Handles a request. One that has waited for memory is not placed behind those that wait.
-  void Process(const std::shared_ptr<rpc::ServerCall>& call, bool has_waited);
+  // Handles a request.
+  void Process(const std::shared_ptr<rpc::ServerCall>& call, Turn turn);
   // Lets a request wait for memory, or finishes it: with DeadlineExceeded if it has `no_wait`.
-  void WaitForMemory(const std::shared_ptr<rpc::ServerCall>& call, uint64_t bytes, bool no_wait);
+  void WaitForMemory(const std::shared_ptr<rpc::ServerCall>& call, uint64_t bytes, bool no_wait, Turn turn);
   // Processes the requests that wait for memory, as far as there is some.
   void RunMemoryWaits();
+  // Returns whether memory may become free without inserts.
+  bool MemoryMayBecomeFree() const;
+  // Notes whether memory may become free. Returns whether the first request that waits shall be refused
+  // because it could not for memory_patience. Logs a warning while requests wait for long.
+  bool RefusesFirst(bool may_become_free) ABSL_EXCLUSIVE_LOCKS_REQUIRED(memory_mutex_);
   // Takes a call out of those that wait for memory. Returns nullptr if it is not among them.
   std::shared_ptr<rpc::ServerCall> TakeMemoryWait(const rpc::ServerCall* call);
   absl::Status OutOfMemory(uint64_t bytes) const;
@@ -124,6 +140,11 @@ class InsertHandler {
   std::deque<MemoryWait> memory_waits_ ABSL_GUARDED_BY(memory_mutex_);
   bool polls_ ABSL_GUARDED_BY(memory_mutex_) = false;  // RunMemoryWaits is scheduled, or runs
   bool stopped_ ABSL_GUARDED_BY(memory_mutex_) = false;
+  // Since when no request that waits has found memory, and since when none could become free.
+  absl::Time short_since_ ABSL_GUARDED_BY(memory_mutex_) = absl::InfiniteFuture();
+  absl::Time stuck_since_ ABSL_GUARDED_BY(memory_mutex_) = absl::InfiniteFuture();
+  absl::Time last_short_ ABSL_GUARDED_BY(memory_mutex_) = absl::InfinitePast();
+  absl::Time warned_ ABSL_GUARDED_BY(memory_mutex_) = absl::InfinitePast();
   rpc::TimerQueue polling_;  // runs RunMemoryWaits while requests wait
 };
 

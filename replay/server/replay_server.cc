@@ -51,6 +51,8 @@ class ReplayServerImpl : public ReplayServer {
         inserts_({.server = options.name,
                   .incarnation = incarnation_,
                   .max_memory_bytes = options.max_memory_bytes,
+                  .memory_patience = options.memory_patience,
+                  .answers_keep_items = [this] { return samples_.KeepsItems(); },
                   .max_item_bytes = options.max_message_bytes / 2,
                   .clock = options.clock},
                  &tables_, &parked_, &memory_),

@@ -24,6 +24,8 @@ struct ReplayServerOptions {
   // Limits the chunks in memory, of items, writers and answers. 0: no limit. Further inserts wait if the
   // items of their table leave it by samples or by age; else they are refused (insert_handler.h).
   uint64_t max_memory_bytes = 0;
+  // Inserts that wait are refused after no item could leave any table for so long.
+  absl::Duration memory_patience = absl::Seconds(5);
   // Limits the requests of calls that wait. Further ones that would have to wait fail with Unavailable.
   uint64_t max_parked_bytes = uint64_t{256} << 20;
   size_t max_message_bytes = size_t{1} << 30;

@@ -42,6 +42,17 @@ std::shared_ptr<SampleHandler::Sampler> SampleHandler::FindSampler(const std::st
   return samplers_.emplace(name, std::make_shared<Sampler>()).first->second;
 }
 
+bool SampleHandler::KeepsItems() {
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [name, sampler] : samplers_) {
+    absl::MutexLock one(&sampler->mutex);
+    for (const auto& [sequence, answer] : sampler->answers) {
+      if (answer->sample != nullptr && ItemsLeaveByThemselves(answer->table->created_options())) return true;
+    }
+  }
+  return false;
+}
+
 void SampleHandler::DropIdle(absl::Time now, std::vector<std::shared_ptr<Sampler>>* dropped) {
   last_sweep_ = now;
   for (auto it = samplers_.begin(); it != samplers_.end();) {

@@ -39,6 +39,9 @@ class SampleHandler {
 
   // Does not block. Finishes the call, now or later.
   void Handle(std::shared_ptr<rpc::ServerCall> call);
+  // Returns whether answers are kept whose items may have left their tables: those of tables that items leave
+  // by themselves. Their chunks are freed once their samplers acknowledge them, or are silent for long.
+  bool KeepsItems();
 
  private:
   // The request of one sequence, and its sample once it has been drawn.

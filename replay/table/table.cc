@@ -245,6 +245,7 @@ bool Table::Run(WaitingSample& sample) {
   result.inserts = limiter_.inserts();
   result.samples = limiter_.samples();
   total_samples_ += *n;
+  short_batch_ = 0;
   last_sample_ = clock_->Now();
   if (last_sampler_ != sample.client) last_sampler_ = sample.client;
   return true;
@@ -322,6 +323,7 @@ uint64_t Table::StartSample(const SampleSize& size, absl::string_view client, Sa
       finished.samples.push_back(std::move(sample));
     } else {
       call = sample->call = next_call_++;
+      short_batch_ = size.least();
       sample->since = clock_->Now();
       samples_.push_back(std::move(sample));
     }

@@ -240,6 +240,9 @@ class Table {
   // chunks are shared, not copied. Calls `locked` meanwhile, for what must be saved at the same moment; it
   // must not block, nor call the table.
   TableSnapshot Snapshot(absl::FunctionRef<void()> locked = [] {}) const;
+  // Returns whether items may leave though none are inserted: there are some, and they have a ttl, or leave by
+  // samples or commits and the last sample did not find too few of them.
+  bool MayLoseItems() const;
   // Returns the columns of items; nullptr before they are known.
   std::shared_ptr<const Signature> signature() const;
 
@@ -328,6 +331,8 @@ class Table {
   std::deque<std::unique_ptr<WaitingInsert>> inserts_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::unique_ptr<WaitingSample>> samples_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::unique_ptr<WaitingAdmit>> admits_ ABSL_GUARDED_BY(mutex_);
+  // The least number of items that the last sample asked for, if it had to wait; 0 after a draw.
+  uint64_t short_batch_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);  // not OK: Stop was called
   uint64_t next_call_ ABSL_GUARDED_BY(mutex_) = 1;
   // Counts over all resets.

@@ -78,6 +78,11 @@ absl::Status CheckRest(const TableOptions& options) {
 
 }  // namespace
 
+bool ItemsLeaveByThemselves(const TableOptions& options) {
+  return options.max_times_sampled > 0 || options.ttl > absl::ZeroDuration() ||
+         options.staleness.kind != StalenessKind::kNone;
+}
+
 TableOptions TableOptions::Queue(absl::string_view name, uint64_t size, uint32_t times) {
   return {.name = std::string(name),
           .sampler = {.kind = SelectorKind::kFifo},

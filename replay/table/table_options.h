@@ -56,6 +56,10 @@ struct TableOptions {
   friend bool operator==(const TableOptions&, const TableOptions&) = default;
 };
 
+// Returns true if items leave the table though none are inserted: they are sampled a number of times, or grow
+// old.
+bool ItemsLeaveByThemselves(const TableOptions& options);
+
 // InvalidArgument, which begins with the table's name and names the option, if an option is out of range, or
 // if the table could come to a standstill: a limit that CheckLimit refuses, min_size above max_items, or a
 // paced queue that does not hold all items that may be admitted.

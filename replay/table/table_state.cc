@@ -112,6 +112,13 @@ std::string Table::WhyNoSample(uint64_t batch) const {
       Last(last_inserter_, "inserted", last_insert_, clock_->Now()));
 }
 
+bool Table::MayLoseItems() const {
+  absl::MutexLock lock(&mutex_);
+  if (store_.size() == 0 || !ItemsLeaveByThemselves(options_)) return false;
+  if (options_.ttl > absl::ZeroDuration()) return true;
+  return samples_.empty() && (short_batch_ == 0 || Available() >= short_batch_);
+}
+
 std::string Table::WhyNotAdmitted(uint32_t count) const {
   if (pace_ == nullptr) return "";
   const std::string why = pace_->WhyNotAdmitted(count, clock_->Now());

@@ -2,10 +2,12 @@
 // Inserts and samples at the limits of a server's memory and messages.
 
 #include <atomic>
+#include <stop_token>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "replay/client/may_repeat.h"
@@ -130,6 +132,73 @@ TEST(MemoryLimit, AnInsertThatNoSampleCanMakeRoomForIsRefusedAndCounted) {
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("may hold 5000")));
   EXPECT_EQ(writer->dropped_items(), 1u);
   EXPECT_EQ(server.server().State().memory_refusals(), 2u);
+}
+
+// Writes items into table "queue" until one is refused. Returns why.
+absl::Status WriteUntilRefused(RemoteReplay& replay) {
+  const auto writer = testing::IdWriter(&replay, "actor/refused", 1);
+  absl::Status status;
+  for (int64_t id = 0; status.ok() && id < 100; ++id) {
+    status = testing::WriteId(*writer, "queue", id, InHalfAMinute());
+  }
+  EXPECT_EQ(writer->dropped_items(), 1u);
+  return status;
+}
+
+TEST(MemoryLimit, AnInsertIsRefusedWhileSamplesWaitForMoreItemsThanTheMemoryHolds) {
+  for (const bool waits : {true, false}) {
+    testing::ReplaceableServer server(
+        {.max_memory_bytes = kMemory, .memory_patience = absl::Milliseconds(20)});
+    RemoteReplay replay(server.channel());
+    TANDEM_ASSERT_OK(replay.CreateTable(TableOptions::Queue("queue", 1000)));
+    std::stop_source cancelled;
+    absl::Notification sampled;
+    // A learner that asks again and again does not wait at each moment.
+    replay.StartSample("queue", {.batch = 200}, {}, waits ? absl::Seconds(30) : absl::ZeroDuration(),
+                       cancelled.get_token(), [&](const absl::StatusOr<Batch>& batch) {
+                         EXPECT_FALSE(batch.ok());
+                         sampled.Notify();
+                       });
+    if (!waits) sampled.WaitForNotification();
+    EXPECT_THAT(WriteUntilRefused(replay),
+                StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("samples wait for more items")));
+    EXPECT_EQ(server.server().State().memory_refusals(), 1u);
+    cancelled.request_stop();
+    sampled.WaitForNotification();
+  }
+}
+
+TEST(MemoryLimit, AnInsertIntoAQueueIsRefusedWhileATableWithoutRoomHoldsTheMemory) {
+  testing::ReplaceableServer server({.max_memory_bytes = kMemory, .memory_patience = absl::Milliseconds(20)});
+  RemoteReplay replay(server.channel());
+  TANDEM_ASSERT_OK(replay.CreateTable(TableOptions::Queue("queue", 1000)));
+  TANDEM_ASSERT_OK(replay.CreateTable(TableOptions::Uniform("replay", 1000, 1)));
+  const auto writer = testing::IdWriter(&replay, "actor/0", 1);
+  absl::Status status;
+  for (int64_t id = 0; status.ok() && id < 100; ++id) {
+    status = testing::WriteId(*writer, "replay", id, InHalfAMinute());
+  }
+  // An answer that is kept holds no memory of its own: the items are in the table.
+  TANDEM_ASSERT_OK(replay.Sample("replay", {.batch = 1}, InHalfAMinute()));
+  EXPECT_THAT(WriteUntilRefused(replay),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("table 'queue'")));
+}
+
+TEST(MemoryLimit, AnInsertWaitsWhileAnAnswerThatIsNotAcknowledgedHoldsTheMemory) {
+  testing::ReplaceableServer server({.max_memory_bytes = kMemory, .memory_patience = absl::Milliseconds(20)});
+  RemoteReplay replay(server.channel());
+  TANDEM_ASSERT_OK(replay.CreateTable(TableOptions::Queue("queue", 1000)));
+  const auto writer = testing::IdWriter(&replay, "actor/0", 1);
+  absl::Status status;
+  uint32_t written = 0;
+  for (; status.ok(); ++written) status = testing::WriteId(*writer, "queue", written, absl::InfinitePast());
+  TANDEM_ASSERT_OK(replay.Sample("queue", {.batch = written - 1}, InHalfAMinute()));
+  EXPECT_THAT(writer->Flush(MonotonicNow() + absl::Milliseconds(200)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_THAT(replay.Sample("queue", {.batch = 2}, absl::InfinitePast()),
+              StatusIs(absl::StatusCode::kDeadlineExceeded));
+  TANDEM_EXPECT_OK(writer->Flush(InHalfAMinute()));
+  EXPECT_EQ(writer->dropped_items(), 0u);
 }
 
 TEST(MemoryLimit, AServerThatStopsEndsTheInsertsThatWaitForMemory) {

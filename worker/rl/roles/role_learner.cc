@@ -154,12 +154,11 @@ class RoleLearner : public Learner {
   int OwnLearners() const {
     return LearnersOf(group_->rank() % options_.servers, options_.servers, group_->world_size());
   }
-  bool commits() const { return IsPaced(options_.learner) && group_->rank() < options_.servers; }
 
   // Raises the version above those that the tables know: they may have outlived the store of the weights.
   absl::Status TakeHeads() {
     uint64_t head = 0;
-    if (commits()) {
+    if (group_->rank() < options_.servers) {
       TANDEM_ASSIGN_OR_RETURN(const replay::TableInfo info, replay_->Info(kUnrollTable));
       if (info.options.staleness != table_.staleness) {
         return absl::FailedPreconditionError(absl::StrCat(
@@ -179,9 +178,11 @@ class RoleLearner : public Learner {
   }
 
   // Commits the version to the paced table of this learner's server. Other ranks may do so a moment before
-  // rank 0 has published it; actors then wait for it.
+  // rank 0 has published it; actors then wait for it. All learners of a server commit each version, of which
+  // the first one counts: their samples carry it from then on, so that a server which comes back without it
+  // learns it from whichever of them still waits for a batch.
   absl::Status Commit() {
-    if (!commits()) return absl::OkStatus();
+    if (!IsPaced(options_.learner)) return absl::OkStatus();
     const replay::CommittedVersion version = {
         .epoch = epoch_,
         .version = static_cast<int64_t>(version_),

@@ -2,8 +2,12 @@
 // Actors and learners of worker/rl/roles, as threads of this process.
 
 #include <atomic>
+#include <functional>
+#include <map>
 #include <memory>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +16,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "replay/client/local_replay.h"
+#include "replay/client/remote_replay.h"
+#include "replay/server/replay_server.h"
+#include "replay/wire/messages.h"
+#include "rpc/transport/loopback.h"
 #include "tests/testing/status_matchers.h"
 #include "weights/client/local_weights.h"
 #include "worker/nn/gemm.h"
@@ -204,6 +212,81 @@ TEST(RolesTest, ATableForOtherLearnersIsRefused) {
       *MakeRoleLearner({.learner = options}, &servers.replay, &servers.local, group.get());
   EXPECT_THAT(learner->Advance(), StatusIs(absl::StatusCode::kFailedPrecondition,
                                            AllOf(HasSubstr("replay/0"), HasSubstr("must run the same job"))));
+}
+
+// A replay server with the table of a job.
+struct ReplayProcess {
+  explicit ReplayProcess(const replay::TableOptions& table)
+      : server(*replay::ReplayServer::Make({})),
+        services(
+            std::make_shared<const std::vector<rpc::Service>>(std::vector<rpc::Service>{server->service()})) {
+    TANDEM_EXPECT_OK(server->CreateTable(replay::ToProto(table)));
+  }
+  ~ReplayProcess() { server->Stop(); }
+  std::unique_ptr<rpc::Channel> Connect() const { return rpc::ConnectLoopback(services); }
+
+  const std::unique_ptr<replay::ReplayServer> server;
+  const std::shared_ptr<const std::vector<rpc::Service>> services;
+};
+
+replay::TableOptions UnrollsOf(const LearnerOptions& options, int learners) {
+  return UnrollTableOptions(options, (*MakeEnvironment(options.environment))->spec(), learners);
+}
+
+// A channel to a server that is replaced: each call goes to the life that `choose` returns.
+class ChannelToLives : public rpc::Channel {
+ public:
+  using Choose = std::function<const ReplayProcess*(absl::string_view method)>;
+  ChannelToLives(std::vector<const ReplayProcess*> lives, Choose choose) : choose_(std::move(choose)) {
+    for (const ReplayProcess* life : lives) channels_[life] = life->Connect();
+  }
+  void CallAsync(absl::string_view method, Bytes request, const rpc::CallOptions& options,
+                 Done done) override {
+    channels_.at(choose_(method))->CallAsync(method, std::move(request), options, std::move(done));
+  }
+  absl::string_view transport() const override { return "loopback"; }
+  const std::string& target() const override { return target_; }
+
+ private:
+  const Choose choose_;
+  const std::string target_ = "loopback";
+  std::map<const ReplayProcess*, std::unique_ptr<rpc::Channel>> channels_;
+};
+
+TEST(RolesTest, AServerThatComesBackWhileALearnerHasItsBatchLearnsTheVersionFromTheOther) {
+  // Rank 0 has taken its batch, and rank 1 has committed, when the server of both is replaced by an empty
+  // one.
+  const LearnerOptions options = BanditOptions();
+  const ReplayProcess earlier(UnrollsOf(options, 2)), later(UnrollsOf(options, 2));
+  replay::RemoteReplay of_earlier(earlier.Connect(), {}), of_later(later.Connect(), {});
+  replay::RemoteReplay of_both(
+      std::make_shared<ChannelToLives>(
+          std::vector<const ReplayProcess*>{&earlier, &later},
+          [&](absl::string_view method) { return method == "/tandem.v1.Replay/Commit" ? &earlier : &later; }),
+      {});
+  weights::ModelStore store;
+  weights::LocalWeights weights(&store);
+  collectives::MemoryStore rendezvous;
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> actors, learners;
+  for (replay::Replay* const replay : {&of_earlier, &of_later}) {
+    actors.emplace_back([&, replay] {
+      TANDEM_EXPECT_OK(RunActorLoop({.actor = ActorOptions(options, 0), .stop = &stop}, replay, &weights));
+    });
+  }
+  for (int rank = 0; rank < 2; ++rank) {
+    learners.emplace_back([&, rank] {
+      const auto group = Group(&rendezvous, rank, 2);
+      const auto learner = MakeRoleLearner({.learner = options, .patience = absl::Seconds(20)},
+                                           rank == 0 ? &of_earlier : &of_both, &weights, group.get());
+      TANDEM_ASSERT_OK(learner);
+      for (int i = 0; i < 3; ++i) TANDEM_ASSERT_OK((*learner)->Advance());
+      EXPECT_EQ((*learner)->updates(), 3u);
+    });
+  }
+  for (std::thread& learner : learners) learner.join();
+  stop = true;
+  for (std::thread& actor : actors) actor.join();
 }
 
 TEST(ChooseAddressTest, AServerListensWhereItsEarlierLifeDid) {

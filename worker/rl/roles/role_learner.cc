@@ -93,8 +93,10 @@ class RoleLearner : public Learner {
     extras[kStopRequests] = stop_requested_ ? 1 : 0;
     extras[kInterruptions] = interrupt_requested_ ? 1 : 0;
     if (group_->world_size() > 1) {
+      const bool looks_after_weights = publisher_ != nullptr;
       TANDEM_RETURN_IF_ERROR(
-          Annotate(group_->AllReduce(absl::MakeSpan(sums_)).Wait(), "averaging the learners' gradients"));
+          Annotate(AwaitOthers(group_->AllReduce(absl::MakeSpan(sums_), {.async = looks_after_weights})),
+                   "averaging the learners' gradients"));
     }
     consumed_ += static_cast<uint64_t>(extras[kTakenUnrolls]);
     env_steps_ = consumed_ * static_cast<uint64_t>(options_.learner.algorithm.unroll);
@@ -155,6 +157,29 @@ class RoleLearner : public Learner {
     return LearnersOf(group_->rank() % options_.servers, options_.servers, group_->world_size());
   }
 
+  // Publishes the last version again if the store has lost it: one that has started again is empty, and
+  // actors wait for weights. A store that is away is left for the next call.
+  absl::Status KeepPublished() {
+    const absl::Time deadline = MonotonicNow() + kLearnerSlice;
+    const absl::StatusOr<weights::ModelVersion> head = weights_->Head(kPolicyModel, deadline);
+    if (head.ok() && *head == publisher_->version()) return absl::OkStatus();
+    const absl::Status repeated = head.ok() ? publisher_->Repeat(deadline) : head.status();
+    return LearnerMayWait(repeated) ? absl::OkStatus() : repeated;
+  }
+
+  // Waits for an operation of all ranks. They may wait for actors, and these for weights.
+  absl::Status AwaitOthers(const collectives::Work& work) {
+    absl::Status kept;
+    while (publisher_ != nullptr && kept.ok()) {
+      const absl::Status waited = work.Wait(kLearnerSlice);
+      if (!absl::IsDeadlineExceeded(waited) || work.IsCompleted()) break;
+      kept = KeepPublished();
+    }
+    // Also after an error: the operation uses memory of this learner.
+    const absl::Status done = work.Wait();
+    return kept.ok() ? done : kept;
+  }
+
   // Raises the version above those that the tables know: they may have outlived the store of the weights.
   absl::Status TakeHeads() {
     uint64_t head = 0;
@@ -206,11 +231,7 @@ class RoleLearner : public Learner {
           replay_->Sample(kUnrollTable, {.batch = static_cast<uint32_t>(options_.learner.algorithm.batch)},
                           MonotonicNow() + kLearnerSlice, "learner");
       if (batch.ok() || !LearnerMayWait(batch.status())) return batch;
-      // A weight store that has started again is empty, and new actors wait for weights.
-      if (publisher_ != nullptr) {
-        const absl::Status repeated = publisher_->Repeat(MonotonicNow() + kLearnerSlice);
-        if (!repeated.ok() && !LearnerMayWait(repeated)) return repeated;
-      }
+      if (publisher_ != nullptr) TANDEM_RETURN_IF_ERROR(KeepPublished());
       const absl::Time now = MonotonicNow();
       if (now - begin > options_.patience) {
         return absl::DeadlineExceededError(absl::StrCat("the learner has got no unrolls for ",

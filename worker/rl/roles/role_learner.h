@@ -22,9 +22,10 @@ struct RoleLearnerOptions {
 
 // Makes a learner whose actors are elsewhere: the process of role `learner`. It takes unrolls from the table
 // of `replay`. All ranks of `group` average their gradients, and so keep the same parameters bit by bit; rank
-// 0 publishes them to `weights`, as do no others, and each rank commits each version to a paced
-// table of its replay server. All three must outlive the learner. The first Advance waits for rank 0,
-// which begins to publish. All ranks must call Advance equally often; they agree on when to stop.
+// 0 publishes them to `weights`, as do no others, again if they are lost while it waits, and each rank
+// commits each version to a paced table of its replay server. All three must outlive the learner. The first
+// Advance waits for rank 0, which begins to publish. All ranks must call Advance equally often; they agree on
+// when to stop.
 //
 // env_steps() counts the steps of the unrolls that all ranks have taken. InvalidArgument: the algorithm has
 // no actors, or normalizes observations with more than one learner. Errors of Advance: DeadlineExceeded if no

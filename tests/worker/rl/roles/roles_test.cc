@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "base/clock.h"
 #include "collectives/process_group.h"
 #include "collectives/store/memory_store.h"
 #include "gmock/gmock.h"
@@ -253,6 +255,54 @@ class ChannelToLives : public rpc::Channel {
   std::map<const ReplayProcess*, std::unique_ptr<rpc::Channel>> channels_;
 };
 
+// The weights of a store that can be replaced by an empty one.
+class WeightsOfLives : public weights::Weights {
+ public:
+  WeightsOfLives() { Restart(); }
+  void Restart() {
+    absl::MutexLock lock(&mutex_);
+    lives_.push_back(std::make_unique<Life>());
+    now_ = &lives_.back()->local;
+  }
+  absl::StatusOr<weights::EpochGrant> StartEpoch(absl::string_view model, absl::string_view publisher,
+                                                 absl::Time deadline) override {
+    return now()->StartEpoch(model, publisher, deadline);
+  }
+  absl::Status Commit(const std::shared_ptr<const weights::Model>& model, absl::Time deadline) override {
+    return now()->Commit(model, deadline);
+  }
+  absl::StatusOr<std::shared_ptr<const weights::Model>> Newer(absl::string_view model,
+                                                              const weights::ModelVersion& than,
+                                                              absl::Time deadline) override {
+    return now()->Newer(model, than, deadline);
+  }
+  absl::StatusOr<weights::ModelVersion> Head(absl::string_view model, absl::Time deadline) override {
+    return now()->Head(model, deadline);
+  }
+
+ private:
+  struct Life {
+    weights::ModelStore store;
+    weights::LocalWeights local{&store};
+  };
+  weights::LocalWeights* now() {
+    absl::MutexLock lock(&mutex_);
+    return now_;
+  }
+  absl::Mutex mutex_;
+  std::vector<std::unique_ptr<Life>> lives_;  // all of them: calls may be under way
+  weights::LocalWeights* now_ = nullptr;
+};
+
+// Waits until `holds` returns true, at most a minute.
+void Await(const std::function<bool()>& holds) {
+  const absl::Time deadline = MonotonicNow() + absl::Minutes(1);
+  while (!holds()) {
+    ASSERT_LT(MonotonicNow(), deadline);
+    std::this_thread::yield();
+  }
+}
+
 TEST(RolesTest, AServerThatComesBackWhileALearnerHasItsBatchLearnsTheVersionFromTheOther) {
   // Rank 0 has taken its batch, and rank 1 has committed, when the server of both is replaced by an empty
   // one.
@@ -284,6 +334,37 @@ TEST(RolesTest, AServerThatComesBackWhileALearnerHasItsBatchLearnsTheVersionFrom
       EXPECT_EQ((*learner)->updates(), 3u);
     });
   }
+  for (std::thread& learner : learners) learner.join();
+  stop = true;
+  for (std::thread& actor : actors) actor.join();
+}
+
+TEST(RolesTest, WeightsThatAreLostWhileRankZeroWaitsForTheOthersAreThereAgain) {
+  const LearnerOptions options = BanditOptions();
+  replay::LocalReplay replays[2];
+  for (replay::LocalReplay& replay : replays) TANDEM_ASSERT_OK(replay.CreateTable(UnrollsOf(options, 1)));
+  WeightsOfLives weights;
+  collectives::MemoryStore rendezvous;
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> actors, learners;
+  const auto act = [&](size_t index) {
+    TANDEM_EXPECT_OK(
+        RunActorLoop({.actor = ActorOptions(options, index), .stop = &stop}, &replays[index], &weights));
+  };
+  actors.emplace_back(act, 0);
+  for (int rank = 0; rank < 2; ++rank) {
+    learners.emplace_back([&, rank] {
+      const auto group = Group(&rendezvous, rank, 2);
+      const auto learner = MakeRoleLearner({.learner = options, .servers = 2, .patience = absl::Seconds(20)},
+                                           &replays[rank], &weights, group.get());
+      TANDEM_ASSERT_OK(learner);
+      for (int i = 0; i < 3; ++i) TANDEM_ASSERT_OK((*learner)->Advance());
+    });
+  }
+  // Rank 0 has its batch, and rank 1 has no actor yet.
+  Await([&] { return replays[0].Info(kUnrollTable)->samples >= 4; });
+  weights.Restart();
+  actors.emplace_back(act, 1);
   for (std::thread& learner : learners) learner.join();
   stop = true;
   for (std::thread& actor : actors) actor.join();

@@ -89,10 +89,10 @@ absl::StatusOr<std::unique_ptr<UnrollActor>> UnrollActor::Create(const UnrollAct
 
 absl::Status UnrollActor::Admit(absl::Time deadline) {
   if (max_tickets_ == 0) return absl::OkStatus();
-  if (!tickets_.empty()) {
-    RenewTickets();
-    return absl::OkStatus();
-  }
+  RenewTickets();
+  // An unroll that has begun goes on: whether its items are taken shows when they are delivered.
+  if (tickets_ended_ && row_ == 0) DropTickets();
+  if (!tickets_.empty()) return absl::OkStatus();
   TANDEM_ASSIGN_OR_RETURN(tickets_,
                           replay_->Admit(kUnrollTable, {.actor = name_, .count = max_tickets_}, deadline));
   renewed_ = MonotonicNow();
@@ -110,8 +110,16 @@ void UnrollActor::RenewTickets() {
   if (now - renewed_ < lease / 3) return;
   std::vector<uint64_t> ids;
   for (const replay::Ticket& ticket : tickets_) ids.push_back(ticket.id);
-  // A server that is away is asked again soon. Tickets that have ended show when their items are delivered.
-  renewed_ = replay_->Renew(kUnrollTable, ids).ok() ? now : now - lease / 4;
+  // A server that is away is asked again soon. If only some tickets have ended, the others are used.
+  const absl::StatusOr<uint64_t> in_use = replay_->Renew(kUnrollTable, ids);
+  renewed_ = in_use.ok() ? now : now - lease / 4;
+  if (in_use.ok()) tickets_ended_ = *in_use == 0;
+}
+
+void UnrollActor::DropTickets() {
+  tickets_.clear();
+  tickets_ended_ = false;
+  required_version_ = 0;
 }
 
 absl::StatusOr<bool> UnrollActor::TakeWeights(absl::Time deadline) {
@@ -221,7 +229,7 @@ absl::Status UnrollActor::Write() {
   }
   // If there are never enough tickets, the copies take turns.
   first_copy_ = (first_copy_ + items) % copies_;
-  tickets_.clear();
+  DropTickets();
   return absl::OkStatus();
 }
 

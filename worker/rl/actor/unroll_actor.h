@@ -60,8 +60,9 @@ class UnrollActor {
                                                              ActionSource* source = nullptr);
 
   // Gets the tickets for the next unroll (Replay::Admit), unless it has them; then renews them if that is
-  // due. Blocks until the table grants some, or `deadline`. No effect if the table is not paced. Errors:
-  // those of Replay::Admit.
+  // due. If all of them have ended before the unroll has begun, for example because their server has started
+  // again, it gets others. Blocks until the table grants some, or `deadline`. No effect if the table is not
+  // paced. Errors: those of Replay::Admit.
   absl::Status Admit(absl::Time deadline);
   // Returns true if the weights are older than those that the tickets require.
   bool behind() const { return model_ == nullptr || model_->info.version.number < required_version_; }
@@ -103,6 +104,8 @@ class UnrollActor {
               ActionSource* source, std::unique_ptr<VectorEnvironment> environments);
   // Renews the tickets whose lease has run for a third.
   void RenewTickets();
+  // Forgets the tickets, and the version that they require.
+  void DropTickets();
   // Chooses the actions of the step that begins at `row`.
   absl::Status Choose(size_t row, absl::Time deadline);
   absl::Status Write();
@@ -122,6 +125,7 @@ class UnrollActor {
   std::vector<uint8_t> begins_;  // of each copy: its next step is the first of an episode
   std::vector<float> normalized_, taken_, values_;
   std::vector<replay::Ticket> tickets_;  // for the next items
+  bool tickets_ended_ = false;           // all of them, as their server has said
   uint64_t required_version_ = 0;        // of the weights, by the tickets
   absl::Time renewed_;                   // the last time at which the leases of the tickets were renewed
   size_t first_copy_ = 0;                // the one that the first ticket is for

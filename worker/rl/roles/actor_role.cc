@@ -80,6 +80,11 @@ absl::Status RunActorLoop(const ActorLoopOptions& options, replay::Replay* repla
             actor->model() == nullptr ? "no learner has published any"
                                       : "those that the replay server knows have not been published");
         TANDEM_RETURN_IF_ERROR(patience.Check("no weights", newer.ok() ? none : newer.status()));
+        // A server that has started again knows no tickets, and its new ones may require an earlier version.
+        if (actor->model() != nullptr) {
+          const absl::Status admitted = actor->Admit(absl::InfinitePast());
+          if (!admitted.ok() && !MayPass(admitted)) return admitted;
+        }
         continue;
       }
       if (over()) break;

@@ -24,10 +24,12 @@
 #include "rpc/transport/loopback.h"
 #include "tests/testing/status_matchers.h"
 #include "weights/client/local_weights.h"
+#include "weights/client/publisher.h"
 #include "worker/nn/gemm.h"
 #include "worker/rl/envs/registry.h"
 #include "worker/rl/learner/impala_update.h"
 #include "worker/rl/learner/registry.h"
+#include "worker/rl/policy/policy_weights.h"
 #include "worker/rl/roles/actor_role.h"
 #include "worker/rl/roles/listening.h"
 #include "worker/rl/roles/role_learner.h"
@@ -368,6 +370,45 @@ TEST(RolesTest, WeightsThatAreLostWhileRankZeroWaitsForTheOthersAreThereAgain) {
   for (std::thread& learner : learners) learner.join();
   stop = true;
   for (std::thread& actor : actors) actor.join();
+}
+
+TEST(RolesTest, AnActorOutlivesItsReplayServerAndTheWeightsOfALearnerThatBeginsAnew) {
+  const LearnerOptions options = BanditOptions();
+  replay::TableOptions table = UnrollsOf(options, 1);
+  table.staleness.lease = absl::Milliseconds(300);
+  const ReplayProcess earlier(table), later(table);
+  replay::RemoteReplay of_earlier(earlier.Connect(), {}), of_later(later.Connect(), {});
+  std::atomic<bool> restarted{false}, stop{false};
+  replay::RemoteReplay replay(
+      std::make_shared<ChannelToLives>(std::vector<const ReplayProcess*>{&earlier, &later},
+                                       [&](absl::string_view) { return restarted ? &later : &earlier; }),
+      {.call_timeout = absl::Seconds(5)});
+  WeightsOfLives weights;
+  ActorCritic policy((*MakeEnvironment(options.environment))->spec(), options.policy, 1);
+  const auto publish = [&](uint64_t version) {
+    const auto publisher = weights::Publisher::Create(
+        &weights, {.model = kPolicyModel, .after_version = version - 1}, MonotonicNow() + absl::Minutes(1));
+    TANDEM_ASSERT_OK(publisher);
+    TANDEM_ASSERT_OK((*publisher)->Publish(TensorsOf(policy), {}, MonotonicNow() + absl::Minutes(1)));
+  };
+  // The tickets require version 50, which is lost before the actor has taken it.
+  TANDEM_ASSERT_OK(of_earlier.Commit(kUnrollTable, {.epoch = 1, .version = 50}));
+  publish(49);
+  std::thread actor([&] {
+    TANDEM_EXPECT_OK(
+        RunActorLoop({.actor = ActorOptions(options, 0), .patience = absl::Seconds(20), .stop = &stop},
+                     &replay, &weights));
+  });
+  Await([&] { return of_earlier.Info(kUnrollTable)->staleness.running > 0; });
+  weights.Restart();
+  publish(2);
+  TANDEM_ASSERT_OK(of_later.Commit(kUnrollTable, {.epoch = 2, .version = 2}));
+  restarted = true;
+  const auto batch = of_later.Sample(kUnrollTable, {.batch = 1}, MonotonicNow() + absl::Minutes(1));
+  TANDEM_ASSERT_OK(batch);
+  EXPECT_THAT(batch->min_versions, ::testing::ElementsAre(2));
+  stop = true;
+  actor.join();
 }
 
 TEST(ChooseAddressTest, AServerListensWhereItsEarlierLifeDid) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <random>
 #include <utility>
 
@@ -316,6 +317,36 @@ absl::Status CheckpointService::AwaitWanted() {
       absl::StrCat("server ", server_, ": the checkpoint ", begun_->key, " gave way to another"));
 }
 
+absl::StatusOr<BucketChanges> CheckpointService::VisitBegun(Begun& begun, Begun::Table& table,
+                                                            uint32_t bucket, TableStorage::RowVisitor visit) {
+  std::optional<RequestHandler::PushPause> pause;
+  absl::Time paused_at;
+  const auto look = [&] {
+    if (pause.has_value()) return;
+    uint64_t copied = 0;
+    for (const Begun::Table& one : begun.tables) copied += one.storage->cut_bytes();
+    begun.most_copied = std::max(begun.most_copied, copied);
+    if (copied <= max_copied_bytes_) return;
+    paused_at = MonotonicNow();
+    pause.emplace(&requests_);
+  };
+  // A table with `spill` holds the bucket's lock meanwhile, and a push may wait for it.
+  const bool may_look_within = !table.header.config().spill();
+  uint64_t rows = 0;
+  look();
+  absl::StatusOr<BucketChanges> changes =
+      table.storage->VisitCut(bucket, /*whole=*/!table.header.has_base(),
+                              [&](uint64_t id, const float* row, const RowHistory& history) {
+                                if (before_row_ != nullptr) before_row_();
+                                if (may_look_within && ++rows % kRowsBetweenLooks == 0) look();
+                                visit(id, row, history);
+                              });
+  if (!pause.has_value()) return changes;
+  pause.reset();
+  begun.pause = std::max(begun.pause, MonotonicNow() - paused_at);
+  return changes;
+}
+
 absl::StatusOr<v1::SaveCheckpointResponse> CheckpointService::WriteBegun(const std::string& directory) {
   std::shared_ptr<Begun> begun;
   {
@@ -334,19 +365,7 @@ absl::StatusOr<v1::SaveCheckpointResponse> CheckpointService::WriteBegun(const s
       header.mutable_base()->set_save_id(table.base_save_id);
     }
     const auto source = [&](uint32_t bucket, TableStorage::RowVisitor visit) {
-      uint64_t copied = 0;
-      for (const Begun::Table& one : begun->tables) copied += one.storage->cut_bytes();
-      begun->most_copied = std::max(begun->most_copied, copied);
-      const bool whole = !header.has_base();
-      if (copied <= kMostCopiedBytes) return table.storage->VisitCut(bucket, whole, visit);
-      absl::StatusOr<BucketChanges> changes;
-      requests_
-          .BetweenPushes([&](RequestHandler::Waiters*) {
-            changes = table.storage->VisitCut(bucket, whole, visit);
-            return absl::OkStatus();
-          })
-          .IgnoreError();
-      return changes;
+      return VisitBegun(*begun, table, bucket, visit);
     };
     TANDEM_ASSIGN_OR_RETURN(
         const TableFileSummary summary,

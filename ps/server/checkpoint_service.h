@@ -38,8 +38,12 @@ namespace tandem::ps {
 class CheckpointService {
  public:
   // All must outlive the service, and so must the shard map of `tables`.
-  CheckpointService(TableRegistry* tables, RequestHandler* requests, const std::atomic<bool>* stopping)
-      : tables_(*tables),
+  // Of `options` it uses max_copied_bytes and before_checkpoint_row.
+  CheckpointService(const ParameterServerOptions& options, TableRegistry* tables, RequestHandler* requests,
+                    const std::atomic<bool>* stopping)
+      : max_copied_bytes_(options.max_copied_bytes),
+        before_row_(options.before_checkpoint_row),
+        tables_(*tables),
         requests_(*requests),
         stopping_(*stopping),
         server_(tables->server()),
@@ -76,8 +80,10 @@ class CheckpointService {
   // Blocks until Want was called for the checkpoint that Begin has begun. DeadlineExceeded: it was not, for
   // kMostUnwanted, so that the copies should be freed; Cancelled: the server is stopping.
   absl::Status AwaitWanted();
-  // Writes the files of the checkpoint that Begin has begun. Pushes and pulls go on. Once copies of changed
-  // rows take more than kMostCopiedBytes, pushes wait while a bucket is written. Errors as of Save.
+  // Writes the files of the checkpoint that Begin has begun. Pushes and pulls go on. Once copies of
+  // changed rows take more than max_copied_bytes, pushes wait for the rest of the bucket. The service looks
+  // at that before each bucket and, unless the table has `spill`, every kRowsBetweenLooks rows. Errors as of
+  // Save.
   absl::StatusOr<v1::SaveCheckpointResponse> WriteBegun(const std::string& directory);
   // Stores the result of WriteBegun, or the error that prevented it, for FinishBegun, and frees the copies.
   void EndBegun(absl::StatusOr<v1::SaveCheckpointResponse> result);
@@ -102,7 +108,7 @@ class CheckpointService {
   // Fills in the fields about checkpoints that were saved. Thread-safe.
   void AddStatistics(v1::ServerStatistics* statistics) const;
 
-  static constexpr uint64_t kMostCopiedBytes = uint64_t{256} << 20;
+  static constexpr uint64_t kRowsBetweenLooks = 256;
   static constexpr absl::Duration kMostUnwanted = absl::Seconds(30);
 
  private:
@@ -122,7 +128,7 @@ class CheckpointService {
     std::string key, name, base;
     std::vector<Table> tables;
     SavedTables saved;
-    absl::Duration pause;
+    absl::Duration pause;      // the longest for which pushes were deferred
     uint64_t most_copied = 0;  // bytes
     bool is_wanted = false;
     bool is_dropped = false;  // never wanted, and in the way of another
@@ -144,6 +150,9 @@ class CheckpointService {
   // Adds a file that was written to `response`.
   static void AddFile(const v1::TableFileHeader& header, const std::string& file_name,
                       const TableFileSummary& summary, v1::SaveCheckpointResponse* response);
+  // Visits a bucket of a begun checkpoint, without pushes while copies of rows take too much memory.
+  absl::StatusOr<BucketChanges> VisitBegun(Begun& begun, Begun::Table& table, uint32_t bucket,
+                                           TableStorage::RowVisitor visit);
   // Makes the files durable, or removes them after an error; counts the save.
   absl::StatusOr<v1::SaveCheckpointResponse> Finish(const absl::Status& status, const std::string& directory,
                                                     v1::SaveCheckpointResponse response,
@@ -154,6 +163,8 @@ class CheckpointService {
   absl::Status LoadRows(TableFileReader& file, const v1::TableConfig& config, uint64_t other_bytes,
                         TableStorage& storage);
 
+  const uint64_t max_copied_bytes_;
+  const std::function<void()> before_row_;
   TableRegistry& tables_;
   RequestHandler& requests_;
   const std::atomic<bool>& stopping_;

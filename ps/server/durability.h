@@ -48,7 +48,8 @@ class Durability {
     // Returns and restores the ranks that Register has given.
     std::function<std::map<std::string, uint32_t>()> registered;
     std::function<void(const std::string& name, uint32_t rank)> restore_registered;
-    // One thread; it also runs everything else that calls RequestHandler::BetweenPushes.
+    // One thread; it also runs everything else that calls RequestHandler::BetweenPushes, but not the thread
+    // that writes a begun checkpoint, which may pause pushes meanwhile.
     TaskExecutor* background;
     const std::atomic<bool>* stopping;
   };

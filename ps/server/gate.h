@@ -36,7 +36,7 @@ class Gate {
     --inside_;
   }
   // Closes the gate and blocks until the pushes inside have left. They wait for nothing but a thread. One
-  // thread at a time may close the gate.
+  // thread at a time may close the gate; RequestHandler::between_pushes_mutex_ sees to that.
   void Close() {
     absl::MutexLock lock(&mutex_);
     closed_ = true;

@@ -125,7 +125,7 @@ ParameterServer::Impl::Impl(const ParameterServerOptions& options)
                .max_memory_bytes = options.max_memory_bytes,
                .durable = !options.durability.directory.empty()}),
       requests_(options_, &tables_, &buffers_, &stopping_),
-      checkpoints_(&tables_, &requests_, &stopping_),
+      checkpoints_(options_, &tables_, &requests_, &stopping_),
       row_states_(&tables_, &requests_),
       checkpoint_writer_(1),
       background_(1) {

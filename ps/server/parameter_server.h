@@ -19,8 +19,10 @@
 //     moment before its caller's deadline.
 //   - SaveCheckpoint, LoadCheckpoint, SetUpdateMode and Flush see the tables between pushes: pushes that
 //     arrive meanwhile are deferred. So a checkpoint's rows, optimizer state, clocks and fences are of one
-//     moment. Pulls go on. BeginCheckpoint defers them for a moment only, and writes while they go on. On
-//     durable servers CreateTable, WriteRowStates and each bucket of a snapshot do so, too.
+//     moment. Pulls go on. BeginCheckpoint defers pushes while it fixes that moment; SaveCheckpoint then
+//     writes while they go on, and defers them only for the rest of a bucket once copies of rows take
+//     max_copied_bytes. On durable servers CreateTable, WriteRowStates and each bucket of a snapshot defer
+//     pushes, too.
 
 #include <cstdint>
 #include <functional>
@@ -76,6 +78,12 @@ struct ParameterServerOptions {
   // Limit of the memory of tables. A table or checkpoint that needs more is refused. While the tables hold
   // more, calls that would create rows fail with ResourceExhausted. 0: no limit.
   uint64_t max_memory_bytes = 0;
+  // Memory for copies of rows that change while a checkpoint is written beside pushes. Once they take more,
+  // pushes are deferred until the bucket is written. Exceeded by what changes in 256 rows' time, and in
+  // tables with `spill` by what changes while a bucket is written.
+  uint64_t max_copied_bytes = uint64_t{256} << 20;
+  // Called before each row that is written so, on the thread that writes, and may block it. For tests.
+  std::function<void()> before_checkpoint_row;
   // Directories of checkpoints must lie below this one, "": any directory.
   std::string checkpoint_root;
   // True: a caller of epoch 0, which belongs to no job, may only observe (ListTables, GetServerInfo,

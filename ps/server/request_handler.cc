@@ -82,6 +82,19 @@ absl::Status RequestHandler::BetweenPushes(absl::FunctionRef<absl::Status(Waiter
   return status;
 }
 
+RequestHandler::PushPause::PushPause(RequestHandler* requests) ABSL_NO_THREAD_SAFETY_ANALYSIS
+    : requests_(*requests) {
+  requests_.between_pushes_mutex_.Lock();
+  requests_.gate_.Close();
+}
+
+RequestHandler::PushPause::~PushPause() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  Waiters released;
+  for (std::function<void()>& push : requests_.gate_.Open()) released.push_back(std::move(push));
+  requests_.between_pushes_mutex_.Unlock();
+  requests_.Dispatch(std::move(released));
+}
+
 absl::StatusOr<bool> RequestHandler::IsNewSequence(uint32_t worker, uint64_t epoch, uint64_t sequence) {
   absl::MutexLock lock(&push_mutex_);
   TANDEM_ASSIGN_OR_RETURN(const PushFence::Verdict verdict, fences_.Check(worker, epoch, sequence));

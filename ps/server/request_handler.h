@@ -93,6 +93,18 @@ class RequestHandler {
   // pulls that `body` adds to `released`. Blocks until the pushes under way are done, and while
   // another thread's call runs.
   absl::Status BetweenPushes(absl::FunctionRef<absl::Status(Waiters* released)> body);
+  // Does the same from its construction, which blocks likewise, to its destruction on the same thread. That
+  // thread must not hold a lock for which a push may wait.
+  class PushPause {
+   public:
+    explicit PushPause(RequestHandler* requests);
+    PushPause(const PushPause&) = delete;
+    PushPause& operator=(const PushPause&) = delete;
+    ~PushPause();
+
+   private:
+    RequestHandler& requests_;
+  };
 
   // Save and restore which pushes this server has taken (ps/server/push_fence.h), for checkpoints. To be
   // called within BetweenPushes. `same_servers`: the fences come from a checkpoint of the same set of

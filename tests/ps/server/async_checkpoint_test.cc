@@ -2,10 +2,16 @@
 // Checkpoints that servers write while pushes go on.
 
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/random.h"
+#include "base/timed_wait.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ps/checkpoint/checkpoint_dir.h"
@@ -68,9 +74,62 @@ v1::TableConfig Config() {
   return config;
 }
 
+// Stops the thread that writes a begun checkpoint at one of its rows. Servers must be destroyed first, or
+// the latch be released.
+class RowLatch {
+ public:
+  // Returns options of a server, or of several of which each writes in turn.
+  ParameterServerOptions Options(ParameterServerOptions options = {}) {
+    options.before_checkpoint_row = [this] { Pass(); };
+    return options;
+  }
+  // From now on the writer stops before the row `row`, the first being 1.
+  void Hold(uint64_t row) {
+    absl::MutexLock lock(&mutex_);
+    rows_ = 0;
+    held_row_ = row;
+    is_reached_ = false;
+  }
+  // Blocks until the writer has got there; fails after a minute.
+  void AwaitReached() {
+    absl::MutexLock lock(&mutex_);
+    ASSERT_TRUE(AwaitFor(&mutex_, absl::Condition(&is_reached_), absl::Minutes(1)));
+  }
+  void Release() { Hold(0); }
+
+ private:
+  void Pass() {
+    absl::MutexLock lock(&mutex_);
+    if (++rows_ != held_row_) return;
+    is_reached_ = true;
+    const uint64_t row = held_row_;
+    const auto released = [this, row]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return held_row_ != row; };
+    AwaitFor(&mutex_, absl::Condition(&released), absl::Minutes(2));
+  }
+
+  absl::Mutex mutex_;
+  uint64_t rows_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t held_row_ ABSL_GUARDED_BY(mutex_) = 0;  // 0: none
+  bool is_reached_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+std::shared_ptr<TestCall> StartFinish(Driver& server, const std::string& directory) {
+  v1::SaveCheckpointRequest request;
+  request.set_directory(directory);
+  request.set_begun(true);
+  return server.Start("SaveCheckpoint", Bytes(request.SerializeAsString()));
+}
+
+double LongestPause(Driver& server) {
+  const auto statistics =
+      server.Call<v1::ServerStatistics>("GetServerStatistics", v1::GetServerStatisticsRequest());
+  return statistics.ok() ? statistics->longest_checkpoint_pause_s() : -1.0;
+}
+
 TEST(AsyncCheckpoint, HoldsTheMomentAtWhichItWasBegunWhilePushesGoOn) {
   const TempDir dir, rest;
-  Cluster cluster(2);
+  RowLatch latch;
+  Cluster cluster(2, latch.Options());
   TANDEM_ASSERT_OK(cluster.CreateTable(Config()));
   uint64_t step = 1, deltas = 0;
   std::string base, path;
@@ -82,7 +141,14 @@ TEST(AsyncCheckpoint, HoldsTheMomentAtWhichItWasBegunWhilePushesGoOn) {
     for (size_t s = 0; s < cluster.size(); ++s) {
       TANDEM_ASSERT_OK(cluster.server(s).BeginSave(unfinished, CheckpointName(saved_step), base));
     }
-    for (int i = 0; i < 20; ++i) Train(cluster, step++);
+    for (int i = 0; i < 10; ++i) Train(cluster, step++);
+    // Server 0 has written some rows, of those of the same buckets, too, when the next pushes come.
+    latch.Hold(1 + static_cast<uint64_t>(round));
+    const std::shared_ptr<TestCall> first = StartFinish(cluster.server(0), unfinished);
+    latch.AwaitReached();
+    for (int i = 0; i < 10; ++i) Train(cluster, step++);
+    latch.Release();
+    TANDEM_ASSERT_OK(first->Wait().status());
     std::vector<v1::SavedFile> written;
     for (size_t s = 0; s < cluster.size(); ++s) {
       TANDEM_ASSERT_OK_AND_ASSIGN(const v1::SaveCheckpointResponse saved,
@@ -152,6 +218,41 @@ TEST(AsyncCheckpoint, OneThatNobodyWaitsForGivesWayToTheNext) {
   EXPECT_EQ(DigestOf(Commit(unfinished, 4, {saved.written().begin(), saved.written().end()})), expected);
   // This one is begun when the server stops.
   TANDEM_ASSERT_OK(server.BeginSave(dir.File("last")));
+}
+
+TEST(AsyncCheckpoint, PushesWaitWithinABucketOnceCopiesTakeTooMuchMemory) {
+  const TempDir dir, rest;
+  RowLatch latch;
+  ParameterServerOptions options = latch.Options({.num_buckets = 1});
+  options.max_copied_bytes = 1;
+  Cluster cluster(1, options);
+  Driver& server = cluster.server(0);
+  TANDEM_ASSERT_OK(cluster.CreateTable(Config()));
+  PushOf all{.table = "user", .dim = kDim};
+  for (uint64_t id = 0; id < 1000; ++id) all.ids.push_back(id);
+  all.gradients.assign(all.ids.size() * kDim, 0.5f);
+  TANDEM_ASSERT_OK(cluster.Pull(0, 1, "user", kDim, all.ids));
+  TANDEM_ASSERT_OK(cluster.Push({.step = 1}, all));
+  const uint64_t expected = DigestOf(SaveAtRest(cluster, rest.path(), 1));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string unfinished, BeginCheckpoint(dir.path(), 1));
+  TANDEM_ASSERT_OK(server.BeginSave(unfinished));
+  latch.Hold(1);
+  const std::shared_ptr<TestCall> finish = StartFinish(server, unfinished);
+  latch.AwaitReached();
+  TANDEM_ASSERT_OK(cluster.Push({.step = 2}, all));  // copies rows; the bucket has been begun
+  latch.Hold(900);
+  latch.AwaitReached();
+  const absl::Time held = MonotonicNow();
+  const std::shared_ptr<TestCall> push = server.StartPush({.step = 3}, {all});
+  while (MonotonicNow() < held + absl::Milliseconds(50)) server.Table("user");
+  EXPECT_FALSE(push->answered());
+  const double waited = absl::ToDoubleSeconds(MonotonicNow() - held);
+  latch.Release();
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto saved, server.FinishSave(unfinished));
+  TANDEM_EXPECT_OK(finish->Wait().status());
+  TANDEM_EXPECT_OK(push->Wait().status());
+  EXPECT_GE(LongestPause(server), waited);
+  EXPECT_EQ(DigestOf(Commit(unfinished, 1, {saved.written().begin(), saved.written().end()})), expected);
 }
 
 TEST(AsyncCheckpoint, ErrorsNameTheServerAndTheDirectory) {

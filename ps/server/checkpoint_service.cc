@@ -260,8 +260,8 @@ absl::Status CheckpointService::Begin(const std::string& key, const std::string&
   {
     absl::MutexLock lock(&begun_mutex_);
     if (begun_ != nullptr && begun_->is_wanted && !begun_->is_over) {
-      return absl::FailedPreconditionError(absl::StrCat("server ", server_, ": the checkpoint ", begun_->key,
-                                                        " is not written yet: wait for it first"));
+      return absl::AlreadyExistsError(absl::StrCat("server ", server_, ": the checkpoint ", begun_->key,
+                                                   " is not written yet: wait for it first"));
     }
   }
   AwaitBegun();
@@ -315,6 +315,11 @@ absl::Status CheckpointService::AwaitWanted() {
   if (begun_->is_wanted) return absl::OkStatus();
   return absl::AbortedError(
       absl::StrCat("server ", server_, ": the checkpoint ", begun_->key, " gave way to another"));
+}
+
+bool CheckpointService::IsWriting() const {
+  absl::MutexLock lock(&begun_mutex_);
+  return begun_ != nullptr && begun_->is_wanted && !begun_->is_over;
 }
 
 absl::StatusOr<BucketChanges> CheckpointService::VisitBegun(Begun& begun, Begun::Table& table,

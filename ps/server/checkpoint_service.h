@@ -63,7 +63,7 @@ class CheckpointService {
   // loaded since, a call with another name came between, or the checkpoint `base` is not the one of that
   // moment. Otherwise files are complete.
   //
-  // First blocks while a checkpoint that Begin has begun is being written.
+  // First blocks while a checkpoint that Begin has begun is being written; IsWriting tells.
   //
   // NotFound: this server does not see `directory`. FailedPrecondition: a table has acknowledged pushes that
   // still wait (ServerTable::Describe). Otherwise the errors of WriteTableFile. On an error removes the files
@@ -73,7 +73,8 @@ class CheckpointService {
   // Fixes this moment as that of a checkpoint, for WriteBegun. `key` identifies it for Want and FinishBegun.
   // First applies what GBA tables have accumulated. Pushes are deferred for a time that depends on the number
   // of buckets, not on that of rows. Blocks only until the pushes under way are done. `name` and `base` are
-  // as in Save. FailedPrecondition: one that was begun before is not written yet, or as of Save.
+  // as in Save. AlreadyExists: one that was begun before is still being written. FailedPrecondition: as of
+  // Save.
   absl::Status Begin(const std::string& key, const std::string& name, const std::string& base);
   // Says that the caller waits for the checkpoint `key`. No effect if another one was begun. Thread-safe.
   void Want(const std::string& key);
@@ -87,6 +88,8 @@ class CheckpointService {
   absl::StatusOr<v1::SaveCheckpointResponse> WriteBegun(const std::string& directory);
   // Stores the result of WriteBegun, or the error that prevented it, for FinishBegun, and frees the copies.
   void EndBegun(absl::StatusOr<v1::SaveCheckpointResponse> result);
+  // Returns whether a checkpoint that Begin has begun is being written, or is about to be. Thread-safe.
+  bool IsWriting() const;
   // Returns what EndBegun has stored for `key`. NotFound: another checkpoint was begun since, or this process
   // has begun none of that key.
   absl::StatusOr<v1::SaveCheckpointResponse> FinishBegun(const std::string& key);

@@ -74,6 +74,9 @@ class ParameterServer::Impl {
   // Returns a handler that refuses callers of no job (ParameterServerOptions::members_only).
   rpc::Method ForMembers(rpc::Method method) const;
 
+  // Runs `task`, of the background thread, once no begun checkpoint is being written. Meanwhile that thread
+  // runs others.
+  void RunBehindBegun(const std::function<void()>& task);
   // Replies once everything that was logged is durable; at once if `response` is an error.
   template <typename Response>
   void ReplyWhenDurable(const rpc::Reply<Response>& reply, absl::StatusOr<Response> response);
@@ -177,13 +180,16 @@ rpc::Handler ParameterServer::Impl::Background(std::function<absl::StatusOr<Resp
       if (!itself.ok()) return reply(std::move(itself));
     }
     TaskExecutor* executor = &background_;
+    bool behind_begun = false;  // waits while a begun checkpoint is written
     if constexpr (requires { request.begun(); }) {
       if (request.begun()) {
         checkpoints_.Want(request.directory());
         executor = &checkpoint_writer_;  // behind the task that writes
+      } else {
+        behind_begun = true;
       }
     }
-    const bool posted = executor->Post([this, body, reply, request = std::move(request)] {
+    std::function<void()> task = [this, body, reply, request = std::move(request)] {
       if (stopping_) {
         constexpr absl::string_view kText = "the parameter server is stopping";
         // Clients repeat calls to a durable server, which will come back.
@@ -195,9 +201,19 @@ rpc::Handler ParameterServer::Impl::Background(std::function<absl::StatusOr<Resp
       constexpr bool kOnlyReads = std::is_same_v<Request, v1::ScanRowsRequest>;
       if (kOnlyReads) return reply(std::move(response));
       ReplyWhenDurable(reply, std::move(response));
-    });
+    };
+    if (behind_begun) task = [this, task = std::move(task)] { RunBehindBegun(task); };
+    const bool posted = executor->Post(std::move(task));
     if (!posted) reply(absl::UnavailableError("the parameter server has stopped"));
   });
+}
+
+void ParameterServer::Impl::RunBehindBegun(const std::function<void()>& task) {
+  // A task that cannot be posted runs here: the server is stopping, which is what the task then answers.
+  const auto again = [this, task] {
+    if (!background_.Post([this, task] { RunBehindBegun(task); })) task();
+  };
+  if (!checkpoints_.IsWriting() || !checkpoint_writer_.Post(again)) task();
 }
 
 template <typename Response>

@@ -220,6 +220,35 @@ TEST(AsyncCheckpoint, OneThatNobodyWaitsForGivesWayToTheNext) {
   TANDEM_ASSERT_OK(server.BeginSave(dir.File("last")));
 }
 
+TEST(AsyncCheckpoint, WhileOneIsWrittenAnotherIsRefusedAndAnOrdinarySaveHoldsUpNothingElse) {
+  const TempDir dir;
+  RowLatch latch;
+  Cluster cluster(1, latch.Options());
+  Driver& server = cluster.server(0);
+  TANDEM_ASSERT_OK(cluster.CreateTable(Config()));
+  for (uint64_t step = 1; step <= 5; ++step) Train(cluster, step);
+  TANDEM_ASSERT_OK(server.BeginSave(dir.path()));
+  latch.Hold(2);
+  const std::shared_ptr<TestCall> begun = StartFinish(server, dir.path());
+  latch.AwaitReached();
+  EXPECT_THAT(server.BeginSave(dir.File("other")),
+              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("is not written yet")));
+  v1::SaveCheckpointRequest request;
+  std::filesystem::create_directories(dir.File("whole"));
+  request.set_directory(dir.File("whole"));
+  const std::shared_ptr<TestCall> whole = server.Start("SaveCheckpoint", Bytes(request.SerializeAsString()));
+  TANDEM_EXPECT_OK(server.Flush("user"));
+  v1::TableConfig item = Config();
+  item.set_name("item");
+  TANDEM_EXPECT_OK(server.CreateTable(item));
+  EXPECT_FALSE(begun->answered());
+  EXPECT_FALSE(whole->answered());
+  latch.Release();
+  TANDEM_EXPECT_OK(begun->Wait().status());
+  TANDEM_EXPECT_OK(whole->Wait().status());
+  EXPECT_TRUE(std::filesystem::exists(dir.File("whole/user.0-of-1.table")));
+}
+
 TEST(AsyncCheckpoint, PushesWaitWithinABucketOnceCopiesTakeTooMuchMemory) {
   const TempDir dir, rest;
   RowLatch latch;

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,8 @@ struct SaveOptions {
   std::string base;
   // True: writes what BeginCheckpoint has fixed, while pushes go on; `name` and `base` are ignored.
   bool begun = false;
+  // When a stop is requested, SaveCheckpoint ends with Cancelled. Servers go on with what they write.
+  std::stop_token cancel = {};
 };
 
 struct ClientOptions {
@@ -246,7 +249,7 @@ class Client {
   // SaveCheckpoint with the same directory and SaveOptions::begun then writes the files meanwhile. It must be
   // called within 30 s; the directory need not exist before. In all other respects as SaveCheckpoint;
   // options.begun must be false. Unimplemented: a server of an older version; others may have begun.
-  // FailedPrecondition: a server has not yet written a checkpoint that was begun before.
+  // AlreadyExists: a server is still writing a checkpoint that was begun before.
   virtual absl::Status BeginCheckpoint(const std::string& directory, const SaveOptions& options) = 0;
   absl::StatusOr<std::vector<v1::SavedFile>> SaveCheckpoint(const std::string& directory) {
     return SaveCheckpoint(directory, SaveOptions());

@@ -120,10 +120,11 @@ class ClientImpl final : public Client {
   template <typename Response>
   absl::StatusOr<std::vector<Response>> CallAll(absl::string_view method,
                                                 const google::protobuf::MessageLite& request,
-                                                absl::Duration timeout, bool idempotent) {
+                                                absl::Duration timeout, bool idempotent,
+                                                std::stop_token cancel = {}) {
     const Slice wire = Slice::FromString(request.SerializeAsString());
     return CallEach<Response>(method, std::vector<std::optional<Bytes>>(channels_.size(), Bytes(wire)),
-                              timeout, idempotent);
+                              timeout, idempotent, std::move(cancel));
   }
 
   // Sends each server its own request, at the same time. A server without one is not called; its response is
@@ -131,7 +132,8 @@ class ClientImpl final : public Client {
   template <typename Response>
   absl::StatusOr<std::vector<Response>> CallEach(absl::string_view method,
                                                  std::vector<std::optional<Bytes>> requests,
-                                                 absl::Duration timeout, bool idempotent) {
+                                                 absl::Duration timeout, bool idempotent,
+                                                 std::stop_token cancel = {}) {
     const std::string name = MethodName(method);
     std::vector<absl::StatusOr<Bytes>> answers(channels_.size(), Bytes());
     absl::BlockingCounter pending(static_cast<int>(channels_.size()));
@@ -140,7 +142,8 @@ class ClientImpl final : public Client {
         pending.DecrementCount();
         continue;
       }
-      channels_[s]->CallAsync(name, *std::move(requests[s]), {.timeout = timeout, .idempotent = idempotent},
+      channels_[s]->CallAsync(name, *std::move(requests[s]),
+                              {.timeout = timeout, .idempotent = idempotent, .cancel = cancel},
                               [&answers, &pending, s](absl::StatusOr<Bytes> response) {
                                 answers[s] = std::move(response);
                                 pending.DecrementCount();

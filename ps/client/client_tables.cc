@@ -206,8 +206,9 @@ absl::StatusOr<std::vector<v1::SavedFile>> ClientImpl::SaveCheckpoint(const std:
   request.set_base(options.base);
   TANDEM_ASSIGN_OR_RETURN(
       std::vector<v1::SaveCheckpointResponse> answers,
+      // A server that has written what was begun answers the same again.
       CallAll<v1::SaveCheckpointResponse>("SaveCheckpoint", request, options_.checkpoint_timeout,
-                                          /*idempotent=*/false));
+                                          /*idempotent=*/options.begun, options.cancel));
   std::vector<v1::SavedFile> files;
   for (const v1::SaveCheckpointResponse& response : answers) {
     files.insert(files.end(), response.written().begin(), response.written().end());

@@ -206,10 +206,12 @@ absl::StatusOr<BegunSave> BeginSave(const JobSpec& job, const ModelState& state,
                    .manifest = ToManifest(job, state, *model, schedule)};
 }
 
-absl::StatusOr<std::string> FinishSave(const BegunSave& begun, ps::Client* client, CheckpointChain* chain) {
+absl::StatusOr<std::string> FinishSave(const BegunSave& begun, ps::Client* client, CheckpointChain* chain,
+                                       std::stop_token cancel) {
   TANDEM_RETURN_IF_ERROR(ps::BeginCheckpoint(begun.root, begun.manifest.step()).status());
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<v1::SavedFile> written,
-                          client->SaveCheckpoint(begun.unfinished, {.begun = true}));
+  TANDEM_ASSIGN_OR_RETURN(
+      const std::vector<v1::SavedFile> written,
+      client->SaveCheckpoint(begun.unfinished, {.begun = true, .cancel = std::move(cancel)}));
   return Commit(begun, written, chain);
 }
 

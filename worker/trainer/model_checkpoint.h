@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <map>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -72,8 +73,10 @@ absl::StatusOr<BegunSave> BeginSave(const JobSpec& job, const ModelState& state,
                                     Model* model, const DenseOptimizer& optimizer,
                                     const LearningRateSchedule& schedule, const CheckpointChain& chain);
 // Makes the servers write the checkpoint, commits it and returns its path. May run on another
-// thread than the training. `chain` is that of BeginSave; nothing else may use it meanwhile.
-absl::StatusOr<std::string> FinishSave(const BegunSave& begun, ps::Client* client, CheckpointChain* chain);
+// thread than the training. `chain` is that of BeginSave; nothing else may use it meanwhile. Cancelled: a
+// stop of `cancel` was requested before the servers had written their files.
+absl::StatusOr<std::string> FinishSave(const BegunSave& begun, ps::Client* client, CheckpointChain* chain,
+                                       std::stop_token cancel = {});
 // Replaces the state of the run in the committed checkpoint `path`; the model stays. After an error the old
 // state is in place.
 absl::Status UpdateModelState(const JobSpec& job, const std::string& path, const ModelState& state,

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/logging.h"
 #include "base/status.h"
 #include "ps/checkpoint/checkpoint_dir.h"
@@ -183,17 +184,32 @@ absl::StatusOr<BegunSave> TrainingRun::FixAsyncSave(const ModelState& state) {
 }
 
 void TrainingRun::WriteAsyncSave(BegunSave begun) {
-  async_save_ =
-      std::async(std::launch::async,
-                 [this, begun = std::move(begun), best = best_checkpoint_]() -> absl::StatusOr<std::string> {
-                   TANDEM_ASSIGN_OR_RETURN(std::string path, FinishSave(begun, context_.client, &chain_));
-                   checkpoints_.Prune(best);
-                   return path;
-                 });
+  async_save_ = std::async(
+      std::launch::async,
+      [this, begun = std::move(begun), best = best_checkpoint_]() -> absl::StatusOr<std::string> {
+        TANDEM_ASSIGN_OR_RETURN(std::string path,
+                                FinishSave(begun, context_.client, &chain_, abandon_async_save_.get_token()));
+        checkpoints_.Prune(best);
+        return path;
+      });
+}
+
+void TrainingRun::EndAsyncSave() {
+  if (!async_save_.valid() || async_save_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
+    return;
+  }
+  LogWarning(absl::StrCat("the run ends while the checkpoint of step ", async_step_,
+                          " is being written; waiting for it, at most ",
+                          absl::FormatDuration(job_.train.timeout)));
+  if (async_save_.wait_for(absl::ToChronoNanoseconds(job_.train.timeout)) == std::future_status::ready)
+    return;
+  LogError(absl::StrCat("the checkpoint of step ", async_step_, " is given up: it is not written after ",
+                        absl::FormatDuration(job_.train.timeout)));
+  abandon_async_save_.request_stop();
 }
 
 absl::Status TrainingRun::BeginAsyncSave(const ModelState& state) {
-  constexpr double kOk = 1, kFailed = 2, kBusy = 3, kUnknown = 4;
+  constexpr double kOk = 1, kFailed = 2, kBusy = 3, kUnknown = 4;  // kBusy: an earlier one is being written
   double results[] = {kOk, kOk};  // of the checkpoint before, and of this one
   absl::Status finished;
   absl::StatusOr<BegunSave> begun = absl::UnknownError("not rank 0");
@@ -204,7 +220,10 @@ absl::Status TrainingRun::BeginAsyncSave(const ModelState& state) {
       finished = TakeAsyncSave();
       begun = FixAsyncSave(state);
       results[0] = finished.ok() ? kOk : kFailed;
-      results[1] = begun.ok() ? kOk : absl::IsUnimplemented(begun.status()) ? kUnknown : kFailed;
+      results[1] = begun.ok()                              ? kOk
+                   : absl::IsUnimplemented(begun.status()) ? kUnknown
+                   : absl::IsAlreadyExists(begun.status()) ? kBusy
+                                                           : kFailed;
     }
   }
   TANDEM_RETURN_IF_ERROR(BroadcastFromLeader(absl::MakeSpan(results), CheckpointTimeout()));
@@ -226,6 +245,14 @@ absl::Status TrainingRun::BeginAsyncSave(const ModelState& state) {
       LogWarning("checkpoint.async_save has no effect: a parameter server is of an older version");
     }
     return SaveCheckpoint(state).status();
+  }
+  if (results[1] == kBusy) {  // servers write one that this run has given up, or that another process began
+    ++report_.skipped_checkpoints;
+    if (is_leader()) {
+      LogWarning(
+          absl::StrCat("the checkpoint of step ", state.step, " is left out: ", begun.status().message()));
+    }
+    return absl::OkStatus();
   }
   if (results[1] == kFailed) return NoteSaved(state.step, false, begun.status()).status();
   async_step_ = state.step;

@@ -14,6 +14,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 
 #include "absl/functional/function_ref.h"
@@ -57,6 +58,10 @@ class TrainingRun {
         progress_(rank_ != 0, options.terminal, job.train.log_every, context.clock),
         scalars_(job.train.log_every, context.clock) {}
 
+  // Waits for a checkpoint that is being written because the run has ended with an error; at most
+  // train.timeout, then gives it up.
+  ~TrainingRun() { EndAsyncSave(); }
+
   absl::StatusOr<RunReport> Run();
 
  private:
@@ -89,6 +94,7 @@ class TrainingRun {
   // Rank 0: fixes the contents of a checkpoint on the servers; writes them on another thread.
   absl::StatusOr<BegunSave> FixAsyncSave(const ModelState& state);
   void WriteAsyncSave(BegunSave begun);
+  void EndAsyncSave();
   // Notes whether the checkpoint of `step` was saved. `ok` is the same on all ranks, `status` is rank 0's.
   // Returns false if it was not and the job goes on.
   absl::StatusOr<bool> NoteSaved(uint64_t step, bool ok, const absl::Status& status);
@@ -148,7 +154,8 @@ class TrainingRun {
   uint64_t saved_step_ = 0;    // step of the last checkpoint that was saved or loaded, on all ranks
   std::string saved_path_;     // rank 0: its path; empty if it is not in checkpoint.dir
   bool async_saves_ = job_.checkpoint.async_save;
-  uint64_t async_step_ = 0;  // of the checkpoint that is being written, on all ranks; 0: none
+  uint64_t async_step_ = 0;              // of the checkpoint that is being written, on all ranks; 0: none
+  std::stop_source abandon_async_save_;  // rank 0
   // Rank 0: the path of that checkpoint. The members that it uses come first, so that they outlive it.
   std::future<absl::StatusOr<std::string>> async_save_;
   double best_metric_ = -std::numeric_limits<double>::infinity();

@@ -6,11 +6,13 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -199,6 +201,49 @@ TEST_F(CheckpointsTest, AFailedSaveWhileTrainingIsReportedAndTheNextOneIsMade) {
                 StatusIs(absl::StatusCode::kResourceExhausted,
                          AllOf(HasSubstr("step 10"), HasSubstr("the disk is full"))));
   }
+}
+
+TEST_F(CheckpointsTest, ACheckpointWhoseConnectionBreaksWhileItIsWrittenIsNotLost) {
+  const auto count = std::make_shared<std::atomic<int>>(0);
+  const auto break_first = [count](absl::string_view method, int64_t) -> rpc::Fault {
+    if (!absl::EndsWith(method, "/SaveCheckpoint") || ++*count > 1) return {};
+    return {.kind = rpc::Fault::Kind::kFailAfter};
+  };
+  TANDEM_ASSERT_OK_AND_ASSIGN(
+      const RunReport report,
+      Run(Job({"train.epochs=1", "checkpoint.every_steps=10", "checkpoint.async_save=true",
+               "checkpoint.keep=10", "checkpoint.on_failure=stop"}),
+          1, 2, kPlain, absl::Seconds(30), break_first));
+  EXPECT_THAT(Steps("ckpt"), ElementsAre(10, 19));
+}
+
+TEST_F(CheckpointsTest, ACheckpointIsLeftOutWhileServersWriteOneForAnother) {
+  const auto count = std::make_shared<std::atomic<int>>(0);
+  const auto busy = [count](absl::string_view method, int64_t) -> rpc::Fault {
+    if (!absl::EndsWith(method, "/BeginCheckpoint") || ++*count > 1) return {};
+    return {rpc::Fault::Kind::kFailBefore, absl::AlreadyExistsError("another is not written yet")};
+  };
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport report,
+                              Run(Job({"train.epochs=1", "checkpoint.every_steps=10",
+                                       "checkpoint.async_save=true", "checkpoint.on_failure=stop"}),
+                                  1, 2, kPlain, absl::Seconds(30), busy));
+  EXPECT_EQ(report.skipped_checkpoints, 1);
+  EXPECT_THAT(Steps("ckpt"), ElementsAre(19));
+}
+
+TEST_F(CheckpointsTest, ARunThatFailsDoesNotWaitForServersThatNeverWrite) {
+  const auto pushes = std::make_shared<std::atomic<int>>(0);
+  const auto faults = [pushes](absl::string_view method, int64_t) -> rpc::Fault {
+    if (absl::EndsWith(method, "/SaveCheckpoint")) return {.kind = rpc::Fault::Kind::kNeverRespond};
+    if (!absl::EndsWith(method, "/Push") || ++*pushes <= 30) return {};
+    return {rpc::Fault::Kind::kFailBefore, absl::InternalError("the job dies")};
+  };
+  const absl::Time begin = MonotonicNow();
+  EXPECT_FALSE(
+      Run(Job({"checkpoint.every_steps=10", "checkpoint.async_save=true", "train.timeout_seconds=2"}), 1, 2,
+          kPlain, absl::Seconds(6), faults)
+          .ok());
+  EXPECT_LT(MonotonicNow() - begin, absl::Minutes(2));  // checkpoint.timeout_seconds is 600
 }
 
 TEST_F(CheckpointsTest, ServersOfAnOlderVersionSaveWhileAllWait) {

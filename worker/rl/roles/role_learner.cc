@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -29,7 +30,7 @@ constexpr absl::Duration kLearnerSlice = absl::Milliseconds(500);
 constexpr absl::Duration kLearnerWarnsEvery = absl::Seconds(30);
 constexpr absl::Duration kPublishTimeout = absl::Minutes(2);
 // Between two attempts to reach a replay server that is away.
-constexpr absl::Duration kCommitPause = absl::Milliseconds(100);
+constexpr absl::Duration kServerPause = absl::Milliseconds(100);
 
 // The numbers that the ranks add up beside their gradients.
 enum Extra { kUsedUnrolls, kTakenUnrolls, kStopRequests, kInterruptions, kExtras };
@@ -184,7 +185,9 @@ class RoleLearner : public Learner {
   absl::Status TakeHeads() {
     uint64_t head = 0;
     if (group_->rank() < options_.servers) {
-      TANDEM_ASSIGN_OR_RETURN(const replay::TableInfo info, replay_->Info(kUnrollTable));
+      absl::StatusOr<replay::TableInfo> found;
+      TANDEM_RETURN_IF_ERROR(AwaitServer([&] { return (found = replay_->Info(kUnrollTable)).status(); }));
+      const replay::TableInfo& info = *found;
       if (info.options.staleness != table_.staleness) {
         return absl::FailedPreconditionError(absl::StrCat(
             "table '", kUnrollTable, "' of replay/", group_->rank(), " is not the one of this job with ",
@@ -213,11 +216,16 @@ class RoleLearner : public Learner {
         .version = static_cast<int64_t>(version_),
         .items_consumed =
             consumed_ * static_cast<uint64_t>(OwnLearners()) / static_cast<uint64_t>(group_->world_size())};
-    const absl::Time deadline = MonotonicNow() + kPublishTimeout;
+    return AwaitServer([&] { return replay_->Commit(kUnrollTable, version); });
+  }
+
+  // Repeats a call while the replay server is away, at most as long as the learner waits for a batch.
+  absl::Status AwaitServer(absl::FunctionRef<absl::Status()> call) {
+    const absl::Time deadline = MonotonicNow() + options_.patience;
     for (;;) {
-      const absl::Status committed = replay_->Commit(kUnrollTable, version);
-      if (!LearnerMayWait(committed) || MonotonicNow() > deadline) return committed;
-      absl::SleepFor(kCommitPause);
+      const absl::Status status = call();
+      if (!LearnerMayWait(status) || MonotonicNow() > deadline) return status;
+      absl::SleepFor(kServerPause);
     }
   }
 

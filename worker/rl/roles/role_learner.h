@@ -16,7 +16,8 @@ namespace tandem::rl {
 struct RoleLearnerOptions {
   LearnerOptions learner;
   int servers = 1;  // replay servers: the learner of rank i takes unrolls from server i modulo their number
-  // The longest time without a batch, after which the learner fails and names what it has waited for.
+  // The longest time without a batch, or without its replay server, after which the learner fails and names
+  // what it has waited for.
   absl::Duration patience = absl::Minutes(10);
 };
 

@@ -66,6 +66,25 @@ struct Servers {
   weights::LocalWeights local;
 };
 
+// A replay server with the table of a job.
+struct ReplayProcess {
+  explicit ReplayProcess(const replay::TableOptions& table)
+      : server(*replay::ReplayServer::Make({})),
+        services(
+            std::make_shared<const std::vector<rpc::Service>>(std::vector<rpc::Service>{server->service()})) {
+    TANDEM_EXPECT_OK(server->CreateTable(replay::ToProto(table)));
+  }
+  ~ReplayProcess() { server->Stop(); }
+  std::unique_ptr<rpc::Channel> Connect() const { return rpc::ConnectLoopback(services); }
+
+  const std::unique_ptr<replay::ReplayServer> server;
+  const std::shared_ptr<const std::vector<rpc::Service>> services;
+};
+
+replay::TableOptions UnrollsOf(const LearnerOptions& options, int learners) {
+  return UnrollTableOptions(options, (*MakeEnvironment(options.environment))->spec(), learners);
+}
+
 std::unique_ptr<collectives::ProcessGroup> Group(collectives::Store* store, int rank, int size) {
   auto group = collectives::InitProcessGroup(store, {.rank = rank, .world_size = size});
   TANDEM_CHECK_MSG(group.ok(), group.status().ToString());
@@ -207,6 +226,33 @@ TEST(RolesTest, VersionsGoOnAboveThoseThatATableKnows) {
   EXPECT_EQ(servers.replay.Info(kUnrollTable)->staleness.head->version, 51);
 }
 
+TEST(RolesTest, ALearnerThatBeginsWaitsForItsReplayServer) {
+  const LearnerOptions options = BanditOptions();
+  const ReplayProcess process(UnrollsOf(options, 1));
+  std::atomic<int> calls{0};
+  const auto away = [&](absl::string_view method, int64_t) -> rpc::Fault {
+    if (method != "/tandem.v1.Replay/ListTables" || ++calls > 20) return {};
+    return {.kind = rpc::Fault::Kind::kFailBefore, .status = absl::UnavailableError("it starts")};
+  };
+  replay::RemoteReplay replay(rpc::ConnectLoopback(process.services, away),
+                              {.call_timeout = absl::Milliseconds(100)});
+  replay::RemoteReplay of_actor(process.Connect(), {});
+  weights::ModelStore store;
+  weights::LocalWeights weights(&store);
+  std::atomic<bool> stop{false};
+  std::thread actor([&] {
+    TANDEM_EXPECT_OK(RunActorLoop({.actor = ActorOptions(options, 0), .stop = &stop}, &of_actor, &weights));
+  });
+  collectives::MemoryStore rendezvous;
+  const auto group = Group(&rendezvous, 0, 1);
+  const std::unique_ptr<Learner> learner =
+      *MakeRoleLearner({.learner = options}, &replay, &weights, group.get());
+  TANDEM_EXPECT_OK(learner->Advance());
+  EXPECT_GT(calls, 20);
+  stop = true;
+  actor.join();
+}
+
 TEST(RolesTest, ATableForOtherLearnersIsRefused) {
   const LearnerOptions options = BanditOptions();
   Servers servers(options, /*learners=*/2);
@@ -216,25 +262,6 @@ TEST(RolesTest, ATableForOtherLearnersIsRefused) {
       *MakeRoleLearner({.learner = options}, &servers.replay, &servers.local, group.get());
   EXPECT_THAT(learner->Advance(), StatusIs(absl::StatusCode::kFailedPrecondition,
                                            AllOf(HasSubstr("replay/0"), HasSubstr("must run the same job"))));
-}
-
-// A replay server with the table of a job.
-struct ReplayProcess {
-  explicit ReplayProcess(const replay::TableOptions& table)
-      : server(*replay::ReplayServer::Make({})),
-        services(
-            std::make_shared<const std::vector<rpc::Service>>(std::vector<rpc::Service>{server->service()})) {
-    TANDEM_EXPECT_OK(server->CreateTable(replay::ToProto(table)));
-  }
-  ~ReplayProcess() { server->Stop(); }
-  std::unique_ptr<rpc::Channel> Connect() const { return rpc::ConnectLoopback(services); }
-
-  const std::unique_ptr<replay::ReplayServer> server;
-  const std::shared_ptr<const std::vector<rpc::Service>> services;
-};
-
-replay::TableOptions UnrollsOf(const LearnerOptions& options, int learners) {
-  return UnrollTableOptions(options, (*MakeEnvironment(options.environment))->spec(), learners);
 }
 
 // A channel to a server that is replaced: each call goes to the life that `choose` returns.

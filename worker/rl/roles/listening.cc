@@ -32,7 +32,18 @@ absl::StatusOr<ListenOptions> ChooseAddress(const ListenOptions& options, const 
   }
   absl::StatusOr<rpc::Address> listen = rpc::ParseAddress(options.listen);
   if (!listen.ok()) return Annotate(listen.status(), "--listen");
-  if (listen->is_unix() || listen->port != 0) return options;
+  if (listen->is_unix() || listen->port != 0) {
+    if (options.advertise.empty() || (!listen->is_unix() && !absl::StrContains(options.advertise, ':')))
+      return options;
+    const absl::StatusOr<rpc::Address> advertised = rpc::ParseAddress(options.advertise);
+    if (!advertised.ok()) return Annotate(advertised.status(), "--advertise");
+    if (!advertised->is_unix() && advertised->port == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--advertise ", options.advertise,
+                       " has port 0; give the port at which others arrive, or the host alone"));
+    }
+    return options;
+  }
   if (absl::StrContains(options.advertise, ':')) {
     return absl::InvalidArgumentError(
         absl::StrCat("--advertise ", options.advertise, " names a port, and --listen ", options.listen,

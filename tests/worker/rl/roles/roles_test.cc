@@ -469,6 +469,14 @@ TEST(ChooseAddressTest, FlagsThatContradictEachOtherAreRefused) {
                        AllOf(HasSubstr("--advertise replay0:7500"), HasSubstr("--listen 0.0.0.0:0"))));
   EXPECT_THAT(error({.advertise = "replay0:7500"}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--advertise needs --listen")));
+  for (const std::string listen : {"0.0.0.0:7500", "unix:/tmp/replay0"}) {
+    for (const std::string advertise : {"replay0:x", "replay0:0"}) {
+      EXPECT_THAT(error({.listen = listen, .advertise = advertise}),
+                  StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--advertise")));
+    }
+  }
+  EXPECT_THAT(error({.listen = "unix:/tmp/replay0", .advertise = "replay0"}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--advertise")));
   EXPECT_THAT(error({.listen = "7500"}), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--listen")));
 }
 

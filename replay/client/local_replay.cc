@@ -55,7 +55,7 @@ absl::StatusOr<uint64_t> LocalReplay::UpdatePriorities(absl::string_view name,
   return table->UpdatePriorities(keys, priorities);
 }
 
-absl::StatusOr<TableInfo> LocalReplay::Info(absl::string_view name) {
+absl::StatusOr<TableInfo> LocalReplay::Info(absl::string_view name, absl::Time deadline) {
   TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<Table> table, Find(name));
   return table->Info();
 }

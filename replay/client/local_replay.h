@@ -44,7 +44,8 @@ class LocalReplay : public Replay {
   absl::StatusOr<uint64_t> ReturnTickets(absl::string_view table,
                                          absl::Span<const uint64_t> tickets) override;
   absl::Status Commit(absl::string_view table, const CommittedVersion& version) override;
-  absl::StatusOr<TableInfo> Info(absl::string_view table) override;
+  absl::StatusOr<TableInfo> Info(absl::string_view table,
+                                 absl::Time deadline = absl::InfiniteFuture()) override;
 
   // Returns a table. NotFound, which lists the tables, if there is none of this name.
   absl::StatusOr<std::shared_ptr<Table>> Find(absl::string_view name) const;

@@ -335,11 +335,24 @@ absl::Status RemoteReplay::Commit(absl::string_view table, const CommittedVersio
   return status;
 }
 
-absl::StatusOr<TableInfo> RemoteReplay::Info(absl::string_view table) {
+void RemoteReplay::ForgetUnanswered(absl::string_view table) {
+  absl::MutexLock lock(&mutex_);
+  std::erase_if(unresolved_, [&](const auto& entry) {
+    if (entry.first.substr(entry.first.find(' ', entry.first.find(' ') + 1) + 1) != table) return false;
+    outstanding_.erase(entry.second);
+    return true;
+  });
+}
+
+absl::StatusOr<TableInfo> RemoteReplay::Info(absl::string_view table, absl::Time deadline) {
   v1::ListReplayTablesRequest request;
   request.set_table(std::string(table));
   v1::ListReplayTablesResponse response;
-  TANDEM_RETURN_IF_ERROR(Call("ListTables", request, &response));
+  const absl::Duration left = deadline - MonotonicNow();
+  if (left <= absl::ZeroDuration()) {
+    return absl::DeadlineExceededError(absl::StrCat("table '", table, "': no time is left to ask for it"));
+  }
+  TANDEM_RETURN_IF_ERROR(Call("ListTables", request, &response, std::min(left, options_.call_timeout)));
   if (response.tables_size() != 1) return absl::InternalError("the server's answer has no table");
   return FromProto(response.tables(0));
 }

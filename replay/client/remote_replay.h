@@ -78,7 +78,9 @@ class RemoteReplay : public Replay {
   absl::StatusOr<uint64_t> ReturnTickets(absl::string_view table,
                                          absl::Span<const uint64_t> tickets) override;
   absl::Status Commit(absl::string_view table, const CommittedVersion& version) override;
-  absl::StatusOr<TableInfo> Info(absl::string_view table) override;
+  absl::StatusOr<TableInfo> Info(absl::string_view table,
+                                 absl::Time deadline = absl::InfiniteFuture()) override;
+  void ForgetUnanswered(absl::string_view table) override;
 
   // Starts one sample call. It ends with DeadlineExceeded after `timeout`; if that is 0 or less, after
   // call_timeout, and the server does not wait for its table. `done` runs exactly once, on an RPC thread or

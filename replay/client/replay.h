@@ -75,8 +75,12 @@ class Replay {
   // it starts from, with a larger epoch, before it samples. Errors: those of VersionClock::Commit, and
   // NotFound.
   virtual absl::Status Commit(absl::string_view table, const CommittedVersion& version) = 0;
-  // Returns the state of a table, or NotFound.
-  virtual absl::StatusOr<TableInfo> Info(absl::string_view table) = 0;
+  // Returns the state of a table, or NotFound. Blocks until `deadline` at most.
+  virtual absl::StatusOr<TableInfo> Info(absl::string_view table,
+                                         absl::Time deadline = absl::InfiniteFuture()) = 0;
+  // Says that no sample which ended without an answer will be made again. The items that a server may have
+  // drawn for it are not given to later samples, and are not kept for them.
+  virtual void ForgetUnanswered(absl::string_view table) {}
 };
 
 }  // namespace tandem::replay

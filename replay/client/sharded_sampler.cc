@@ -6,14 +6,20 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/random.h"
 #include "base/status.h"
+#include "replay/client/may_repeat.h"
 
 namespace tandem::replay {
 namespace {
 
 // A shard that was not chosen in this many samples is asked for its mass.
 constexpr uint32_t kOldMass = 16;
+// How long shards are asked for their masses, all together.
+constexpr absl::Duration kLookTime = absl::Seconds(1);
+// A shard that has given nothing for so long is asked whether it is empty.
+constexpr absl::Duration kWaitTime = absl::Milliseconds(200);
 
 std::string ShardName(size_t shard) { return absl::StrCat("replay shard ", shard); }
 
@@ -62,13 +68,14 @@ absl::StatusOr<std::unique_ptr<ShardedSampler>> ShardedSampler::Create(std::vect
   if (shards.empty()) return absl::InvalidArgumentError("a sharded sampler needs at least one shard");
   std::unique_ptr<ShardedSampler> sampler(new ShardedSampler(std::move(options)));
   for (Replay* const replay : shards) sampler->shards_.push_back({.replay = replay});
-  for (size_t i = 0; i < shards.size(); ++i) TANDEM_RETURN_IF_ERROR(sampler->Look(i));
+  for (size_t i = 0; i < shards.size(); ++i) TANDEM_RETURN_IF_ERROR(sampler->Look(i, absl::InfiniteFuture()));
   return sampler;
 }
 
-absl::Status ShardedSampler::Look(size_t i) {
+absl::Status ShardedSampler::Look(size_t i, absl::Time deadline) {
   Shard& shard = shards_[i];
-  const absl::StatusOr<TableInfo> info = shard.replay->Info(options_.table);
+  const absl::StatusOr<TableInfo> info = shard.replay->Info(options_.table, deadline);
+  shard.silent = !info.ok();
   if (!info.ok()) return Annotate(info.status(), ShardName(i));
   const SelectorKind kind = info->options.sampler.kind;
   if ((kind != SelectorKind::kUniform && kind != SelectorKind::kPrioritized) ||
@@ -101,12 +108,23 @@ std::vector<double> ShardedSampler::Parts() const {
   return parts;
 }
 
-absl::StatusOr<ShardedBatch> ShardedSampler::Sample(uint32_t batch, absl::Time deadline) {
+absl::Status ShardedSampler::LookAtShards(bool all, absl::Time deadline) {
+  const absl::Time now = MonotonicNow();
+  // A call whose deadline has passed does not wait for items, but it asks.
+  const absl::Time end = deadline <= now ? now + kLookTime : std::min(deadline, now + kLookTime);
   for (size_t i = 0; i < shards_.size(); ++i) {
+    Shard& shard = shards_[i];
     // A shard without a mass is never chosen, so that only this tells when it has one.
-    if (shards_[i].age >= kOldMass || shards_[i].mass == 0) TANDEM_RETURN_IF_ERROR(Look(i));
+    if (!all && shard.age < kOldMass && (shard.mass > 0 || shard.silent)) continue;
+    const absl::Status status = Look(i, end);
+    if (status.ok()) continue;
+    if (!MayRepeat(status)) return status;
+    shard.age = 0;
   }
-  const std::vector<double> parts = Parts();
+  return absl::OkStatus();
+}
+
+std::vector<uint32_t> ShardedSampler::Choose(uint32_t batch, absl::Span<const double> parts) {
   std::vector<uint32_t> counts(shards_.size(), 0);
   for (uint32_t n = 0; n < batch; ++n) {
     CounterRandom random(options_.seed, choices_++);
@@ -120,33 +138,88 @@ absl::StatusOr<ShardedBatch> ShardedSampler::Sample(uint32_t batch, absl::Time d
     }
     ++counts[chosen];
   }
+  return counts;
+}
+
+absl::StatusOr<Batch> ShardedSampler::SampleShard(size_t i, uint32_t count, absl::Time deadline) {
+  Shard& shard = shards_[i];
+  while (true) {
+    const absl::Time now = MonotonicNow();
+    const absl::Time end = deadline <= now ? deadline : std::min(deadline, now + kWaitTime);
+    absl::StatusOr<Batch> part = shard.replay->Sample(options_.table, {.batch = count}, end, options_.name);
+    if (part.ok()) {
+      shard.mass = part->mass;
+      shard.items = part->table_items;
+      shard.age = 0;
+      return part;
+    }
+    if (!MayRepeat(part.status())) return Annotate(part.status(), ShardName(i));
+    const bool over = end == deadline;
+    if (absl::IsDeadlineExceeded(part.status())) TANDEM_RETURN_IF_ERROR(LookAtShards(/*all=*/true, deadline));
+    if (!over && absl::IsDeadlineExceeded(part.status()) && !IsEmpty(i)) continue;
+    // The next request may be of another size, and is for other items.
+    shard.replay->ForgetUnanswered(options_.table);
+    return Annotate(part.status(), ShardName(i));
+  }
+}
+
+absl::StatusOr<ShardedBatch> ShardedSampler::Sample(uint32_t batch, absl::Time deadline) {
+  TANDEM_RETURN_IF_ERROR(LookAtShards(/*all=*/false, deadline));
+  std::vector<double> parts = Parts();
+  std::vector<uint32_t> counts = Choose(batch, parts);
+  std::vector<std::vector<Batch>> given(shards_.size());
+  for (size_t i = 0; i < shards_.size();) {
+    if (counts[i] == 0) {
+      ++i;
+      continue;
+    }
+    absl::StatusOr<Batch> part = SampleShard(i, counts[i], deadline);
+    if (part.ok()) {
+      given[i].push_back(*std::move(part));
+      counts[i] = 0;
+      ++i;
+      continue;
+    }
+    if (!absl::IsDeadlineExceeded(part.status()) || !IsEmpty(i)) return part.status();
+    // The shard is empty. The others are chosen in its place with the same odds among them, which then are
+    // those of the whole batch.
+    parts[i] = 0;
+    double sum = 0;
+    for (const double one : parts) sum += one;
+    bool fresh = sum <= 0;  // nothing has been drawn
+    if (fresh) {
+      parts = Parts();
+      const bool all_empty =
+          std::all_of(shards_.begin(), shards_.end(), [](const Shard& s) { return s.items == 0; });
+      if (all_empty && MonotonicNow() >= deadline) return part.status();
+    } else {
+      for (double& one : parts) one /= sum;
+    }
+    const std::vector<uint32_t> more = Choose(std::exchange(counts[i], 0), parts);
+    for (size_t s = 0; s < shards_.size(); ++s) counts[s] += more[s];
+    i = 0;
+  }
   ShardedBatch result;
   Batch& all = result.batch;
   std::vector<Batch> drawn;
   for (size_t i = 0; i < shards_.size(); ++i) {
-    Shard& shard = shards_[i];
-    if (counts[i] == 0) {
-      ++shard.age;
-      continue;
+    if (given[i].empty()) ++shards_[i].age;
+    for (Batch& one : given[i]) {
+      Batch* const part = &one;
+      AppendTo(&all.keys, part->keys);
+      for (const double probability : part->probabilities)
+        all.probabilities.push_back(parts[i] * probability);
+      AppendTo(&all.priorities, part->priorities);
+      AppendTo(&all.times_sampled, part->times_sampled);
+      AppendTo(&all.min_versions, part->min_versions);
+      AppendTo(&all.max_versions, part->max_versions);
+      if (part->committed_version) {
+        all.committed_version =
+            std::max(*part->committed_version, all.committed_version.value_or(*part->committed_version));
+      }
+      result.shards.insert(result.shards.end(), part->size(), static_cast<uint32_t>(i));
+      drawn.push_back(std::move(one));
     }
-    absl::StatusOr<Batch> part =
-        shard.replay->Sample(options_.table, {.batch = counts[i]}, deadline, options_.name);
-    if (!part.ok()) return Annotate(part.status(), ShardName(i));
-    shard.mass = part->mass;
-    shard.items = part->table_items;
-    shard.age = 0;
-    AppendTo(&all.keys, part->keys);
-    for (const double probability : part->probabilities) all.probabilities.push_back(parts[i] * probability);
-    AppendTo(&all.priorities, part->priorities);
-    AppendTo(&all.times_sampled, part->times_sampled);
-    AppendTo(&all.min_versions, part->min_versions);
-    AppendTo(&all.max_versions, part->max_versions);
-    if (part->committed_version) {
-      all.committed_version =
-          std::max(*part->committed_version, all.committed_version.value_or(*part->committed_version));
-    }
-    result.shards.insert(result.shards.end(), part->size(), static_cast<uint32_t>(i));
-    drawn.push_back(*std::move(part));
   }
   for (const Shard& shard : shards_) {
     all.table_items += shard.items;

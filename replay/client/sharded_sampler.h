@@ -39,20 +39,22 @@ struct ShardedBatch {
 // known: the chosen shard's part of the masses that were seen, times the probability that the shard returns.
 // Importance weights computed from it (ImportanceWeights with beta 1) are unbiased however old the masses
 // are, except for items of a shard whose mass was 0 when it was seen last. Masses of shards that were not
-// chosen for a while are asked for.
+// chosen for a while are asked for. A chosen shard that turns out to be empty is left out of the batch, and
+// the others give its part.
 //
 // Not thread-safe.
 class ShardedSampler {
  public:
-  // The shards must outlive the sampler. Asks each shard for the state of its table, which blocks until
-  // `deadline`. Errors: InvalidArgument (no shard; a table whose sampler is not random, or whose items leave
-  // by samples; tables with other columns), and those of Replay::Info, which name the shard's index.
+  // The shards must outlive the sampler. Asks each shard for the state of its table, which blocks as
+  // Replay::Info does. Errors: InvalidArgument (no shard; a table whose sampler is not random, or whose items
+  // leave by samples; tables with other columns), and those of Replay::Info, which name the shard's index.
   static absl::StatusOr<std::unique_ptr<ShardedSampler>> Create(std::vector<Replay*> shards,
                                                                 ShardedSamplerOptions options);
 
-  // Draws `batch` items. Blocks until all shards that were chosen have given theirs, or `deadline`; shards
-  // are asked one after the other. Errors: those of Replay::Sample, which name the shard's index. Another
-  // call draws again.
+  // Draws `batch` items. Blocks until all shards that were chosen and have items have given theirs, or
+  // `deadline`; shards are asked one after the other. If no shard has items, waits for one that has. A shard
+  // that does not say its mass within a second is taken to have its old one. Errors: those of Replay::Sample,
+  // which name the shard's index. Another call draws again.
   absl::StatusOr<ShardedBatch> Sample(uint32_t batch, absl::Time deadline = absl::InfiniteFuture());
   // Changes the priorities of the items of `batch`. Returns the number of items changed; the others have left
   // their table. Errors: InvalidArgument (not one priority for each item), and those of
@@ -67,12 +69,21 @@ class ShardedSampler {
     Replay* replay = nullptr;
     double mass = 0;
     uint64_t items = 0;
-    uint32_t age = 0;  // the number of samples since
+    uint32_t age = 0;     // the number of samples since
+    bool silent = false;  // it did not answer when it was asked last
   };
 
   explicit ShardedSampler(ShardedSamplerOptions options) : options_(std::move(options)) {}
   // Asks the shard for its mass.
-  absl::Status Look(size_t shard);
+  absl::Status Look(size_t shard, absl::Time deadline);
+  // Does the same for all shards, or for those whose mass is old. Those that do not answer keep their mass.
+  absl::Status LookAtShards(bool all, absl::Time deadline);
+  // Returns a number of items for each shard, `batch` together, drawn by `parts`.
+  std::vector<uint32_t> Choose(uint32_t batch, absl::Span<const double> parts);
+  // Draws from shard `i`, in calls that end soon, until it has given `count` items, or `deadline`, or it is
+  // found to be empty.
+  absl::StatusOr<Batch> SampleShard(size_t i, uint32_t count, absl::Time deadline);
+  bool IsEmpty(size_t i) const { return shards_[i].items == 0; }
   // Returns the probability with which each shard is chosen. They are equal if no shard has a mass.
   std::vector<double> Parts() const;
 

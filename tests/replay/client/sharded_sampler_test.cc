@@ -4,8 +4,10 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -163,6 +165,84 @@ TEST(ShardedSampler, AShardThatWasEmptyIsSampledOnceItHasItems) {
   shards.Insert(1, 1, 1000);
   TANDEM_ASSERT_OK_AND_ASSIGN(const ShardedBatch sample, sampler->Sample(64));
   EXPECT_THAT(IdsOfBatch(sample.batch), ::testing::Contains(1));
+}
+
+absl::Time InHalfAMinute() { return MonotonicNow() + absl::Seconds(30); }
+
+TEST(ShardedSampler, AnEmptyShardDoesNotHoldUpABatchThatTheOthersCanGive) {
+  Shards shards(2);
+  const auto sampler = shards.Sampler();
+  std::thread filling([&] {
+    const auto waits = [&] {
+      return shards.table(0).Info().waiting_samples + shards.table(1).Info().waiting_samples > 0;
+    };
+    const absl::Time end = InHalfAMinute();
+    while (!waits() && MonotonicNow() < end) std::this_thread::yield();
+    shards.Insert(1, 7, 1);
+  });
+  const auto sample = sampler->Sample(8, InHalfAMinute());
+  filling.join();
+  TANDEM_ASSERT_OK(sample);
+  EXPECT_THAT(IdsOfBatch(sample->batch), ::testing::ElementsAreArray(std::vector<int64_t>(8, 7)));
+  EXPECT_THAT(sample->batch.probabilities, ::testing::Each(1.0));
+}
+
+TEST(ShardedSampler, TheOthersGiveThePartOfAShardThatHasBecomeEmpty) {
+  for (const bool may_wait : {true, false}) {
+    Shards shards(3);
+    for (int64_t id = 0; id < 9; ++id) shards.Insert(static_cast<size_t>(id % 3), id, 1);
+    shards.Insert(2, 11, 3);
+    const auto sampler = shards.Sampler();
+    shards.table(1).Reset();
+    TANDEM_ASSERT_OK_AND_ASSIGN(const ShardedBatch sample,
+                                sampler->Sample(64, may_wait ? InHalfAMinute() : absl::InfinitePast()));
+    ASSERT_EQ(sample.batch.size(), 64u);
+    for (size_t n = 0; n < 64; ++n) {
+      EXPECT_NE(sample.shards[n], 1u);
+      EXPECT_NEAR(sample.batch.probabilities[n], sample.batch.priorities[n] / 9, 1e-12);
+    }
+    EXPECT_EQ(sample.batch.table_items, 7u);
+  }
+}
+
+TEST(ShardedSampler, ASampleOfEmptyShardsEndsAtItsDeadline) {
+  Shards shards(2);
+  const auto sampler = shards.Sampler();
+  for (const absl::Time deadline : {absl::InfinitePast(), MonotonicNow() + absl::Milliseconds(300)}) {
+    EXPECT_THAT(sampler->Sample(8, deadline),
+                StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("replay shard ")));
+  }
+}
+
+// A table that does not say its state.
+class SilentReplay : public LocalReplay {
+ public:
+  absl::StatusOr<TableInfo> Info(absl::string_view table, absl::Time deadline) override {
+    if (!silent) return LocalReplay::Info(table, deadline);
+    asked = deadline;
+    return absl::DeadlineExceededError("it is silent");
+  }
+  bool silent = false;
+  absl::Time asked;
+};
+
+TEST(ShardedSampler, AShardThatDoesNotAnswerIsAskedUntilTheDeadlineOnly) {
+  LocalReplay full;
+  SilentReplay empty;
+  for (Replay* const replay : std::vector<Replay*>{&full, &empty}) {
+    TANDEM_ASSERT_OK(replay->CreateTable(TableOptions::Uniform("replay", 100, 1)));
+  }
+  TANDEM_ASSERT_OK((*full.Find("replay"))->Insert({testing::IdItem(3)}));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto sampler,
+                              ShardedSampler::Create({&full, &empty}, {.table = "replay"}));
+  empty.silent = true;
+  const absl::Time deadline = MonotonicNow() + absl::Milliseconds(500);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const ShardedBatch sample, sampler->Sample(4, deadline));
+  EXPECT_THAT(IdsOfBatch(sample.batch), ::testing::ElementsAre(3, 3, 3, 3));
+  EXPECT_NE(empty.asked, absl::Time());
+  EXPECT_LE(empty.asked, deadline);
+  TANDEM_ASSERT_OK(sampler->Sample(4));
+  EXPECT_LE(empty.asked, deadline) << "it is not asked by each sample";
 }
 
 TEST(ShardedSampler, RefusesTablesWhoseOrderOrItemsDependOnSamples) {

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a server keeps of its clients, and what remains of clients that were replaced or are gone.
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "replay/client/sampler.h"
+#include "replay/client/sharded_sampler.h"
 #include "replay/server/parked_calls.h"
 #include "rpc/wire/bulk_codec.h"
 #include "tests/replay/server/replay_peer.h"
@@ -158,6 +161,35 @@ TEST_F(KeptAnswers, AnEntryIsParkedOnce) {
   EXPECT_EQ(parked.calls(), 0u);
   EXPECT_EQ(parked.bytes(), 0u);
   parked.Stop();
+}
+
+// The sizes of a sharded sampler's requests are random, so that the failed one does not come again.
+TEST(ShardedSamplerOfServers, AFailedDrawDoesNotKeepLaterAnswers) {
+  std::atomic<bool> failing{false};
+  testing::ReplaceableServer server({}, [&](absl::string_view method, int64_t) {
+    return rpc::Fault{.kind = failing && absl::EndsWith(method, "/Sample") ? rpc::Fault::Kind::kNeverRespond
+                                                                           : rpc::Fault::Kind::kNone};
+  });
+  RemoteReplay replay(server.channel());
+  TANDEM_ASSERT_OK(replay.CreateTable(TableOptions::Uniform("replay", 10, 1)));
+  const auto writer = testing::IdWriter(&replay, "actor/0", 1);
+  int64_t id = 0;
+  const auto fill = [&] {
+    for (int i = 0; i < 10; ++i) TANDEM_ASSERT_OK(testing::WriteId(*writer, "replay", id++, Later()));
+    TANDEM_ASSERT_OK(writer->Flush(Later()));
+  };
+  fill();
+  const uint64_t item_bytes = server.server().State().chunk_bytes() / 10;
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto sampler, ShardedSampler::Create({&replay}, {.table = "replay"}));
+  failing = true;
+  EXPECT_FALSE(sampler->Sample(7, MonotonicNow() + absl::Milliseconds(100)).ok());
+  failing = false;
+  for (int i = 0; i < 20; ++i) {
+    TANDEM_ASSERT_OK(sampler->Sample(8, Later()));
+    fill();
+  }
+  // The table's ten items, those of one answer, and what the writer holds.
+  EXPECT_LT(server.server().State().chunk_bytes(), 40 * item_bytes);
 }
 
 // A planned restart: calls that wait go on at the next server, and nothing that was acknowledged is lost.

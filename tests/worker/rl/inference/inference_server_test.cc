@@ -225,7 +225,9 @@ TEST(InferenceServerTest, AStoppedServerEndsCalls) {
         remote.Act(Observations(1, 1), 1, absl::MakeSpan(action), absl::MakeSpan(log), InAMinute()).status(),
         StatusIs(absl::StatusCode::kCancelled));
   });
-  while (served.server->Statistics().waiting_calls() == 0) std::this_thread::yield();
+  const absl::Time deadline = InAMinute();
+  while (served.server->Statistics().waiting_calls() == 0 && MonotonicNow() < deadline)
+    std::this_thread::yield();
   served.server->Stop();
   waiting.join();
 }
@@ -248,7 +250,9 @@ TEST(InferenceServerTest, APacedActorWaitsForWeightsThatItsTicketsRequire) {
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("require version 2")));
   served.Publish(0.0f);
   absl::Status acted;
-  while (absl::IsUnavailable(acted = (*actor)->Act(InAMinute()))) std::this_thread::yield();
+  const absl::Time deadline = InAMinute();
+  while (absl::IsUnavailable(acted = (*actor)->Act(InAMinute())) && MonotonicNow() < deadline)
+    std::this_thread::yield();
   TANDEM_ASSERT_OK(acted);
   TANDEM_ASSERT_OK((*actor)->Deliver(absl::InfinitePast()));
   const auto batch = replay.Sample(kUnrollTable, {.batch = 2}, absl::InfinitePast());

@@ -123,8 +123,9 @@ class Writer {
 
   // Returns the number of items that have not been delivered.
   size_t pending_items() const { return pending_; }
-  // Returns the number of items that tables have refused. They are lost; the errors said why. Items of
-  // tickets are counted by their table.
+  // Returns the number of items that were refused: by their table, for lack of memory, or because there is no
+  // such table or a newer writer of this name. They are lost; the errors said why. Items of tickets are
+  // counted by their table.
   uint64_t dropped_items() const { return dropped_; }
 
  private:

@@ -95,6 +95,24 @@ TEST_F(PacedTable, ItemsAreSampledInTheOrderOfTheirTickets) {
   EXPECT_THAT(Sample(4), ElementsAre(0, 1, 2, 3));
 }
 
+// A batch is limited by the items with the oldest tickets, however large a later one is.
+TEST_F(PacedTable, ABatchCountsTheBytesOfTheItemsThatComeNext) {
+  Make(2, 1, SlowRollouts::kWait);
+  TANDEM_ASSERT_OK(Commit(1, 0));
+  const std::vector<Ticket> tickets = Admit(4);
+  const auto layout = testing::IdLayout();
+  std::vector<NewItem> large = {testing::ItemOf(layout, testing::IdChunk(layout, 3, 20), 0, 20)};
+  large[0].ticket = tickets[3].id;
+  auto trajectory = std::make_shared<Trajectory>(*large[0].trajectory);
+  trajectory->min_version = trajectory->max_version = tickets[3].min_version;
+  large[0].trajectory = std::move(trajectory);
+  TANDEM_ASSERT_OK(table_->Insert(std::move(large)));
+  for (const int64_t i : {2, 0, 1}) TANDEM_ASSERT_OK(table_->Insert(Ticketed(i, tickets[i])));
+  const auto sample = table_->SampleItems({.batch = 3, .max_bytes = 170}, "learner", kAtOnce);
+  TANDEM_ASSERT_OK(sample);
+  EXPECT_THAT(IdsOf(*sample), ElementsAre(0, 1, 2));
+}
+
 // One rollout stays out while the others go on.
 TEST_F(PacedTable, SamplesWaitForASlowRolloutBeforeItIsTooOld) {
   Make(2, 1, SlowRollouts::kWait);

@@ -74,7 +74,7 @@ absl::StatusOr<std::unique_ptr<Listening>> Listening::Start(std::vector<rpc::Ser
 
 Listening::Listening(std::unique_ptr<rpc::Server> server, std::string address, RoleJob* job)
     : server_(std::move(server)), address_(std::move(address)), registering_([this, job] {
-        while (!stop_.WaitForNotificationWithTimeout(kRegistrationPeriod)) {
+        while (!stop_.WaitFor(kRegistrationPeriod)) {
           const absl::Status kept = job->KeepRegistered(address_, kRegistrationPeriod);
           if (!kept.ok()) LogDebug(kept.message());
         }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/synchronization/notification.h"
+#include "base/timed_wait.h"
 #include "rpc/server.h"
 #include "rpc/service.h"
 #include "worker/rl/roles/role_job.h"
@@ -51,7 +51,7 @@ class Listening {
 
   const std::unique_ptr<rpc::Server> server_;
   const std::string address_;
-  absl::Notification stop_;
+  TimedNotification stop_;
   std::thread registering_;
 };
 

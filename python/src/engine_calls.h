@@ -9,6 +9,7 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <type_traits>
@@ -25,6 +26,7 @@
 #include "base/timed_wait.h"
 #include "python/src/errors.h"
 #include "python/src/process.h"
+#include "python/src/stoppable_channel.h"
 
 namespace tandem::python {
 
@@ -110,10 +112,20 @@ inline TakenTurn TakeTurn(const Gate& gate, const std::shared_ptr<Turn>& turn, c
   return taken;
 }
 
-// The time that CallUntil gives to the first attempt and to a later one, and the pause after a server that
-// refuses connections.
-inline constexpr absl::Duration kFirstPart = absl::Milliseconds(250), kLongestPart = absl::Seconds(5),
-                                kPause = absl::Milliseconds(50);
+// The time that CallUntil gives to the first attempt, and the most that it gives to a later one. The pause
+// after a server that refuses connections. How long after its time limit a call may take for its round trip.
+inline constexpr absl::Duration kFirstPart = absl::Milliseconds(250), kLongestPart = absl::Seconds(30),
+                                kPause = absl::Milliseconds(50), kRoundTrip = absl::Seconds(5);
+
+struct CallPolicy {
+  // The first attempt gets all the time: for calls that send or receive much, which a second attempt would
+  // send again.
+  bool whole = false;
+  // There is one attempt only: for calls that have another effect if they are made twice.
+  bool once = false;
+  // The call is given up so long after its time limit.
+  absl::Duration grace = kRoundTrip;
+};
 
 inline const absl::Status& StatusOf(const absl::Status& status) { return status; }
 template <typename T>
@@ -123,15 +135,17 @@ const absl::Status& StatusOf(const absl::StatusOr<T>& result) {
 
 // Calls `attempt(deadline)` on a thread of its own, again and again, for at most `timeout_s` seconds. It ends
 // with the first result that is no error which may pass: the table does not permit the call yet, or the
-// server is away. Returns the last result, or Cancelled once the gate is closed. Each attempt gets only a
-// part of the time, so that the thread ends soon after Ctrl-C: then this function throws, and `attempt` must
-// own what it uses. `attempt` is destroyed before this function returns, unless it throws or returns
-// Cancelled. Requires the GIL.
+// server is away. Returns the last result, Cancelled once the gate is closed, or DeadlineExceeded if the
+// attempt has not ended within `policy.grace` after the time. Calls that an attempt makes through a
+// StoppableChannel are cancelled when this function gives up or throws, which it does after Ctrl-C; the
+// thread ends soon afterwards, and `attempt` must own what it uses. `attempt` is destroyed before this
+// function returns, unless it throws or has given up. Requires the GIL.
 template <typename Attempt>
-auto CallUntil(const std::shared_ptr<Gate>& gate, double timeout_s, Attempt attempt) {
+auto CallUntil(const std::shared_ptr<Gate>& gate, double timeout_s, Attempt attempt,
+               const CallPolicy& policy = {}) {
   using Result = std::invoke_result_t<Attempt&, absl::Time>;
   struct State {
-    std::atomic<bool> given_up{false};
+    std::stop_source given_up;
     absl::Mutex mutex;
     bool finished ABSL_GUARDED_BY(mutex) = false;
     std::optional<Result> result ABSL_GUARDED_BY(mutex);
@@ -139,8 +153,10 @@ auto CallUntil(const std::shared_ptr<Gate>& gate, double timeout_s, Attempt atte
   gate->Check();
   auto state = std::make_shared<State>();
   const absl::Time deadline = MonotonicNow() + absl::Seconds(timeout_s);
-  std::thread([state, gate, deadline, attempt = std::optional<Attempt>(std::move(attempt))]() mutable {
-    absl::Duration part = kFirstPart;
+  std::thread([state, gate, deadline, policy,
+               attempt = std::optional<Attempt>(std::move(attempt))]() mutable {
+    StopOfThisThread() = state->given_up.get_token();
+    absl::Duration part = policy.whole ? absl::InfiniteDuration() : kFirstPart;
     std::optional<Result> result;
     while (true) {
       // A short rest belongs to this attempt: it would be too short for the reason of a refusal to arrive.
@@ -149,9 +165,12 @@ auto CallUntil(const std::shared_ptr<Gate>& gate, double timeout_s, Attempt atte
       const absl::Status& status = StatusOf(*result);
       const bool may_pass = absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status) ||
                             absl::IsCancelled(status) || absl::IsAborted(status);
-      if (!may_pass || state->given_up || gate->closed() || MonotonicNow() >= deadline) break;
+      if (!may_pass || policy.once || state->given_up.stop_requested() || gate->closed() ||
+          MonotonicNow() >= deadline) {
+        break;
+      }
       if (!absl::IsDeadlineExceeded(status)) absl::SleepFor(kPause);
-      part = std::min(2 * part, kLongestPart);
+      if (!policy.whole) part = std::min(2 * part, kLongestPart);
     }
     attempt.reset();
     absl::MutexLock lock(&state->mutex);
@@ -160,15 +179,22 @@ auto CallUntil(const std::shared_ptr<Gate>& gate, double timeout_s, Attempt atte
   }).detach();
   struct GiveUp {
     std::shared_ptr<State> state;
-    ~GiveUp() { state->given_up = true; }
+    ~GiveUp() { state->given_up.request_stop(); }
   } give_up{state};
+  const absl::Time last = deadline + policy.grace;
   WaitInSlices(-1, [&](double seconds) {
+    if (MonotonicNow() >= last) state->given_up.request_stop();
     absl::MutexLock lock(&state->mutex);
     return AwaitFor(&state->mutex, absl::Condition(&state->finished), absl::Seconds(seconds)) ||
-           gate->closed();
+           gate->closed() || MonotonicNow() >= last + kPause * 20;
   });
   absl::MutexLock lock(&state->mutex);
-  if (!state->finished || (gate->closed() && !StatusOf(*state->result).ok())) return Result(gate->Closed());
+  const bool failed = !state->finished || !StatusOf(*state->result).ok();
+  if (failed && gate->closed()) return Result(gate->Closed());
+  if (!state->finished || (state->given_up.stop_requested() && absl::IsCancelled(StatusOf(*state->result)))) {
+    return Result(absl::DeadlineExceededError(
+        absl::StrCat("the server has not answered within ", absl::FormatDuration(absl::Seconds(timeout_s)))));
+  }
   return *std::move(state->result);
 }
 

@@ -8,8 +8,8 @@
 #include "base/clock.h"
 #include "base/logging.h"
 #include "base/status.h"
-#include "rpc/address.h"
 #include "rpc/connect.h"
+#include "rpc/network.h"
 #include "rpc/transport/loopback.h"
 
 namespace tandem::python {
@@ -21,9 +21,11 @@ absl::StatusOr<LaunchedJob> LaunchedJob::Open(absl::Duration timeout) {
   }
   if (job.env.store.empty()) {
     return absl::FailedPreconditionError(
-        "this process was not started by `tandem run`, so there is no job with servers; start it with "
-        "`tandem run --learners 1 "
-        "--replay 1 --actors 4 -- python script.py`, give the server's address, or use local()");
+        "this process has no TANDEM_STORE, which `tandem run` sets, so there is no job with servers; start "
+        "it "
+        "with `tandem run --learners 1 --replay 1 --actors 4 -- python script.py`, give the server's "
+        "address, "
+        "or use local()");
   }
   rpc::ConnectOptions options;
   options.transport = "grpc";
@@ -65,11 +67,10 @@ absl::StatusOr<std::unique_ptr<EngineServer>> EngineServer::Start(EngineServerOp
                             collectives::RoleServer::Start(std::move(services), job.env, job.store.get()));
     server->address_ = server->registered_->address();
   } else if (!options.listen.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(const rpc::Address address, rpc::ParseAddress(options.listen));
     TANDEM_ASSIGN_OR_RETURN(server->listening_,
                             rpc::Server::Start({.listen = options.listen}, std::move(services)));
-    server->address_ =
-        address.is_unix() ? options.listen : absl::StrCat(address.host, ":", server->listening_->port());
+    TANDEM_ASSIGN_OR_RETURN(server->address_,
+                            rpc::AdvertisedAddress(options.listen, "", server->listening_->port()));
   }
   return server;
 }

@@ -36,7 +36,7 @@ std::unique_ptr<PyReplayClient> ClientOver(std::shared_ptr<EngineServer> server,
                                            double timeout_s) {
   auto connection = std::make_unique<ReplayConnection>();
   connection->server = std::move(server);
-  connection->channel = std::move(channel);
+  connection->channel = std::make_shared<StoppableChannel>(std::move(channel));
   connection->replay = std::make_unique<replay::RemoteReplay>(
       connection->channel,
       replay::RemoteReplayOptions{.name = name,

@@ -214,8 +214,8 @@ nb::tuple PyReplaySampler::Next(double timeout_s) {
   if (sampler == nullptr) Raise(absl::CancelledError("this sampler is closed"));
   std::optional<absl::StatusOr<Batch>> batch;
   WaitInSlices(timeout_s, [&](double seconds) {
-    if (gate_->closed()) {
-      batch.emplace(gate_->Closed());
+    if (gate_->closed() || closed_) {
+      batch.emplace(gate_->closed() ? gate_->Closed() : absl::CancelledError("this sampler is closed"));
       return true;
     }
     batch.emplace(sampler->object->Next(MonotonicNow() + absl::Seconds(seconds)));
@@ -227,6 +227,7 @@ nb::tuple PyReplaySampler::Next(double timeout_s) {
 }
 
 void PyReplaySampler::Close() {
+  closed_ = true;  // a call under way has a reference of its own
   std::shared_ptr<OnConnection<replay::Sampler>> sampler = std::exchange(sampler_, nullptr);
   ReleaseWithoutGil(sampler);
 }
@@ -350,12 +351,15 @@ std::string PyReplayClient::Call(const std::string& method, const std::string& r
   std::shared_ptr<google::protobuf::Message> sent(factory->GetPrototype(described->input_type())->New());
   std::shared_ptr<google::protobuf::Message> received(factory->GetPrototype(described->output_type())->New());
   RaiseIfError(FromJson(request, sent.get()));
-  RaiseIfError(
-      CallUntil(gate_, timeout_s, [connection = Use(), method, sent, received, timeout_s](absl::Time) {
-        received->Clear();
-        return rpc::CallProto(*connection->channel, "/tandem.v1.Replay/" + method, *sent, received.get(),
-                              {.timeout = absl::Seconds(timeout_s), .idempotent = true});
-      }));
+  const bool repeatable = method != "Reset";  // a second one would remove what was inserted meanwhile
+  RaiseIfError(CallUntil(gate_, timeout_s,
+                         [connection = Use(), method, sent, received, repeatable](absl::Time deadline) {
+                           received->Clear();
+                           return rpc::CallProto(
+                               *connection->channel, "/tandem.v1.Replay/" + method, *sent, received.get(),
+                               {.timeout = deadline - MonotonicNow(), .idempotent = repeatable});
+                         },
+                         {.whole = true, .once = !repeatable}));
   return ToJson(*received);
 }
 

@@ -6,6 +6,7 @@
 // release it while they wait, and throw the exceptions of errors.h; Ctrl-C ends their waits. Times are in
 // seconds.
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -88,11 +89,13 @@ class PyReplaySampler {
 
   // Returns the next batch (BatchToPython).
   nanobind::tuple Next(double timeout_s);
+  // Ends a call of another thread.
   void Close();
 
  private:
   const std::shared_ptr<Gate> gate_;
   const std::shared_ptr<Turn> turn_ = std::make_shared<Turn>();
+  std::atomic<bool> closed_{false};
   std::shared_ptr<OnConnection<replay::Sampler>> sampler_;  // null: closed
 };
 

@@ -126,14 +126,16 @@ class PyPublisher {
           begun = true;
           return p.Publish(copied->tensors, {.step = step, .items_consumed = items_consumed, .last = last},
                            deadline);
-        }));
+        },
+        {.whole = true}));
   }
   void Repeat(double timeout_s) {
     TakenTurn turn = TakeTurn(*gate_, turn_, "publisher", timeout_s);
-    RaiseIfError(
-        CallUntil(gate_, timeout_s, [publisher = publisher_, turn = std::move(turn)](absl::Time deadline) {
-          return publisher->publisher->Repeat(deadline);
-        }));
+    RaiseIfError(CallUntil(gate_, timeout_s,
+                           [publisher = publisher_, turn = std::move(turn)](absl::Time deadline) {
+                             return publisher->publisher->Repeat(deadline);
+                           },
+                           {.whole = true}));
   }
   // Returns (epoch, number).
   std::tuple<uint64_t, uint64_t> Version() {
@@ -176,7 +178,7 @@ class PyWeights {
     connected->publisher = std::move(publisher);
     return std::make_unique<PyPublisher>(gate_, LeakAfterFork(std::move(connected)));
   }
-  // Returns a model, or None if none is newer.
+  // Returns a model, or None if none is newer, or the server does not say so in time.
   nb::object Newer(const std::string& model, uint64_t epoch, uint64_t number, double timeout_s) {
     const ModelVersion than = {.epoch = epoch, .number = number};
     absl::StatusOr<ModelPointer> newer = CallUntil(
@@ -185,8 +187,10 @@ class PyWeights {
           TANDEM_ASSIGN_OR_RETURN(ModelPointer found, connection->weights->Newer(model, than, deadline));
           if (found == nullptr) return absl::DeadlineExceededError("");  // not yet
           return found;
-        });
-    if (absl::IsDeadlineExceeded(newer.status()) && newer.status().message().empty()) return nb::none();
+        },
+        // The values of a version that has been announced may take longer than the wait for it.
+        {.whole = true, .grace = absl::InfiniteDuration()});
+    if (absl::IsDeadlineExceeded(newer.status()) || absl::IsUnavailable(newer.status())) return nb::none();
     return nb::cast(std::make_unique<PyModel>(ValueOrRaise(std::move(newer))));
   }
   // Returns (epoch, number); epoch 0 if nothing has been published.
@@ -200,12 +204,15 @@ class PyWeights {
   // Returns ListWeightsResponse as JSON.
   std::string List(double timeout_s) {
     auto response = std::make_shared<::tandem::v1::ListWeightsResponse>();
-    RaiseIfError(CallUntil(gate_, timeout_s, [connection = Use(), response, timeout_s](absl::Time) {
-      response->Clear();
-      return rpc::CallProto(*connection->channel, "/tandem.v1.Weights/ListModels",
-                            ::tandem::v1::ListWeightsRequest(), response.get(),
-                            {.timeout = absl::Seconds(timeout_s), .idempotent = true});
-    }));
+    RaiseIfError(CallUntil(gate_, timeout_s,
+                           [connection = Use(), response](absl::Time deadline) {
+                             response->Clear();
+                             return rpc::CallProto(
+                                 *connection->channel, "/tandem.v1.Weights/ListModels",
+                                 ::tandem::v1::ListWeightsRequest(), response.get(),
+                                 {.timeout = deadline - MonotonicNow(), .idempotent = true});
+                           },
+                           {.whole = true}));
     return ToJson(*response);
   }
 
@@ -223,7 +230,7 @@ std::unique_ptr<PyWeights> ClientOver(std::shared_ptr<EngineServer> server,
                                       std::shared_ptr<rpc::Channel> channel, double timeout_s) {
   auto connection = std::make_unique<WeightsConnection>();
   connection->server = std::move(server);
-  connection->channel = std::move(channel);
+  connection->channel = std::make_shared<StoppableChannel>(std::move(channel));
   connection->weights = std::make_unique<weights::RemoteWeights>(
       connection->channel,
       weights::RemoteWeightsOptions{.call_timeout = std::min(absl::Seconds(30), absl::Seconds(timeout_s))});

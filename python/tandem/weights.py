@@ -96,7 +96,8 @@ class Publisher:
         """Commits the tensors as the next version, whose number is returned. They are copied.
 
         tensors: arrays or tensors by name, such as a state_dict(). Values travel as float32. Others are converted if float32 has them
-            exactly, such as float16 and small integers; otherwise InvalidArgumentError names the tensor.
+            exactly, such as float16 and integers up to 2^24; otherwise InvalidArgumentError names the tensor. Counters that grow beyond
+            it, such as a BatchNorm's num_batches_tracked, are to be left out, or converted by .float().
         step, items_consumed, last: what readers get with the version.
 
         Blocks until the store has committed it. FailedPreconditionError: a newer publisher of this model has begun; this one must not
@@ -195,8 +196,8 @@ class Client:
     def newer(self, model: str, than: Model | Version | None = None, *, timeout: float | None = None) -> Model | None:
         """Returns the newest version once it is newer than `than`; None if there is none within `timeout`. The server waits, nobody polls.
 
-        than: a Model or Version; None: any version is newer. A wait that has begun may take longer for the values of a version that was
-        announced.
+        than: a Model or Version; None: any version is newer. Also None if the server is away so long; a call takes up to 5 s more to notice
+        that, and may take longer for the values of a version that was announced.
         """
         have = Version() if than is None else than.version if isinstance(than, Model) else Version(*than)
         core = self._core.newer(model, count(have.epoch, "epoch"), count(have.number, "number"), self._seconds(timeout))
@@ -234,13 +235,23 @@ def _named(name: Any, value: Any) -> tuple[str, list[int], np.ndarray]:
     if array.dtype != np.float32:
         with np.errstate(over="ignore"):
             values = array.astype(np.float32)
-        exact = values.astype(array.dtype) == array if array.dtype.kind == "f" else values.astype(np.float64) == array
+        exact = values.astype(array.dtype) == array if array.dtype.kind == "f" else _same_integers(values, array)
         if not np.all(exact | (array != array)):
             raise InvalidArgumentError(
                 f"{what} has dtype {array.dtype} and values that float32 does not have exactly; weights travel as float32: convert it by "
                 f".float() or .astype(np.float32) if its rounding does not matter"
             )
     return name, shape, np.ascontiguousarray(values)
+
+
+def _same_integers(values: np.ndarray, array: np.ndarray) -> Any:
+    """Returns for each integer of `array` whether the float32 in `values` equals it."""
+    if array.dtype == np.bool_:
+        return True
+    wide = values.astype(np.float64)  # exact
+    fits = wide < float(np.iinfo(array.dtype).max) + 1  # may be one too large after rounding
+    # In the integers' own dtype, because the comparison of int64 with float64 rounds.
+    return fits & (np.where(fits, wide, 0).astype(array.dtype) == array)
 
 
 def _close(core: Any, server: Any) -> None:

@@ -61,12 +61,15 @@ absl::StatusOr<ModelVersion> RemoteWeights::Head(absl::string_view model, absl::
   return FromProto(response.info()).version;
 }
 
-absl::StatusOr<std::shared_ptr<const Model>> RemoteWeights::PullHead(absl::string_view model) {
+absl::StatusOr<std::shared_ptr<const Model>> RemoteWeights::PullHead(absl::string_view model,
+                                                                     absl::Time deadline) {
   v1::PullWeightsRequest request;
   request.set_model(std::string(model));
   // A version that has been announced is worth more time than is left of the wait for it.
-  TANDEM_ASSIGN_OR_RETURN(const Bytes wire, channel_->Call(kPull, Bytes(request.SerializeAsString()),
-                                                           Within(options_.call_timeout)));
+  const absl::Duration timeout = std::clamp(deadline - MonotonicNow(), options_.call_timeout,
+                                            std::max(options_.call_timeout, kLongestCall));
+  TANDEM_ASSIGN_OR_RETURN(const Bytes wire,
+                          channel_->Call(kPull, Bytes(request.SerializeAsString()), Within(timeout)));
   v1::PullWeightsResponse response;
   Bytes payload;
   TANDEM_RETURN_IF_ERROR(rpc::DecodeBulk(wire, &response, &payload));
@@ -102,7 +105,7 @@ absl::StatusOr<std::shared_ptr<const Model>> RemoteWeights::Newer(absl::string_v
     }
     if (response.newer()) {
       // Asks for the head: newer versions may have removed the one that was announced.
-      absl::StatusOr<std::shared_ptr<const Model>> pulled = PullHead(model);
+      absl::StatusOr<std::shared_ptr<const Model>> pulled = PullHead(model, deadline);
       if (pulled.ok() ? (*pulled)->info.version > than : !absl::IsNotFound(pulled.status())) return pulled;
       // The server has started again meanwhile, and has lost the version.
     }

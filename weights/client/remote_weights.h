@@ -11,8 +11,9 @@
 namespace tandem::weights {
 
 struct RemoteWeightsOptions {
-  // The longest wait of one call of Newer, which makes another one until its deadline. Also the longest time
-  // in which Newer gets the values of a version that has been announced.
+  // The longest wait of one call of Newer, which makes another one until its deadline. Newer gets
+  // the values of a version that has been announced until its deadline, and within this time if that is
+  // later.
   absl::Duration call_timeout = absl::Seconds(30);
 };
 
@@ -33,7 +34,7 @@ class RemoteWeights : public Weights {
 
  private:
   // Returns the head with its values.
-  absl::StatusOr<std::shared_ptr<const Model>> PullHead(absl::string_view model);
+  absl::StatusOr<std::shared_ptr<const Model>> PullHead(absl::string_view model, absl::Time deadline);
 
   const std::shared_ptr<rpc::Channel> channel_;
   const Options options_;

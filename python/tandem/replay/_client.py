@@ -80,7 +80,8 @@ class Client:
     """The replay tables of a server, or of this process. Made by tandem.replay.connect() or local(). Thread-safe.
 
     Waits end by their time limit (`timeout`, in seconds; None: that of the client) with DeadlineExceededError, whose text says why the
-    table takes no inserts or gives no samples; by Ctrl-C; and by close(). Calls are repeated after a broken connection, also to a server
+    table takes no inserts or gives no samples; by Ctrl-C; and by close(). A call to a server that does not answer may take a few seconds
+    more. Calls are repeated after a broken connection, also to a server
     that has started again: inserts take effect once, and a repeated sample gives the same items.
     """
 
@@ -185,7 +186,10 @@ class Client:
         self._call("SetLimits", request)
 
     def reset(self, table: str) -> int:
-        """Removes all items of a table, and returns their number. Tickets end, and the committed version is forgotten."""
+        """Removes all items of a table, and returns their number. Tickets end, and the committed version is forgotten.
+
+        Made once only: after UnavailableError or DeadlineExceededError the items may have been removed or not.
+        """
         return self._call("Reset", {"table": table})["removed"]
 
     def save_checkpoint(self, *, timeout: float = 600.0) -> str:
@@ -256,7 +260,7 @@ class Client:
         earlier process with the name `actor` end. docs/replay.md describes the pace.
         """
         with reasons(self, table):
-            tickets = self._core.admit(table, actor, _count(count), self._seconds(timeout))
+            tickets = self._core.admit(table, actor, _count(count, "count"), self._seconds(timeout))
         return [Ticket(*ticket) for ticket in tickets]
 
     def renew(self, table: str, tickets: Sequence[Ticket]) -> int:
@@ -276,11 +280,11 @@ class Client:
         A learner commits the version that it starts from before it samples, and samples by the same client. FailedPreconditionError: an
         older epoch, or a version that is not above the committed one.
         """
-        self._core.commit(table, _count(epoch), int(version), _count(items_consumed))
+        self._core.commit(table, _count(epoch, "epoch"), int(version), _count(items_consumed, "items_consumed"))
 
 
-def _count(value: Any) -> int:
-    return count(value, "the number")
+# admit() has an argument `count`.
+_count = count
 
 
 def _close(core: Any, server: Any) -> None:
@@ -315,7 +319,7 @@ class Sampler:
         return self.next()
 
     def close(self) -> None:
-        """Cancels the requests that are under way. Idempotent."""
+        """Cancels the requests that are under way; a next() of another thread raises CancelledError. Idempotent."""
         self._core.close()
 
     def __enter__(self) -> Sampler:

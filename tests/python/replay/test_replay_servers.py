@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 
 import pytest
 from processes import Process, start_script, tandem_binary
@@ -85,6 +86,33 @@ def test_a_server_that_hangs_is_named_and_ctrl_c_ends_the_wait(tmp_path):
             assert client.info("t")["items"] == 1
 
 
+def test_a_call_that_need_not_wait_ends_soon_if_the_server_hangs(tmp_path):
+    with ReplayServer(tmp_path, "127.0.77.26", "--table", "uniform:t:100") as server:
+        with replay.connect(server.address, timeout=60) as client:
+            writer = client.writer(chunk_steps=8)
+            writer.append({"x": 1})
+            writer.create_item("t", writer.last(1))
+            with server.process.stopped():
+                for call in (lambda: client.sample("t", timeout=0), lambda: writer.flush(timeout=0)):
+                    began = time.monotonic()
+                    with pytest.raises(TimeoutError):
+                        call()
+                    assert time.monotonic() - began < 25  # 5 s for the round trip, and 2 s to ask why
+            writer.flush()
+            assert client.info("t")["items"] == 1
+
+
+def test_a_reset_is_made_once(tmp_path):
+    with ReplayServer(tmp_path, "127.0.77.27", "--table", "queue:q:100") as server:
+        with replay.connect(server.address, timeout=60) as client:
+            assert client.reset("q") == 0
+            server.process.__exit__()
+            began = time.monotonic()
+            with pytest.raises((TimeoutError, ConnectionError)):
+                client.reset("q")
+            assert time.monotonic() - began < 50  # no attempt after the first
+
+
 def test_connecting_to_nobody_ends_by_its_time_limit():
     with socket.socket() as probe:
         probe.bind(("127.0.77.23", 0))  # and does not listen
@@ -122,6 +150,15 @@ print("stopped:", server.wait(), flush=True)
             assert process.wait() == 0 and "stopped: True" in process.output, process.output
     with replay.local(checkpoint_directory=tmp_path / "saved") as client:
         assert client.sample("q")["x"].tolist() == [[5]]
+
+
+def test_the_address_of_an_ipv6_server_is_one_to_connect_to():
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with replay.serve([replay.Table.queue("q", 10)], listen="[::1]:0") as server, replay.connect(server.address) as client:
+        assert client.tables() == ["q"]
 
 
 def test_a_server_gives_clients_of_its_own_process_without_a_network():

@@ -7,7 +7,7 @@ import pickle
 import signal
 import threading
 import time
-from typing import Iterator
+from typing import Callable, Iterator
 
 import pytest
 from processes import wait_until
@@ -102,16 +102,58 @@ def test_close_ends_the_wait_of_another_thread(client, name):
     assert not thread.is_alive() and isinstance(errors[0], tandem.errors.CancelledError) and "closed" in str(errors[0])
 
 
+def interrupt_when(condition: Callable[[], bool], what: str) -> None:
+    """Sends SIGINT to this process, from another thread, once the condition holds."""
+
+    def interrupt() -> None:
+        wait_until(condition, what)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+
+
+def test_ctrl_c_keeps_no_items_from_the_next_sample(client):
+    client.create_table(replay.Table.queue("items", 10))
+    with pytest.raises(KeyboardInterrupt):
+        interrupt_when(lambda: client.info("items")["waiting_samples"] > 0, "the sample that waits")
+        client.sample("items")
+    with client.writer() as writer:
+        writer.append({"x": 7})
+        writer.create_item("items", writer.last(1))
+    assert client.sample("items", timeout=30)["x"].tolist() == [[7]]
+
+
+def test_ctrl_c_keeps_no_tickets_from_the_next_actor(client):
+    with pytest.raises(KeyboardInterrupt):
+        interrupt_when(lambda: client.info("paced")["staleness"]["waiting_admits"] > 0, "the actor that waits")
+        client.admit("paced", actor="a")
+    client.commit("paced", 1)
+    assert len(client.admit("paced", actor="b", timeout=20)) == 1  # less than a lease
+
+
+def test_close_ends_the_next_of_a_sampler_in_another_thread(client):
+    sampler = client.sampler("empty")
+    errors: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            sampler.next(timeout=120)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    wait_until(lambda: client.info("empty")["waiting_samples"] > 0, "the sample that waits")
+    sampler.close()
+    thread.join(30)
+    assert not thread.is_alive() and isinstance(errors[0], tandem.errors.CancelledError)
+
+
 def test_after_ctrl_c_the_writer_delivers_what_remains(client):
     writer = client.writer(chunk_steps=1)
     writer.append({"x": 5})
-
-    def interrupt() -> None:
-        wait_until(lambda: client.info("full")["waiting_inserts"] > 0, "the insert that waits")
-        os.kill(os.getpid(), signal.SIGINT)
-
     with pytest.raises(KeyboardInterrupt):
-        threading.Thread(target=interrupt).start()
+        interrupt_when(lambda: client.info("full")["waiting_inserts"] > 0, "the insert that waits")
         writer.create_item("full", writer.last(1))
     assert client.sample("full")["x"].tolist() == [[0]]
     writer.flush()

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Versions of weights: published as a whole, pulled by readers that wait, refused to publishers that were replaced."""
 
+from __future__ import annotations
+
+import contextlib
 import os
 import pickle
 import signal
@@ -46,18 +49,18 @@ def test_a_version_comes_back_with_its_values(client):
 
 def test_values_that_float32_has_are_converted_and_others_refused(client):
     publisher = client.publisher("policy")
-    publisher.publish({"f16": np.float16(0.1), "i64": np.array([3, -4]), "u8": np.uint8(255), "b": np.array([True]), "f64": np.array([0.5, np.nan, np.inf])})
+    publisher.publish({"large": np.array([1 << 53, -(1 << 63)]), "f16": np.float16(0.1), "i64": np.array([3, -4]), "u8": np.uint8(255), "b": np.array([True]), "f64": np.array([0.5, np.nan, np.inf])})
     model = client.newer("policy")
     assert model["f16"] == np.float32(np.float16(0.1)) and model["i64"].tolist() == [3, -4] and model["b"].tolist() == [1.0]
     assert np.isnan(model["f64"][1]) and np.isinf(model["f64"][2])
-    for wrong in (np.array([0.1]), np.array([(1 << 24) + 1]), np.array([1e300]), np.array(["x"]), np.array([1j])):
+    for wrong in (np.array([0.1]), np.array([(1 << 24) + 1]), np.array([(1 << 53) + 1]), np.array([2**63 - 1]), np.array([2**64 - 1], np.uint64), np.array([1e300]), np.array(["x"]), np.array([1j])):
         with pytest.raises(ValueError, match="tensor 'w'.*float32"):
             publisher.publish({"w": wrong})
     with pytest.raises(ValueError):
         publisher.publish({})
     with pytest.raises(ValueError, match="name"):
         publisher.publish({3: np.zeros(1)})
-    assert publisher.version.number == 1 or client.head("policy").number == 1
+    assert publisher.version.number == 1 and client.head("policy").number == 1
 
 
 def test_a_state_dict_goes_into_another_module(client):
@@ -199,6 +202,63 @@ def test_a_server_that_was_killed_comes_back_and_gets_the_version_again():
             publisher.publish({"w": [2.0]})
             reader.join(120)
             assert newer[0] is not None and newer[0]["w"].tolist() == [2.0]
+
+
+class SlowLink:
+    """Forwards connections to `target`. What clients send passes at a limited rate."""
+
+    BYTES, PAUSE_S = 32 << 10, 0.05
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._ended = threading.Event()
+        self.address = "127.0.0.1:%d" % self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self) -> SlowLink:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(self._target)
+                threading.Thread(target=self._forward, args=(client, server, self.PAUSE_S), daemon=True).start()
+                threading.Thread(target=self._forward, args=(server, client, 0.0), daemon=True).start()
+
+    def _forward(self, source: socket.socket, sink: socket.socket, pause_s: float) -> None:
+        with contextlib.suppress(OSError):
+            while (data := source.recv(self.BYTES)) and not self._ended.wait(pause_s):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_model_whose_upload_takes_longer_than_a_short_call_is_published(monkeypatch):
+    monkeypatch.setenv("TANDEM_TRANSPORT", "grpc")
+    with Process([tandem_binary(), "weights", "serve", "--listen", "127.0.0.1:0"]) as server:
+        address = server.wait_for_output(r"(127\.0\.0\.1:\d+)\n")
+        with SlowLink(address) as link, weights.connect(link.address, timeout=60) as client:
+            publisher = client.publisher("policy")
+            # It takes 6.5 s or longer.
+            assert publisher.publish({"w": np.zeros(1 << 20)}, timeout=120) == 1
+            assert client.head("policy").number == 1 and client.models()[0]["publishes"] == 1
+
+
+def test_a_server_that_hangs_gives_no_newer_version():
+    with Process([tandem_binary(), "weights", "serve", "--listen", "127.0.0.1:0"]) as server:
+        address = server.wait_for_output(r"(127\.0\.0\.1:\d+)\n")
+        with weights.connect(address, timeout=60) as client:
+            client.publisher("policy").publish({"w": [1.0]})
+            policy = client.subscribe("policy")
+            with server.stopped():
+                assert not policy.update(timeout=0)
+            assert policy.update(timeout=60)
 
 
 def test_connecting_to_nobody_ends_by_its_time_limit():

@@ -39,6 +39,7 @@ std::optional<DType> DTypeOfArray(const nb::dlpack::dtype& dtype) {
   if (is(Code::Int, 64)) return DType::kI64;
   if (is(Code::Float, 16)) return DType::kF16;
   if (is(Code::Bfloat, 16)) return DType::kBF16;
+  if (is(Code::UInt, 16)) return DType::kBF16;  // NumPy has no bfloat16: its bits
   if (is(Code::Float, 32)) return DType::kF32;
   if (is(Code::Float, 64)) return DType::kF64;
   return std::nullopt;

@@ -33,6 +33,11 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     return _NUMPY[name]
 
 
+def column_dtype(dtype: np.dtype[Any]) -> str:
+    """Returns the name that numpy_dtype() has turned into `dtype`."""
+    return "bf16" if dtype == _NUMPY["bf16"] else _NAMES[dtype]
+
+
 def dtype_name(dtype: Any, what: str) -> str:
     """Returns the name of a dtype that columns can have."""
     if isinstance(dtype, str) and dtype in _NUMPY:

@@ -11,7 +11,7 @@ import numpy as np
 
 from tandem import _arrays
 from tandem.errors import CancelledError, DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
-from tandem.replay._tables import DTYPES, Column, Columns, count, dtype_name, flatten, numpy_dtype, parse_columns
+from tandem.replay._tables import DTYPES, Column, Columns, column_dtype, count, dtype_name, flatten, numpy_dtype, parse_columns
 
 # The columns that every writer adds.
 _OWN_COLUMNS = ("is_first", "policy_version")
@@ -119,7 +119,7 @@ class Writer:
     @property
     def columns(self) -> dict[str, Column]:
         """The columns of steps, by their paths; empty before they are known."""
-        return {name: Column(dtype_name(dtype, name), shape) for name, dtype, shape in self._columns}
+        return {name: Column(column_dtype(dtype), shape) for name, dtype, shape in self._columns}
 
     # Steps
 
@@ -319,8 +319,9 @@ def _convert(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...], what: str
         fits = array.dtype.kind in "biu" or dtype.kind == "f"
         if own or not fits:
             raise InvalidArgumentError(f"{what} has dtype {array.dtype}; it must be {dtype}")
-        converted = array.astype(dtype)
-        if dtype.kind != "f" and not np.array_equal(converted, array):
+        with np.errstate(over="ignore"):
+            converted = array.astype(dtype)
+        if not (np.array_equal(np.isfinite(converted), np.isfinite(array)) if dtype.kind == "f" else np.array_equal(converted, array)):
             raise InvalidArgumentError(f"{what} is {value!r}, which is out of the range of {dtype}")
         array = converted
     if array.shape != shape:

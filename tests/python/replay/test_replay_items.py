@@ -104,6 +104,15 @@ def test_every_dtype_comes_back(client, dtype):
     np.testing.assert_array_equal(stored[0, 0], values)
 
 
+def test_bfloat16_comes_back_as_its_bits(client):
+    with client.writer(columns={"x": ("bf16", (2,))}) as writer:
+        writer.append({"x": np.array([0x3F80, 0x4000], np.uint16)})  # 1 and 2
+        writer.create_item("t", writer.last(1))
+        assert writer.columns["x"].dtype == "bf16"
+    stored = client.sample("t")["x"]
+    assert stored.dtype == np.uint16 and stored[0, 0].tolist() == [0x3F80, 0x4000]
+
+
 def test_many_steps_at_once_are_the_same_as_one_after_the_other(client):
     x = np.arange(30, dtype=np.float32).reshape(10, 3)
     firsts = [i in (0, 4) for i in range(10)]
@@ -135,7 +144,8 @@ def test_python_numbers_take_the_dtype_of_their_column(client):
     with client.writer(columns={"f": "f32", "i": "i32", "b": np.bool_}) as writer:
         writer.append({"f": 1, "i": 7, "b": True})
         writer.append({"f": 0.5, "i": True, "b": 0})
-        for wrong, text in [({"f": 0.5, "i": 1.5, "b": 0}, "'i'"), ({"f": 0.5, "i": 1 << 40, "b": 0}, "out of the range"), ({"f": "x", "i": 1, "b": 0}, "'f'")]:
+        for wrong, text in [({"f": 0.5, "i": 1.5, "b": 0}, "'i'"), ({"f": 0.5, "i": 1 << 40, "b": 0}, "out of the range"), ({"f": "x", "i": 1, "b": 0}, "'f'"),
+                            ({"f": 1e39, "i": 1, "b": 0}, "'f'.*out of the range")]:  # fmt: skip
             with pytest.raises(ValueError, match=text):
                 writer.append(wrong)
         assert writer.episode_steps == 2

@@ -144,7 +144,7 @@ def act(client: replay.Client, store: weights.Client, index: int, copies: int, s
                 try:
                     writer.flush(timeout=1)  # waits while the learner is behind
                     break
-                except TimeoutError:
+                except (TimeoutError, ConnectionError):  # which a server that starts again causes
                     policy.update()  # a learner that has ended takes no more
             if policy.last or stop.is_set():
                 break

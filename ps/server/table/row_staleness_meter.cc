@@ -19,6 +19,10 @@ constexpr uint64_t kEnoughDelays = 16;  // pushes that make a mean delay
 
 }  // namespace
 
+RowStalenessMeter::~RowStalenessMeter() {
+  if (slots_ != nullptr) tables_->fetch_sub(1);
+}
+
 uint64_t RowStalenessMeter::CountUpdate(absl::Span<const TablePush* const> pushes,
                                         std::atomic<uint64_t>* version, std::vector<Segments>* segments) {
   absl::MutexLock lock(&mutex_);
@@ -43,7 +47,7 @@ bool RowStalenessMeter::InPeriodLocked(uint64_t update) {
   if (!restart_) {
     if (update < end_) return true;
     // Reading the clock costs as much as the rest of this function, so it is read now and then.
-    if (update % 16 != 0 || clock_() - begin_ns_ < kPause * spent_ns_) return false;
+    if (update % 16 != 0 || clock_() - begin_ns_ < kPause * tables_->load() * spent_ns_) return false;
   }
   BeginPeriodLocked(update);
   return true;
@@ -54,6 +58,7 @@ void RowStalenessMeter::AllocateSlotsLocked() {
   memory_.reset(static_cast<char*>(std::calloc(kSlots * sizeof(Slot) + kAlignment, 1)));
   TANDEM_CHECK(memory_ != nullptr);
   const auto address = reinterpret_cast<uintptr_t>(memory_.get());
+  tables_->fetch_add(1);
   slots_ = reinterpret_cast<Slot*>(memory_.get() + (kAlignment - address % kAlignment) % kAlignment);
 }
 

@@ -12,9 +12,9 @@
 // by d/63.
 //
 // The meter measures in periods: kFirstPeriod updates at the start, later kPeriod updates. The next period
-// begins when kPause times the time has passed that measuring took, so that measuring takes at most a
-// hundredth of a processor. Where updates are rare or small, periods follow each other without a pause. A
-// gradient counts if all updates from its pull on (at most the last 63) belong to the period.
+// begins when kPause times the time has passed that measuring took, times the number of tables that a server
+// measures, so that measuring takes at most a hundredth of a processor on a server. Where updates are rare or
+// small, periods follow each other without a pause. A gradient counts if all updates from its pull on (at most the last 63) belong to the period.
 //
 // An id gets one of kWays slots, whose place is a hash of the id and of the period. A slot becomes free when
 // its row was not updated for half as long again as gradients are late on average. An id that finds no free
@@ -28,6 +28,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -54,8 +55,12 @@ class RowStalenessMeter {
   // A push from version 0 that is later than this has come without a version. It is not measured.
   static constexpr uint64_t kLatestFirstPush = 1024;
 
-  // `clock` returns nanoseconds.
-  explicit RowStalenessMeter(int64_t (*clock)() = SteadyNanoseconds) : clock_(clock) {}
+  // `tables` is the number of tables that the server measures; the meter adds itself while it measures. nullptr:
+  // it is the only one. `clock` returns nanoseconds.
+  explicit RowStalenessMeter(std::shared_ptr<std::atomic<int64_t>> tables = nullptr,
+                             int64_t (*clock)() = SteadyNanoseconds)
+      : clock_(clock), tables_(tables != nullptr ? std::move(tables) : std::make_shared<std::atomic<int64_t>>(0)) {}
+  ~RowStalenessMeter();
 
   // A row that is updated often.
   struct Row {
@@ -128,6 +133,7 @@ class RowStalenessMeter {
   double MeanDelayLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   int64_t (*const clock_)();
+  const std::shared_ptr<std::atomic<int64_t>> tables_;
   mutable absl::Mutex mutex_;
   std::unique_ptr<char, FreeMemory> memory_ ABSL_GUARDED_BY(mutex_);
   Slot* slots_ ABSL_GUARDED_BY(mutex_) = nullptr;  // [kSlots] in memory_, at a multiple of 64 bytes

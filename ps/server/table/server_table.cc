@@ -26,11 +26,13 @@ uint64_t StalenessOf(uint64_t version, uint64_t pulled_version) {
 }  // namespace
 
 ServerTable::ServerTable(v1::TableConfig config, std::shared_ptr<TableStorage> storage, BufferPool* buffers,
-                         Helpers* helpers, bool assigns_positions)
+                         Helpers* helpers, bool assigns_positions,
+                         std::shared_ptr<std::atomic<int64_t>> measured_tables)
     : created_config_(std::move(config)),
       buffers_(buffers),
       helpers_(helpers),
       assigns_positions_(assigns_positions),
+      row_staleness_(std::move(measured_tables)),
       order_(&created_config_.name(), created_config_.update_mode(), created_config_.num_workers()),
       storage_(std::move(storage)),
       generation_(NewGeneration(0)) {}

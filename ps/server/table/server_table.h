@@ -42,8 +42,10 @@ class ServerTable {
 
   // `buffers` and `helpers` must outlive the table. `helpers` take part in large updates.
   // `assigns_positions`: this server assigns the pushes of GBA tables to updates (server 0 of a job does).
+  // `measured_tables` is that of the server's RowStalenessMeters.
   ServerTable(v1::TableConfig config, std::shared_ptr<TableStorage> storage, BufferPool* buffers,
-              Helpers* helpers, bool assigns_positions);
+              Helpers* helpers, bool assigns_positions,
+              std::shared_ptr<std::atomic<int64_t>> measured_tables);
 
   const std::string& name() const { return created_config_.name(); }
   uint32_t dim() const { return created_config_.dim(); }

@@ -54,7 +54,7 @@ absl::StatusOr<std::unique_ptr<TableStorage>> TableRegistry::NewStorage(const v1
 std::shared_ptr<ServerTable> TableRegistry::NewTable(v1::TableConfig config,
                                                      std::shared_ptr<TableStorage> storage) const {
   return std::make_shared<ServerTable>(std::move(config), std::move(storage), options_.buffers,
-                                       options_.helpers, options_.server == 0);
+                                       options_.helpers, options_.server == 0, measured_tables_);
 }
 
 absl::Status TableRegistry::CreateWithin(const v1::TableConfig& config, uint64_t max_memory_bytes) {

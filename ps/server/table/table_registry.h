@@ -94,6 +94,7 @@ class TableRegistry {
   uint64_t MemoryBytes() const;
 
   const Options options_;
+  const std::shared_ptr<std::atomic<int64_t>> measured_tables_ = std::make_shared<std::atomic<int64_t>>(0);
   mutable std::atomic<int64_t> next_measurement_{0};  // CheckMemory: nanoseconds of the monotonic clock
   mutable std::atomic<uint64_t> measured_bytes_{0};
   mutable absl::Mutex mutex_;

@@ -5,7 +5,9 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/random.h"
@@ -53,7 +55,9 @@ class Table {
  public:
   using Segments = RowStalenessMeter::Segments;
 
-  explicit Table(int64_t (*clock)() = StandingClock) : meter_(clock) {}
+  explicit Table(int64_t (*clock)() = StandingClock,
+                 std::shared_ptr<std::atomic<int64_t>> measured_tables = nullptr)
+      : meter_(std::move(measured_tables), clock) {}
 
   // Counts an update of pushes of `ids`, based on the given versions.
   std::vector<Segments> Update(const std::vector<std::vector<uint64_t>>& ids,
@@ -155,6 +159,27 @@ TEST(RowStalenessMeter, MeasuresForAHundredthOfTheTime) {
   EXPECT_EQ(table.meter().Counts().rows, RowStalenessMeter::kFirstPeriod);
   test_now_ns += 20 * 1000 * static_cast<int64_t>(RowStalenessMeter::kFirstPeriod);
   update(1000);
+  EXPECT_EQ(table.meter().Counts().rows, RowStalenessMeter::kFirstPeriod + RowStalenessMeter::kPeriod);
+}
+
+TEST(RowStalenessMeter, TheTablesOfAServerShareTheHundredth) {
+  const auto tables = std::make_shared<std::atomic<int64_t>>(0);
+  Table table(TestClock, tables);
+  const auto update = [](Table* of, uint64_t updates) {
+    for (uint64_t u = 0; u < updates; ++u) of->Update({{7}}, {of->version()});
+  };
+  update(&table, RowStalenessMeter::kFirstPeriod);
+  {
+    Table other(TestClock, tables), idle(TestClock, tables);
+    update(&other, 1);
+    EXPECT_EQ(*tables, 2);  // a table without updates does not count
+    // A hundred times what measuring took passes, and more, but not two hundred times.
+    test_now_ns += 190 * 1000 * static_cast<int64_t>(RowStalenessMeter::kFirstPeriod);
+    update(&table, 100);
+    EXPECT_EQ(table.meter().Counts().rows, RowStalenessMeter::kFirstPeriod);
+  }
+  EXPECT_EQ(*tables, 1);
+  update(&table, 1000);
   EXPECT_EQ(table.meter().Counts().rows, RowStalenessMeter::kFirstPeriod + RowStalenessMeter::kPeriod);
 }
 

@@ -38,7 +38,7 @@ class SlowlyUpdatedStorage final : public MapStorage {
 TEST(ServerTableView, AnUpdateThatIsDoneCountsThoughAnEarlierOneIsUnderWay) {
   auto storage = std::make_shared<SlowlyUpdatedStorage>();
   BufferPool buffers;
-  ServerTable table(SumTable(2, Async()), storage, &buffers, /*helpers=*/nullptr, /*places=*/true);
+  ServerTable table(SumTable(2, Async()), storage, &buffers, /*helpers=*/nullptr, /*places=*/true, nullptr);
   const uint64_t id = 42;
   const float gradient = 1;
   const auto push = [&](uint32_t worker) {

@@ -314,6 +314,10 @@ def _convert(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...], what: str
     if array.dtype == np.bool_ and dtype == np.uint8:
         array = array.view(np.uint8) if array.flags.c_contiguous else array.astype(np.uint8)
     if array.dtype != dtype:
+        if column_dtype(dtype) == "bf16":
+            raise InvalidArgumentError(
+                f"{what} has dtype {array.dtype}; a bf16 column takes the bits of bfloat16 as an array of uint16, because NumPy has no such dtype"
+            )
         # Python's numbers have no dtype of their own: they get the column's, if that can be without a surprise.
         own = isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "device") or array.dtype.kind not in "biuf"
         fits = array.dtype.kind in "biu" or dtype.kind == "f"

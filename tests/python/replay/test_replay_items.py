@@ -113,6 +113,13 @@ def test_bfloat16_comes_back_as_its_bits(client):
     assert stored.dtype == np.uint16 and stored[0, 0].tolist() == [0x3F80, 0x4000]
 
 
+def test_numbers_are_not_taken_for_the_bits_of_bfloat16(client):
+    with client.writer(columns={"x": ("bf16", (2,))}) as writer:
+        for numbers in ([1, 2], [True, False], [1.0, 2.0], np.array([1, 2])):
+            with pytest.raises(ValueError, match="bits of bfloat16"):
+                writer.append({"x": numbers})
+
+
 def test_many_steps_at_once_are_the_same_as_one_after_the_other(client):
     x = np.arange(30, dtype=np.float32).reshape(10, 3)
     firsts = [i in (0, 4) for i in range(10)]

@@ -16,10 +16,17 @@ namespace {
 
 // A shard that was not chosen in this many samples is asked for its mass.
 constexpr uint32_t kOldMass = 16;
-// How long shards are asked for their masses, all together.
+// How long shards are asked for their masses, all together, and each of many at least.
 constexpr absl::Duration kLookTime = absl::Seconds(1);
-// A shard that has given nothing for so long is asked whether it is empty.
-constexpr absl::Duration kWaitTime = absl::Milliseconds(200);
+constexpr absl::Duration kShortestLook = absl::Milliseconds(100);
+// A shard that has given nothing for so long, or for the time that it may need, is asked whether it is empty.
+constexpr absl::Duration kShortestWait = absl::Milliseconds(200);
+
+// Returns the time until which a shard may be asked for its state, if it has `time` for that. A call whose
+// deadline has passed does not wait for items, but it asks.
+absl::Time EndOfLook(absl::Time now, absl::Duration time, bool may_wait, absl::Time deadline) {
+  return may_wait ? std::min(deadline, now + time) : now + time;
+}
 
 std::string ShardName(size_t shard) { return absl::StrCat("replay shard ", shard); }
 
@@ -67,7 +74,7 @@ absl::StatusOr<std::unique_ptr<ShardedSampler>> ShardedSampler::Create(std::vect
                                                                        ShardedSamplerOptions options) {
   if (shards.empty()) return absl::InvalidArgumentError("a sharded sampler needs at least one shard");
   std::unique_ptr<ShardedSampler> sampler(new ShardedSampler(std::move(options)));
-  for (Replay* const replay : shards) sampler->shards_.push_back({.replay = replay});
+  for (Replay* const replay : shards) sampler->shards_.push_back({.replay = replay, .wait = kShortestWait});
   for (size_t i = 0; i < shards.size(); ++i) TANDEM_RETURN_IF_ERROR(sampler->Look(i, absl::InfiniteFuture()));
   return sampler;
 }
@@ -76,6 +83,7 @@ absl::Status ShardedSampler::Look(size_t i, absl::Time deadline) {
   Shard& shard = shards_[i];
   const absl::StatusOr<TableInfo> info = shard.replay->Info(options_.table, deadline);
   shard.silent = !info.ok();
+  shard.age = 0;
   if (!info.ok()) return Annotate(info.status(), ShardName(i));
   const SelectorKind kind = info->options.sampler.kind;
   if ((kind != SelectorKind::kUniform && kind != SelectorKind::kPrioritized) ||
@@ -87,7 +95,6 @@ absl::Status ShardedSampler::Look(size_t i, absl::Time deadline) {
   }
   shard.mass = info->mass;
   shard.items = info->items;
-  shard.age = 0;
   return absl::OkStatus();
 }
 
@@ -109,17 +116,23 @@ std::vector<double> ShardedSampler::Parts() const {
 }
 
 absl::Status ShardedSampler::LookAtShards(bool all, absl::Time deadline) {
-  const absl::Time now = MonotonicNow();
-  // A call whose deadline has passed does not wait for items, but it asks.
-  const absl::Time end = deadline <= now ? now + kLookTime : std::min(deadline, now + kLookTime);
+  std::vector<size_t> asked;
   for (size_t i = 0; i < shards_.size(); ++i) {
-    Shard& shard = shards_[i];
+    const Shard& shard = shards_[i];
     // A shard without a mass is never chosen, so that only this tells when it has one.
-    if (!all && shard.age < kOldMass && (shard.mass > 0 || shard.silent)) continue;
-    const absl::Status status = Look(i, end);
-    if (status.ok()) continue;
-    if (!MayRepeat(status)) return status;
-    shard.age = 0;
+    if (all || shard.age >= kOldMass || (shard.mass == 0 && !shard.silent)) asked.push_back(i);
+  }
+  std::stable_partition(asked.begin(), asked.end(), [this](size_t i) { return !shards_[i].silent; });
+  const absl::Time start = MonotonicNow();
+  const bool may_wait = start < deadline;
+  for (size_t n = 0; n < asked.size(); ++n) {
+    const absl::Time now = MonotonicNow();
+    if (may_wait && now >= deadline) break;  // the next call asks the others
+    // A shard that hangs leaves time for those behind it.
+    const absl::Duration time =
+        std::max((start + kLookTime - now) / static_cast<int64_t>(asked.size() - n), kShortestLook);
+    const absl::Status status = Look(asked[n], EndOfLook(now, time, may_wait, deadline));
+    if (!status.ok() && !MayRepeat(status)) return status;
   }
   return absl::OkStatus();
 }
@@ -145,18 +158,28 @@ absl::StatusOr<Batch> ShardedSampler::SampleShard(size_t i, uint32_t count, absl
   Shard& shard = shards_[i];
   while (true) {
     const absl::Time now = MonotonicNow();
-    const absl::Time end = deadline <= now ? deadline : std::min(deadline, now + kWaitTime);
+    const absl::Time end = deadline <= now ? deadline : std::min(deadline, now + shard.wait);
     absl::StatusOr<Batch> part = shard.replay->Sample(options_.table, {.batch = count}, end, options_.name);
+    const absl::Time answered = MonotonicNow();
     if (part.ok()) {
       shard.mass = part->mass;
       shard.items = part->table_items;
       shard.age = 0;
+      shard.wait = std::max(kShortestWait, 2 * (answered - now));
       return part;
     }
     if (!MayRepeat(part.status())) return Annotate(part.status(), ShardName(i));
-    const bool over = end == deadline;
-    if (absl::IsDeadlineExceeded(part.status())) TANDEM_RETURN_IF_ERROR(LookAtShards(/*all=*/true, deadline));
-    if (!over && absl::IsDeadlineExceeded(part.status()) && !IsEmpty(i)) continue;
+    if (absl::IsDeadlineExceeded(part.status())) {
+      const absl::Status looked =
+          Look(i, EndOfLook(answered, kLookTime, /*may_wait=*/answered < deadline, deadline));
+      if (!looked.ok() && !MayRepeat(looked)) return looked;
+      if (end != deadline && !IsEmpty(i)) {
+        // The next attempt has more time, because the transfer of a part counts as well.
+        shard.wait *= 2;
+        continue;
+      }
+      if (IsEmpty(i)) shard.wait = kShortestWait;
+    }
     // The next request may be of another size, and is for other items.
     shard.replay->ForgetUnanswered(options_.table);
     return Annotate(part.status(), ShardName(i));
@@ -181,22 +204,26 @@ absl::StatusOr<ShardedBatch> ShardedSampler::Sample(uint32_t batch, absl::Time d
       continue;
     }
     if (!absl::IsDeadlineExceeded(part.status()) || !IsEmpty(i)) return part.status();
-    // The shard is empty. The others are chosen in its place with the same odds among them, which then are
-    // those of the whole batch.
     parts[i] = 0;
     double sum = 0;
     for (const double one : parts) sum += one;
-    bool fresh = sum <= 0;  // nothing has been drawn
-    if (fresh) {
-      parts = Parts();
+    if (sum > 0 && given[i].empty()) {
+      // The others are chosen in the place of the empty shard with the same odds among them, which then are
+      // those of the whole batch.
+      for (double& one : parts) one /= sum;
+      const std::vector<uint32_t> more = Choose(std::exchange(counts[i], 0), parts);
+      for (size_t s = 0; s < shards_.size(); ++s) counts[s] += more[s];
+    } else {
+      // No shard is left, or the empty one has given items, which could not have been drawn with these odds.
+      // The whole batch is drawn anew.
+      if (sum <= 0) TANDEM_RETURN_IF_ERROR(LookAtShards(/*all=*/true, deadline));
       const bool all_empty =
           std::all_of(shards_.begin(), shards_.end(), [](const Shard& s) { return s.items == 0; });
       if (all_empty && MonotonicNow() >= deadline) return part.status();
-    } else {
-      for (double& one : parts) one /= sum;
+      for (std::vector<Batch>& one : given) one.clear();
+      parts = Parts();
+      counts = Choose(batch, parts);
     }
-    const std::vector<uint32_t> more = Choose(std::exchange(counts[i], 0), parts);
-    for (size_t s = 0; s < shards_.size(); ++s) counts[s] += more[s];
     i = 0;
   }
   ShardedBatch result;

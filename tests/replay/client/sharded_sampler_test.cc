@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "replay/client/sharded_sampler.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <memory>
 #include <thread>
 #include <vector>
 
+#include "absl/synchronization/mutex.h"
 #include "base/clock.h"
 #include "base/random.h"
 #include "gmock/gmock.h"
@@ -243,6 +245,127 @@ TEST(ShardedSampler, AShardThatDoesNotAnswerIsAskedUntilTheDeadlineOnly) {
   EXPECT_LE(empty.asked, deadline);
   TANDEM_ASSERT_OK(sampler->Sample(4));
   EXPECT_LE(empty.asked, deadline) << "it is not asked by each sample";
+}
+
+// Returns at `time`.
+void PassTime(absl::Time time) {
+  const bool never = false;
+  absl::Mutex mutex;
+  absl::MutexLock lock(&mutex);
+  Clock::Real()->AwaitUntil(&mutex, absl::Condition(&never), time);
+}
+
+// Behaves as a server behind a network: Info takes all its time if the server hangs.
+class FarReplay : public LocalReplay {
+ public:
+  FarReplay() { TANDEM_CHECK(CreateTable(TableOptions::Prioritized("replay", 100, 1, 1.0)).ok()); }
+  void Fill(int64_t id) { TANDEM_ASSERT_OK(table().Insert({testing::IdItem(id, 1)})); }
+  Table& table() { return **Find("replay"); }
+  absl::StatusOr<TableInfo> Info(absl::string_view table, absl::Time deadline) override {
+    if (hangs) PassTime(deadline);
+    if (hangs || MonotonicNow() >= deadline) return absl::DeadlineExceededError("no time is left");
+    return LocalReplay::Info(table, deadline);
+  }
+  bool hangs = false;
+};
+
+TEST(ShardedSampler, AShardThatHangsDoesNotHideThatAnotherIsEmpty) {
+  for (const bool with_mass : {false, true}) {
+    FarReplay hanging, emptied, full;
+    if (with_mass) hanging.Fill(0);
+    emptied.Fill(1);
+    full.Fill(2);
+    TANDEM_ASSERT_OK_AND_ASSIGN(const auto sampler,
+                                ShardedSampler::Create({&hanging, &emptied, &full}, {.table = "replay"}));
+    hanging.hangs = true;
+    emptied.table().Reset();
+    TANDEM_ASSERT_OK_AND_ASSIGN(const ShardedBatch sample, sampler->Sample(64, InHalfAMinute()));
+    EXPECT_EQ(sample.batch.size(), 64u);
+    EXPECT_THAT(sample.shards, ::testing::Not(::testing::Contains(1u)));
+    EXPECT_THAT(sample.shards, ::testing::Contains(2u));
+  }
+}
+
+TEST(ShardedSampler, AShardThatHangsDoesNotHideThatAnotherHasFilledUp) {
+  FarReplay hanging, full, filling;
+  full.Fill(1);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto sampler,
+                              ShardedSampler::Create({&hanging, &full, &filling}, {.table = "replay"}));
+  hanging.hangs = true;
+  TANDEM_ASSERT_OK(sampler->Sample(8, InHalfAMinute()));
+  filling.Fill(2);
+  bool found = false;
+  for (int i = 0; i < 40 && !found; ++i) {
+    TANDEM_ASSERT_OK_AND_ASSIGN(const ShardedBatch sample, sampler->Sample(8, InHalfAMinute()));
+    const std::vector<int64_t> ids = IdsOfBatch(sample.batch);
+    found = std::find(ids.begin(), ids.end(), 2) != ids.end();
+  }
+  EXPECT_TRUE(found);
+}
+
+// A server whose answers need kTransfer to arrive, which counts as a part of the call.
+class SlowReplay : public FarReplay {
+ public:
+  absl::StatusOr<Batch> Sample(absl::string_view table, const SampleSize& size, absl::Time deadline,
+                               absl::string_view sampler) override {
+    deadlines.push_back(deadline);
+    const absl::Time arrival = MonotonicNow() + kTransfer;
+    PassTime(std::min(arrival, deadline));
+    if (deadline < arrival) return absl::DeadlineExceededError("the transfer was cut off");
+    return LocalReplay::Sample(table, size, deadline, sampler);
+  }
+  static constexpr absl::Duration kTransfer = absl::Milliseconds(300);
+  std::vector<absl::Time> deadlines;
+};
+
+TEST(ShardedSampler, WaitsForAPartWhoseTransferTakesLong) {
+  SlowReplay slow;
+  slow.Fill(5);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto sampler, ShardedSampler::Create({&slow}, {.table = "replay"}));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const ShardedBatch sample, sampler->Sample(8, InHalfAMinute()));
+  EXPECT_EQ(IdsOfBatch(sample.batch), std::vector<int64_t>(8, 5));
+  // The next part has the time that it needs from the start.
+  slow.deadlines.clear();
+  const absl::Time start = MonotonicNow();
+  TANDEM_ASSERT_OK(sampler->Sample(8, InHalfAMinute()));
+  EXPECT_GT(slow.deadlines[0] - start, 1.5 * SlowReplay::kTransfer);
+}
+
+// A table that loses its items once it has given some.
+class VanishingReplay : public FarReplay {
+ public:
+  absl::StatusOr<Batch> Sample(absl::string_view name, const SampleSize& size, absl::Time deadline,
+                               absl::string_view sampler) override {
+    absl::StatusOr<Batch> batch = LocalReplay::Sample(name, size, deadline, sampler);
+    if (batch.ok()) table().Reset();
+    return batch;
+  }
+};
+
+TEST(ShardedSampler, AShardThatBecomesEmptyWithinABatchLeavesNoItemsThatCouldNotBeDrawn) {
+  for (const bool other_has_items : {true, false}) {
+    for (const bool may_wait : {true, false}) {
+      VanishingReplay vanishing;
+      FarReplay emptied, other;
+      vanishing.Fill(0);
+      emptied.Fill(1);
+      if (other_has_items) other.Fill(2);
+      TANDEM_ASSERT_OK_AND_ASSIGN(
+          const auto sampler, ShardedSampler::Create({&vanishing, &emptied, &other}, {.table = "replay"}));
+      emptied.table().Reset();
+      const absl::Time deadline =
+          may_wait ? MonotonicNow() + absl::Seconds(other_has_items ? 30 : 1) : absl::InfinitePast();
+      const auto sample = sampler->Sample(64, deadline);
+      if (!other_has_items) {
+        EXPECT_THAT(sample, StatusIs(absl::StatusCode::kDeadlineExceeded));
+        continue;
+      }
+      TANDEM_ASSERT_OK(sample);
+      EXPECT_THAT(IdsOfBatch(sample->batch), ::testing::ElementsAreArray(std::vector<int64_t>(64, 2)));
+      EXPECT_THAT(sample->batch.probabilities, ::testing::Each(1.0));
+      EXPECT_THAT(sample->shards, ::testing::Each(2u));
+    }
+  }
 }
 
 TEST(ShardedSampler, RefusesTablesWhoseOrderOrItemsDependOnSamples) {

@@ -71,9 +71,8 @@ absl::Status RunActorLoop(const ActorLoopOptions& options, replay::Replay* repla
   };
   Patience patience(options.patience);
   while (!over()) {
-    if (alone) {
-      const absl::StatusOr<bool> newer =
-          actor->TakeWeights(actor->behind() ? MonotonicNow() + kSlice : absl::InfinitePast());
+    if (alone && actor->behind()) {
+      const absl::StatusOr<bool> newer = actor->TakeWeights(MonotonicNow() + kSlice);
       if (!newer.ok() && !MayPass(newer.status())) return newer.status();
       if (actor->behind()) {
         const absl::Status none = absl::NotFoundError(
@@ -96,7 +95,18 @@ absl::Status RunActorLoop(const ActorLoopOptions& options, replay::Replay* repla
       TANDEM_RETURN_IF_ERROR(look_whether_over());
       continue;
     }
-    if (alone && actor->behind()) continue;
+    if (alone) {
+      // Weights of a learner that has started again may have a smaller number than those of its earlier life,
+      // so that behind() does not tell. They were published before the table granted tickets for them.
+      const absl::Status looked = actor->TakeWeights(absl::InfinitePast()).status();
+      if (!looked.ok()) {
+        if (!MayPass(looked)) return looked;
+        TANDEM_RETURN_IF_ERROR(patience.Check("no weights", looked));
+        continue;
+      }
+      if (over()) break;
+      if (actor->behind()) continue;
+    }
     const absl::Status acted = actor->Act(MonotonicNow() + kSlice);
     if (!acted.ok()) {
       if (!MayPass(acted)) return acted;

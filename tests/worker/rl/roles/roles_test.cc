@@ -356,7 +356,7 @@ TEST(RolesTest, AServerThatComesBackWhileALearnerHasItsBatchLearnsTheVersionFrom
   for (int rank = 0; rank < 2; ++rank) {
     learners.emplace_back([&, rank] {
       const auto group = Group(&rendezvous, rank, 2);
-      const auto learner = MakeRoleLearner({.learner = options, .patience = absl::Seconds(20)},
+      const auto learner = MakeRoleLearner({.learner = options, .patience = absl::Minutes(1)},
                                            rank == 0 ? &of_earlier : &of_both, &weights, group.get());
       TANDEM_ASSERT_OK(learner);
       for (int i = 0; i < 3; ++i) TANDEM_ASSERT_OK((*learner)->Advance());
@@ -384,7 +384,7 @@ TEST(RolesTest, WeightsThatAreLostWhileRankZeroWaitsForTheOthersAreThereAgain) {
   for (int rank = 0; rank < 2; ++rank) {
     learners.emplace_back([&, rank] {
       const auto group = Group(&rendezvous, rank, 2);
-      const auto learner = MakeRoleLearner({.learner = options, .servers = 2, .patience = absl::Seconds(20)},
+      const auto learner = MakeRoleLearner({.learner = options, .servers = 2, .patience = absl::Minutes(1)},
                                            &replays[rank], &weights, group.get());
       TANDEM_ASSERT_OK(learner);
       for (int i = 0; i < 3; ++i) TANDEM_ASSERT_OK((*learner)->Advance());
@@ -399,43 +399,75 @@ TEST(RolesTest, WeightsThatAreLostWhileRankZeroWaitsForTheOthersAreThereAgain) {
   for (std::thread& actor : actors) actor.join();
 }
 
-TEST(RolesTest, AnActorOutlivesItsReplayServerAndTheWeightsOfALearnerThatBeginsAnew) {
-  const LearnerOptions options = BanditOptions();
-  replay::TableOptions table = UnrollsOf(options, 1);
-  table.staleness.lease = absl::Milliseconds(300);
-  const ReplayProcess earlier(table), later(table);
-  replay::RemoteReplay of_earlier(earlier.Connect(), {}), of_later(later.Connect(), {});
-  std::atomic<bool> restarted{false}, stop{false};
-  replay::RemoteReplay replay(
-      std::make_shared<ChannelToLives>(std::vector<const ReplayProcess*>{&earlier, &later},
-                                       [&](absl::string_view) { return restarted ? &later : &earlier; }),
-      {.call_timeout = absl::Seconds(5)});
-  WeightsOfLives weights;
-  ActorCritic policy((*MakeEnvironment(options.environment))->spec(), options.policy, 1);
-  const auto publish = [&](uint64_t version) {
-    const auto publisher = weights::Publisher::Create(
-        &weights, {.model = kPolicyModel, .after_version = version - 1}, MonotonicNow() + absl::Minutes(1));
+// An actor whose replay server and weights are replaced by empty ones.
+struct LivesOfServers {
+  LivesOfServers() {
+    actor = std::thread([this] {
+      TANDEM_EXPECT_OK(
+          RunActorLoop({.actor = ActorOptions(options, 0), .patience = absl::Minutes(1), .stop = &stop},
+                       &replay, &weights));
+    });
+  }
+  ~LivesOfServers() {
+    stop = true;
+    actor.join();
+  }
+  // A learner begins, and publishes `version`.
+  void Publish(uint64_t version) {
+    const absl::Time deadline = MonotonicNow() + absl::Minutes(1);
+    const auto publisher =
+        weights::Publisher::Create(&weights, {.model = kPolicyModel, .after_version = version - 1}, deadline);
     TANDEM_ASSERT_OK(publisher);
-    TANDEM_ASSERT_OK((*publisher)->Publish(TensorsOf(policy), {}, MonotonicNow() + absl::Minutes(1)));
-  };
+    TANDEM_ASSERT_OK((*publisher)->Publish(TensorsOf(policy), {}, deadline));
+  }
+  static replay::TableOptions ShortLeases(replay::TableOptions table) {
+    table.staleness.lease = absl::Milliseconds(300);
+    return table;
+  }
+
+  const LearnerOptions options = BanditOptions();
+  const ReplayProcess earlier{ShortLeases(UnrollsOf(options, 1))}, later{ShortLeases(UnrollsOf(options, 1))};
+  replay::RemoteReplay of_earlier{earlier.Connect(), {}}, of_later{later.Connect(), {}};
+  std::atomic<bool> restarted{false}, stop{false};
+  replay::RemoteReplay replay{
+      std::make_shared<ChannelToLives>(std::vector<const ReplayProcess*>{&earlier, &later},
+                                       [this](absl::string_view) { return restarted ? &later : &earlier; }),
+      {.call_timeout = absl::Seconds(5)}};
+  WeightsOfLives weights;
+  ActorCritic policy{(*MakeEnvironment(options.environment))->spec(), options.policy, 1};
+  std::thread actor;
+};
+
+TEST(RolesTest, AnActorOutlivesItsReplayServerAndTheWeightsOfALearnerThatBeginsAnew) {
+  LivesOfServers lives;
   // The tickets require version 50, which is lost before the actor has taken it.
-  TANDEM_ASSERT_OK(of_earlier.Commit(kUnrollTable, {.epoch = 1, .version = 50}));
-  publish(49);
-  std::thread actor([&] {
-    TANDEM_EXPECT_OK(
-        RunActorLoop({.actor = ActorOptions(options, 0), .patience = absl::Seconds(20), .stop = &stop},
-                     &replay, &weights));
-  });
-  Await([&] { return of_earlier.Info(kUnrollTable)->staleness.running > 0; });
-  weights.Restart();
-  publish(2);
-  TANDEM_ASSERT_OK(of_later.Commit(kUnrollTable, {.epoch = 2, .version = 2}));
-  restarted = true;
-  const auto batch = of_later.Sample(kUnrollTable, {.batch = 1}, MonotonicNow() + absl::Minutes(1));
+  TANDEM_ASSERT_OK(lives.of_earlier.Commit(kUnrollTable, {.epoch = 1, .version = 50}));
+  lives.Publish(49);
+  Await([&] { return lives.of_earlier.Info(kUnrollTable)->staleness.running > 0; });
+  lives.weights.Restart();
+  lives.Publish(2);
+  TANDEM_ASSERT_OK(lives.of_later.Commit(kUnrollTable, {.epoch = 2, .version = 2}));
+  lives.restarted = true;
+  const auto batch = lives.of_later.Sample(kUnrollTable, {.batch = 1}, MonotonicNow() + absl::Minutes(1));
   TANDEM_ASSERT_OK(batch);
   EXPECT_THAT(batch->min_versions, ::testing::ElementsAre(2));
-  stop = true;
-  actor.join();
+}
+
+TEST(RolesTest, AnActorActsByTheWeightsOfALearnerThatBeginsAnewAlthoughTheirNumberIsSmaller) {
+  LivesOfServers lives;
+  lives.Publish(50);
+  TANDEM_ASSERT_OK(lives.of_earlier.Commit(kUnrollTable, {.epoch = 1, .version = 50}));
+  // The table takes no more unrolls by version 50, and the actor waits for tickets: first here, then of the
+  // server that has started again, whose learner has not begun.
+  Await([&] { return lives.of_earlier.Info(kUnrollTable)->staleness.waiting_admits > 0; });
+  lives.weights.Restart();
+  lives.restarted = true;
+  Await([&] { return lives.of_later.Info(kUnrollTable)->staleness.waiting_admits > 0; });
+  lives.Publish(2);
+  TANDEM_ASSERT_OK(lives.of_later.Commit(kUnrollTable, {.epoch = 2, .version = 2}));
+  const auto batch = lives.of_later.Sample(kUnrollTable, {.batch = 1}, MonotonicNow() + absl::Minutes(1));
+  TANDEM_ASSERT_OK(batch);
+  EXPECT_THAT(batch->min_versions, ::testing::ElementsAre(2));
 }
 
 TEST(ChooseAddressTest, AServerListensWhereItsEarlierLifeDid) {

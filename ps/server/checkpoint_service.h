@@ -53,15 +53,15 @@ class CheckpointService {
   // Load. Durable servers take a snapshot there, because their log does not lead to the loaded tables.
   void set_after_load(std::function<absl::Status()> after_load) { after_load_ = std::move(after_load); }
 
-  // Applies what GBA tables have accumulated, writes one file for each table into `directory`, which must
+  // Applies what GBA tables have accumulated. Then writes one file for each table into `directory`, which must
   // exist, and syncs the directory. Returns the names of the files and their total size in bytes. Pushes that
   // arrive during the whole call are deferred; pulls run. Committing the checkpoint is up to the caller
   // (ps/checkpoint/checkpoint_dir.h).
   //
   // With `name`, the name that the checkpoint will have, the server remembers this moment. A later call whose
-  // `base` is this name writes only what has changed since, table by table, unless the table was made or
-  // loaded since, a call with another name came between, or the checkpoint `base` is not the one of that
-  // moment. Otherwise files are complete.
+  // `base` is this name writes only what has changed since. A table's file is complete nevertheless in these
+  // cases: the table was made or loaded since, a call with another name came between, or the checkpoint `base`
+  // is not the one of that moment.
   //
   // First blocks while a checkpoint that Begin has begun is being written; IsWriting tells.
   //

@@ -35,7 +35,7 @@ absl::Status VersionClock::Commit(const CommittedVersion& next, uint64_t* sample
   uint64_t missed = 0;
   if (state_.commits > 0 && items_per_commit > 0 && next.items_consumed > head.items_consumed) {
     missed = (next.items_consumed - head.items_consumed) / items_per_commit;
-    // In the same epoch one of them is this commit. The first one of an epoch has no items of its own.
+    // One of them is this commit, unless it is the first of its epoch, which has no items of its own.
     if (missed > 0 && next.epoch == head.epoch) --missed;
   }
   state_.commits += 1 + missed;

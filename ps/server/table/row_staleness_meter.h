@@ -5,16 +5,17 @@
 // Measures the row staleness of a table's gradients (ps/row_staleness.h) and finds the rows that are updated
 // often.
 //
-// The meter has a fixed number of slots. A slot follows one id: bit k of its mask says whether update u - k
-// of the table changed the row, where u is the slot's last update. The staleness of a gradient that is based
-// on version v and applied in update u is the number of bits that stand for updates v + 1 .. u - 1. A mask
-// has 64 bits; for a gradient that is d > 63 updates late, the count over the last 63 updates is multiplied
-// by d/63.
+// The meter has a fixed number of slots. A slot follows one id and has a mask of 64 bits. Bit k says whether
+// update u - k of the table changed the row, where u is the slot's last update. The staleness of a gradient
+// that is based on version v and applied in update u is the number of bits that stand for updates
+// v + 1 .. u - 1. If the gradient is d > 63 updates late, the count over the last 63 updates is multiplied by
+// d/63.
 //
-// The meter measures in periods: kFirstPeriod updates at the start, later kPeriod updates. The next period
-// begins when kPause times the time has passed that measuring took, times the number of tables that a server
-// measures, so that measuring takes at most a hundredth of a processor on a server. Where updates are rare or
-// small, periods follow each other without a pause. A gradient counts if all updates from its pull on (at most the last 63) belong to the period.
+// The meter measures in periods: kFirstPeriod updates at the start, later kPeriod updates. A pause follows each
+// period: kPause times the time that measuring took, times the number of tables that the server measures. So
+// all tables of a server together take at most a hundredth of a processor. Where updates are rare or small,
+// periods follow each other without a pause. A gradient counts if all updates from its pull on (at most the
+// last 63) belong to the period.
 //
 // An id gets one of kWays slots, whose place is a hash of the id and of the period. A slot becomes free when
 // its row was not updated for half as long again as gradients are late on average. An id that finds no free

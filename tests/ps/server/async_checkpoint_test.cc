@@ -83,7 +83,7 @@ class RowLatch {
     options.before_checkpoint_row = [this] { Pass(); };
     return options;
   }
-  // From now on the writer stops before the row `row`, the first being 1.
+  // Makes the writer stop before row `row` of those that it writes from now on, counted from 1.
   void Hold(uint64_t row) {
     absl::MutexLock lock(&mutex_);
     rows_ = 0;

@@ -247,10 +247,14 @@ absl::StatusOr<v1::SaveCheckpointResponse> CheckpointService::Save(const std::st
 }
 
 void CheckpointService::AwaitBegun() {
+  absl::MutexLock lock(&begun_mutex_);
+  AwaitBegunLocked();
+}
+
+void CheckpointService::AwaitBegunLocked() {
   const auto none_is_written = [this]() ABSL_SHARED_LOCKS_REQUIRED(begun_mutex_) {
     return begun_ == nullptr || begun_->is_over;
   };
-  absl::MutexLock lock(&begun_mutex_);
   if (begun_ != nullptr && !begun_->is_wanted) begun_->is_dropped = true;
   begun_mutex_.Await(absl::Condition(&none_is_written));  // writing ends when the server stops
 }
@@ -263,8 +267,9 @@ absl::Status CheckpointService::Begin(const std::string& key, const std::string&
       return absl::AlreadyExistsError(absl::StrCat("server ", server_, ": the checkpoint ", begun_->key,
                                                    " is not written yet: wait for it first"));
     }
+    // In the same critical section: one that somebody asks for from here on has been dropped.
+    AwaitBegunLocked();
   }
-  AwaitBegun();
   auto begun = std::make_shared<Begun>();
   begun->key = key;
   begun->name = name;
@@ -294,7 +299,7 @@ absl::Status CheckpointService::Begin(const std::string& key, const std::string&
 
 void CheckpointService::Want(const std::string& key) {
   absl::MutexLock lock(&begun_mutex_);
-  if (begun_ != nullptr && begun_->key == key) begun_->is_wanted = true;
+  if (begun_ != nullptr && begun_->key == key && !begun_->is_dropped) begun_->is_wanted = true;
 }
 
 absl::Status CheckpointService::AwaitWanted() {

@@ -142,6 +142,7 @@ class CheckpointService {
   absl::Status CheckDirectory(const std::string& directory) const;
   // Blocks while a begun checkpoint is written. Drops one that nobody has wanted yet.
   void AwaitBegun();
+  void AwaitBegunLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(begun_mutex_);
   std::vector<uint32_t> OwnBuckets() const;
   // Applies what a GBA table has accumulated and fills in the header of its file, without `base`. To be
   // called between pushes.

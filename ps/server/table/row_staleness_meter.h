@@ -56,11 +56,12 @@ class RowStalenessMeter {
   // A push from version 0 that is later than this has come without a version. It is not measured.
   static constexpr uint64_t kLatestFirstPush = 1024;
 
-  // `tables` is the number of tables that the server measures; the meter adds itself while it measures. nullptr:
-  // it is the only one. `clock` returns nanoseconds.
+  // `tables` is the number of tables that the server measures; the meter adds itself at its first period.
+  // nullptr: it is the only one. `clock` returns nanoseconds.
   explicit RowStalenessMeter(std::shared_ptr<std::atomic<int64_t>> tables = nullptr,
                              int64_t (*clock)() = SteadyNanoseconds)
-      : clock_(clock), tables_(tables != nullptr ? std::move(tables) : std::make_shared<std::atomic<int64_t>>(0)) {}
+      : clock_(clock),
+        tables_(tables != nullptr ? std::move(tables) : std::make_shared<std::atomic<int64_t>>(0)) {}
   ~RowStalenessMeter();
 
   // A row that is updated often.

@@ -47,7 +47,7 @@ trap cleanup EXIT
 # The build context: the files that `--target prebuilt` copies, with the programs at the Dockerfile's path.
 mkdir -p "$work/context/build/cli" "$work/data"
 cp -r "$root/deploy" "$root/scripts" "$root/jobs" "$root/LICENSE" "$root/.dockerignore" "$work/context"
-for program in "$binary" "$binary-rl" "$binary-bench"; do
+for program in "$binary" "$binary-rl" "$binary-inspect" "$binary-bench"; do
   install --strip "$program" "$work/context/build/cli/" 2> /dev/null || install "$program" "$work/context/build/cli/"
 done
 say "image"
@@ -61,13 +61,36 @@ build_stage() {
 build_stage base localhost/tandem-test/base
 build_stage prebuilt "$TANDEM_IMAGE"
 
-# start_cluster COUNT: starts the cluster, which must have so many containers.
+# unresolved: prints the names of running containers that another one of the cluster does not resolve.
+unresolved() {
+  local services id
+  services="$(podman ps --filter "label=com.docker.compose.project=$project" \
+    --format '{{index .Labels "com.docker.compose.service"}}')"
+  for id in $(podman ps -q --filter "label=com.docker.compose.project=$project"); do
+    # shellcheck disable=SC2016  # $@ and $name are for the container's shell
+    podman exec "$id" sh -c 'for name in "$@"; do getent hosts "$name" > /dev/null || echo "$name"; done' \
+      sh $services 2> /dev/null || true  # a container that has ended needs no names
+  done
+}
+
+# start_cluster COUNT: starts the cluster, which must have so many containers. aardvark-dns 1.4 sometimes misses a
+# container that starts while it reads its settings, and never resolves that name, or answers that container, again;
+# then the cluster is started again.
 start_cluster() {
-  # podman-compose exits with 0 even if a container could not be started.
-  compose up -d > "$work/up.log" 2>&1 || true
-  local count
-  count="$(podman ps -aq --filter "label=com.docker.compose.project=$project" | wc -l)"
-  (($1 == count)) || { cat "$work/up.log" >&2; fail "$count of $1 containers were started"; }
+  local attempt count deadline missing
+  for attempt in 1 2 3; do
+    # podman-compose exits with 0 even if a container could not be started.
+    compose up -d > "$work/up.log" 2>&1 || true
+    count="$(podman ps -aq --filter "label=com.docker.compose.project=$project" | wc -l)"
+    (($1 == count)) || { cat "$work/up.log" >&2; fail "$count of $1 containers were started"; }
+    deadline=$((SECONDS + 10))
+    while missing="$(unresolved)"; [[ -n "$missing" ]] && ((SECONDS < deadline)); do sleep 0.5; done
+    [[ -n "$missing" ]] || return 0
+    say "the container engine does not resolve $(sort -u <<< "$missing" | xargs): starting the cluster again"
+    compose down -t 1 > "$work/down.log" 2>&1
+    podman network rm "${project}_default" > /dev/null 2>&1 || true
+  done
+  fail "the container engine did not resolve its containers' names in three attempts"
 }
 
 exit_code() { podman inspect --format '{{.State.ExitCode}}' "$(container "$1")"; }

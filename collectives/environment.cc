@@ -102,15 +102,17 @@ absl::StatusOr<Environment> Environment::FromLookup(const Lookup& variables) {
   const bool server = env.role == "ps";
   env.worker = !server && (lookup("RANK").has_value() || !lookup("ROLE_RANK").has_value());
   TANDEM_ASSIGN_OR_RETURN(env.world_size, read.Int("WORLD_SIZE", absl::nullopt, 1, kMost));
-  TANDEM_ASSIGN_OR_RETURN(env.num_ps, read.Int("TANDEM_NUM_PS", 0, 0, kMost));
+  TANDEM_ASSIGN_OR_RETURN(env.num_ps, read.Int("TANDEM_NUM_PS", 0, 0, kMost / (kMostFollowers + 1)));
+  TANDEM_ASSIGN_OR_RETURN(env.ps_followers, read.Int("TANDEM_PS_FOLLOWERS", 0, 0, kMostFollowers));
   if (server) {
     if (env.num_ps == 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("TANDEM_ROLE=ps needs TANDEM_NUM_PS of at least 1", kAdvice));
     }
     TANDEM_ASSIGN_OR_RETURN(env.ps_index, read.Int("TANDEM_PS_INDEX", absl::nullopt, 0, env.num_ps - 1));
-    env.role_rank = env.ps_index;
-    env.role_world_size = env.num_ps;
+    TANDEM_ASSIGN_OR_RETURN(env.ps_copy, read.Int("TANDEM_PS_COPY", 0, 0, env.ps_followers));
+    env.role_world_size = env.num_ps * (env.ps_followers + 1);
+    env.role_rank = env.ps_index + env.num_ps * env.ps_copy;
   } else if (env.worker) {
     TANDEM_ASSIGN_OR_RETURN(env.rank, read.Int("RANK", absl::nullopt, 0, env.world_size - 1));
     env.role_rank = env.rank;

@@ -22,6 +22,8 @@
 
 namespace tandem::collectives {
 
+inline constexpr int kMostFollowers = 7;  // of one shard of the parameter servers
+
 // The job as a launcher describes it to one process. A plain value. One role of a job is its main role,
 // "worker" unless the launcher named it otherwise: its processes have a RANK and take part in the job's
 // collectives. The processes of other roles ("ps", "actor", ...) have a rank within their role only.
@@ -32,13 +34,17 @@ struct Environment {
   int world_size = 1;           // WORLD_SIZE: the number of workers
   int local_rank = 0;           // LOCAL_RANK: among the processes of the role on this node
   int local_world_size = 1;     // LOCAL_WORLD_SIZE
-  int role_rank = 0;            // ROLE_RANK (of workers: RANK): among the processes of the role in the job
-  int role_world_size = 1;      // ROLE_WORLD_SIZE
-  int group_rank = 0;           // GROUP_RANK: of this node
-  int num_ps = 0;               // TANDEM_NUM_PS
-  int ps_index = 0;             // TANDEM_PS_INDEX, of parameter servers; their role_rank
-  std::string master_addr;      // MASTER_ADDR; may be absent if `store` is set
-  int master_port = 0;          // MASTER_PORT, likewise
+  // ROLE_RANK (of workers: RANK): among the processes of the role in the job. Of parameter servers it is
+  // ps_index + num_ps * ps_copy.
+  int role_rank = 0;
+  int role_world_size = 1;  // ROLE_WORLD_SIZE
+  int group_rank = 0;       // GROUP_RANK: of this node
+  int num_ps = 0;           // TANDEM_NUM_PS
+  int ps_index = 0;         // TANDEM_PS_INDEX, of parameter servers: the shard that they serve
+  int ps_copy = 0;          // TANDEM_PS_COPY: which copy of the shard, from 0 to ps_followers
+  int ps_followers = 0;     // TANDEM_PS_FOLLOWERS: followers of each shard
+  std::string master_addr;  // MASTER_ADDR; may be absent if `store` is set
+  int master_port = 0;      // MASTER_PORT, likewise
   // TANDEM_STORE: "host:port" of the job's store, served by a launcher. If empty, rank 0 serves the store at
   // master_addr:master_port.
   std::string store;
@@ -59,7 +65,8 @@ struct Environment {
   static bool IsLaunched(const Lookup& lookup);
   static bool IsLaunched();
 
-  // Returns the name of this process in messages and in JobMonitor: "worker/0", "ps/1".
+  // Returns the name of this process in messages and in JobMonitor: "worker/0", "ps/1". Copies of one shard
+  // have different names: with 3 servers, "ps/1" and "ps/4" are copies of shard 1.
   std::string member() const;
   // Returns how this process introduces itself to the servers that it connects to.
   rpc::Caller caller() const { return {.run_id = run_id, .epoch = epoch, .member = member()}; }

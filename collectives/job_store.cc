@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -79,7 +81,16 @@ absl::Status JobStore::Close(absl::Duration timeout) {
   std::vector<std::string> all;
   for (int rank = 0; rank < env_.world_size; ++rank)
     all.push_back(ClosedKey(absl::StrCat(env_.role, "/", rank)));
-  for (int index = 0; index < env_.num_ps; ++index) all.push_back(ClosedKey(absl::StrCat("ps/", index)));
+  const int servers = env_.num_ps * (env_.ps_followers + 1);
+  // The job went on without copies of a server that have died.
+  std::set<std::string> dead;
+  for (const MemberStatus& member : server_->membership()->Statuses()) {
+    if (member.report.replaceable && member.silent > member.lease) dead.insert(member.name);
+  }
+  for (int rank = 0; rank < servers; ++rank) {
+    const std::string name = absl::StrCat("ps/", rank);
+    if (!dead.contains(name)) all.push_back(ClosedKey(name));
+  }
   absl::Status closed = server_->store()->Wait(all, timeout);
   server_->Shutdown(absl::Seconds(1));
   return Annotate(closed, "closing the job's store before every process was done with it");

@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "launcher/job_file.h"
 #include "launcher/plan/cluster_file.h"
+#include "launcher/plan/copies.h"
 #include "launcher/root_cause.h"
 
 namespace tandem::launcher {
@@ -83,7 +84,9 @@ std::string CountsText(const LaunchPlan& plan) {
     const std::string kind = name == "ps" ? "parameter server" : name;
     const bool many =
         role.count > 1 && (name == "ps" || name == "worker" || name == "learner" || name == "actor");
-    parts.push_back(absl::StrCat(role.count, " ", kind, many ? "s" : ""));
+    parts.push_back(absl::StrCat(
+        role.count, " ", kind, many ? "s" : "",
+        role.followers > 0 ? absl::StrCat(" and ", role.count * role.followers, " followers") : ""));
   }
   return absl::StrJoin(parts, ", ");
 }
@@ -99,6 +102,24 @@ std::string PlaceText(const LaunchPlan& plan, const Round& round) {
   }
   return absl::StrCat("node ", round.group_rank, " of ", round.nodes.size(), " in round ", round.epoch, ": ",
                       absl::StrJoin(parts, ", "));
+}
+
+// Returns a warning if the death of one machine loses all or several copies of a shard; else "".
+std::string CopiesWarning(const Round& round) {
+  const int followers = FollowersOf(round);
+  const std::vector<int> servers = ServersByNode(round);
+  if (followers == 0) return "";
+  if (absl::c_count_if(servers, [](int count) { return count > 0; }) == 1) {
+    return "warning: all copies of the parameter servers' tables are on one machine, whose death loses them "
+           "(under `tandem run` the death of a machine ends the round in any case)";
+  }
+  const std::vector<int> twice = ShardsTwiceOnANode(servers, followers);
+  if (twice.empty()) return "";
+  return absl::StrCat(
+      "warning: several copies of shard ", absl::StrJoin(twice, ", "),
+      " are on one node, whose death loses them; copies are on different nodes if no node has "
+      "more than 1/",
+      followers + 1, " of all parameter servers");
 }
 
 }  // namespace
@@ -231,9 +252,15 @@ void NodeAgent::BeginRound() {
 }
 
 absl::Status NodeAgent::StartRound() {
+  TANDEM_RETURN_IF_ERROR(CheckFollowers(*round_));
   if (round_->group_rank == 0) {
+    if (const std::string warning = CopiesWarning(*round_); !warning.empty())
+      processes_->console().Say(warning);
     for (const RolePlan& role : plan().roles) {
-      if (role.restart == Restart::kAlone) services_.membership()->AllowRestart(role.name);
+      // Servers with followers say by themselves that they may be silent. If the last copy of a shard is
+      // lost, its process reports that, and the job ends.
+      if (role.restart == Restart::kAlone && role.followers == 0)
+        services_.membership()->AllowRestart(role.name);
     }
     monitor_->Watch(services_.membership(), round_->epoch);
   }
@@ -302,6 +329,13 @@ void NodeAgent::OnEnd(Process* process) {
       if (process->spec().terminal && process->killed() &&
           (process->exit_code() == 128 + SIGINT || process->exit_code() == 128 + SIGQUIT)) {
         return OnSignal(process->exit_code() - 128);
+      }
+      if (process->succeeded() && slot->planned.role->followers > 0) {
+        processes_->console().Say(
+            absl::StrCat(process->name(),
+                         " has left its shard (tandem ps drain); it is not started again. `tandem ps --index "
+                         "N --copy K` adds a copy"));
+        return;
       }
       if (local_->PlanRestart(*slot, *process)) return;
       local_->AddFailed(process);

@@ -20,7 +20,7 @@ absl::StatusOr<std::vector<PlannedProcess>> PlanProcesses(const NodeOptions& opt
     if (!role.command.empty() && role.command[0] != "tandem") {
       TANDEM_ASSIGN_OR_RETURN(program, FindProgram(role.command[0]));
     }
-    for (int i = 0; i < role.count; ++i)
+    for (int i = 0; i < role.processes(); ++i)
       planned.push_back({.role = &role, .local_rank = i, .program = program});
   }
   // Processes with the same `bind` share the processors.
@@ -56,7 +56,7 @@ absl::StatusOr<ProcessSpec> ProcessSpecFactory::Make(const PlannedProcess& proce
     place.spill_dir = absl::StrCat(options_.spill_dir, "/ps-", place.local_rank);
     if (!options_.wal_dir.empty()) {
       TANDEM_ASSIGN_OR_RETURN(place.wal_dir, WalDirOf(place));
-      spec.wal_dir = place.wal_dir;
+      spec.serving_dir = place.wal_dir;
     }
   } else {
     spec.args = role.command;
@@ -71,6 +71,7 @@ absl::StatusOr<ProcessSpec> ProcessSpecFactory::Make(const PlannedProcess& proce
   place.error_file = spec.error_file = absl::StrCat(attempt, "/error.json");
   std::error_code ignored;
   std::filesystem::remove(spec.error_file, ignored);  // an earlier job of this name may have left one
+  if (role.followers > 0) spec.serving_dir = place.serving_dir = attempt;
   spec.files = FilesOf(place, spec.name, attempt);
   spec.environment = ToStrings(VariablesOf(own_, place));
   return spec;
@@ -89,8 +90,12 @@ absl::StatusOr<std::string> ProcessSpecFactory::WalDirOf(const ProcessSlot& plac
 
 std::vector<std::string> ProcessSpecFactory::ServerCommand(const ProcessSlot& place, int port) const {
   std::vector<std::string> args = {"tandem",        "ps",
-                                   "--index",       absl::StrCat(place.role_rank()),
+                                   "--index",       absl::StrCat(place.copy_place().shard),
                                    "--num-servers", absl::StrCat(place.round->WorldSize("ps"))};
+  if (place.role->followers > 0) {
+    args.insert(args.end(), {"--copy", absl::StrCat(place.copy_place().copy), "--followers",
+                             absl::StrCat(place.role->followers)});
+  }
   if (!options_.advertise.empty()) {
     const std::string listen = rpc::ListenAddressFor(options_.advertise, port);
     args.insert(args.end(), {"--listen", listen, "--advertise", options_.advertise});

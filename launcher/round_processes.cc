@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "launcher/log_directories.h"
+#include "launcher/plan/copies.h"
 
 namespace tandem::launcher {
 namespace {
@@ -19,7 +20,8 @@ namespace {
 // A process that ran at least this long resets the count of consecutive deaths.
 constexpr absl::Duration kHealthy = absl::Minutes(10);
 constexpr absl::Duration kFirstPause = absl::Milliseconds(500);
-// A durable server that has served, and ran this long, is started again at once: all workers wait for it.
+// A durable server that has served, and ran this long, is started again at once: all workers wait for it. So
+// is one with followers: until its copy is complete, there is one copy less.
 constexpr absl::Duration kServed = absl::Seconds(2);
 constexpr absl::Duration kPauseOfServer = absl::Milliseconds(20);
 constexpr absl::Duration kLongestPause = absl::Seconds(30);
@@ -57,7 +59,10 @@ void RoundProcesses::PrepareRound() {
 
 std::map<std::string, int> RoundProcesses::CountByRole() const {
   std::map<std::string, int> counts;
-  for (const Slot& slot : slots_) ++counts[slot.planned.role->name];
+  for (const RolePlan& role : options_.plan.roles) {
+    counts[role.name] = role.count;
+    if (role.followers > 0) counts[kFollowersRole] = role.count * role.followers;
+  }
   return counts;
 }
 
@@ -120,12 +125,31 @@ bool RoundProcesses::PlanRestart(Slot& slot, const Process& process) {
   const RolePlan& role = *slot.planned.role;
   Console& console = processes_->console();
   if (role.restart != Restart::kAlone) return false;
-  const bool durable = IsDurable(role);
-  // Replaying a long log takes time, and is no sign of health.
-  const bool healthy = MonotonicNow() - process.started() >= (durable ? kServed : kHealthy) &&
-                       (!durable || HasServed(process.spec().wal_dir, process.pid()));
+  if (role.followers > 0 && process.exit_code() == kExitToComeBack) {
+    slot.deaths_in_a_row = 0;
+    slot.restart_at = MonotonicNow() + kPauseOfServer;
+    ++slot.restarts_alone;
+    console.Say(absl::StrCat(process.name(), " has handed its shard over; starting it again as a follower"));
+    return true;
+  }
+  const bool lossless = LosesNothing(role);
+  // Replaying a long log, or copying large tables, takes time, and is no sign of health.
+  const bool healthy = MonotonicNow() - process.started() >= (lossless ? kServed : kHealthy) &&
+                       (!lossless || HasServed(process.spec().serving_dir, process.pid()));
   slot.deaths_in_a_row = healthy ? 1 : slot.deaths_in_a_row + 1;
   const int limit = role.restart_limit;
+  if (slot.deaths_in_a_row > limit && role.followers > 0 && SomeServe(role)) {
+    // The job has its primaries, and has one copy less. If the last one of a shard is lost, a process says
+    // so.
+    slot.restart_at = MonotonicNow() + kLongestPause;
+    ++slot.restarts_alone;
+    console.Say(
+        absl::StrCat(process.HowItEnded(), " after ", limit,
+                     " restarts in a row; its shard goes on with one copy less; starting it again in ",
+                     absl::FormatDuration(kLongestPause)));
+    for (const std::string& text : process.output().tail()) console.Say(absl::StrCat("  | ", text));
+    return true;
+  }
   if (slot.deaths_in_a_row > limit) {
     console.Say(absl::StrCat(process.name(), " has been started again ", limit,
                              " times in a row: that is its limit (--restart ", role.name, "=alone:", limit,
@@ -133,13 +157,16 @@ bool RoundProcesses::PlanRestart(Slot& slot, const Process& process) {
     return false;
   }
   const absl::Duration pause =
-      durable && slot.deaths_in_a_row == 1 ? kPauseOfServer : PauseBefore(slot.deaths_in_a_row);
+      lossless && slot.deaths_in_a_row == 1 ? kPauseOfServer : PauseBefore(slot.deaths_in_a_row);
   slot.restart_at = MonotonicNow() + pause;
   ++slot.restarts_alone;
   console.Say(absl::StrCat(process.HowItEnded(), "; starting it again in ", absl::FormatDuration(pause), " (",
                            slot.deaths_in_a_row, " of ", limit, ")"));
   for (const std::string& text : process.output().tail()) console.Say(absl::StrCat("  | ", text));
-  if (durable) {
+  if (role.followers > 0) {
+    console.Say(absl::StrCat(
+        process.name(), " comes back as a new copy; if it was its shard's primary, a follower takes over"));
+  } else if (IsDurable(role)) {
     console.Say(
         absl::StrCat(process.name(), " comes back with its log, at the same address; workers wait for it"));
   } else if (role.name == "ps" && role.command.empty()) {
@@ -154,6 +181,13 @@ bool RoundProcesses::PlanRestart(Slot& slot, const Process& process) {
 
 bool RoundProcesses::IsDurable(const RolePlan& role) const {
   return !options_.wal_dir.empty() && role.name == "ps" && role.command.empty();
+}
+
+bool RoundProcesses::SomeServe(const RolePlan& role) const {
+  return absl::c_any_of(slots_, [&role](const Slot& slot) {
+    return slot.planned.role == &role && slot.process != nullptr &&
+           HasServed(slot.process->spec().serving_dir, slot.process->pid());
+  });
 }
 
 absl::Status RoundProcesses::StartDue(absl::Time now) {

@@ -46,7 +46,8 @@ class RoundProcesses {
   // Forgets what happened in the last round: which processes were done and which failed. Running processes
   // stay.
   void PrepareRound();
-  // Returns the number of this node's processes by role, as the rendezvous needs it.
+  // Returns the number of this node's processes by role, as the rendezvous needs it. Followers are counted as
+  // kFollowersRole.
   std::map<std::string, int> CountByRole() const;
   // Sets the round for which processes are started from now on.
   void SetRound(NodeRound round) { round_ = std::move(round); }
@@ -94,6 +95,11 @@ class RoundProcesses {
   absl::Status Start(Slot& slot);
   // Returns whether the processes of the role are servers with a log.
   bool IsDurable(const RolePlan& role) const;
+  // Returns whether the death of a process of the role loses nothing: it is a server with a log or followers.
+  bool LosesNothing(const RolePlan& role) const { return role.followers > 0 || IsDurable(role); }
+
+  // Returns whether some server of the role on this node has begun to serve, and still runs.
+  bool SomeServe(const RolePlan& role) const;
 
   const NodeOptions options_;
   Processes* const processes_;

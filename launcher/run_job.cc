@@ -121,7 +121,7 @@ absl::StatusOr<NodeAgentOptions> MakeAgentOptions(const RunFlags& flags, bool al
 // instance. A launcher in the background has none to give.
 bool HasTerminal(const LaunchPlan& plan) {
   int processes = 0;
-  for (const RolePlan& role : plan.roles) processes += role.count;
+  for (const RolePlan& role : plan.roles) processes += role.processes();
   return processes == 1 && ::isatty(STDIN_FILENO) == 1 && ::tcgetpgrp(STDIN_FILENO) == ::getpgrp();
 }
 
@@ -158,7 +158,8 @@ absl::StatusOr<Job> PrepareJob(RunFlags flags, const std::vector<std::string>& p
 
 absl::StatusOr<int> RunAgent(Job job, Processes* processes) {
   const std::string spill_dir = job.agent.node.spill_dir;
-  const int servers = job.agent.node.plan.Count("ps");
+  const RolePlan* const role = job.agent.node.plan.Find("ps");
+  const int servers = role == nullptr ? 0 : role->processes();
   const std::string wal_dir = job.agent.node.wal_dir, run_id = job.agent.node.run_id;
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<RendezvousHandler> rendezvous,
                           RendezvousHandler::Open(job.rendezvous));

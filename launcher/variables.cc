@@ -23,6 +23,9 @@ constexpr const char* kOuter[] = {"RANK",
                                   "GROUP_WORLD_SIZE",
                                   "TORCHELASTIC_ERROR_FILE",
                                   "TANDEM_PS_INDEX",
+                                  "TANDEM_PS_COPY",
+                                  "TANDEM_PS_FOLLOWERS",
+                                  "TANDEM_SERVING_DIR",
                                   "TANDEM_TERMINAL",
                                   "TANDEM_SPILL_DIR",
                                   "TANDEM_WAL_DIR",
@@ -67,7 +70,14 @@ Variables VariablesOf(const Variables& own, const ProcessSlot& place) {
   set("MASTER_PORT", first.master_port);
   if (place.is_main()) set("RANK", place.role_rank());
   if (role.name == "ps") {
-    set("TANDEM_PS_INDEX", place.role_rank());
+    const CopyPlace copy = place.copy_place();
+    set("TANDEM_PS_INDEX", copy.shard);
+    if (role.followers > 0) {
+      set("TANDEM_PS_COPY", copy.copy);
+      // One may come from the user's environment.
+      if (role.min_copies > 1) set("TANDEM_PS_MIN_COPIES", role.min_copies);
+      set("TANDEM_SERVING_DIR", place.serving_dir);
+    }
     if (!place.spill_dir.empty()) set("TANDEM_SPILL_DIR", place.spill_dir);
     if (!place.wal_dir.empty()) set("TANDEM_WAL_DIR", place.wal_dir);
     if (!place.checkpoint_root.empty()) set("TANDEM_CHECKPOINT_ROOT", place.checkpoint_root);
@@ -78,7 +88,7 @@ Variables VariablesOf(const Variables& own, const ProcessSlot& place) {
   set("GROUP_WORLD_SIZE", round.nodes.size());
   set("ROLE_NAME", role.name);
   set("ROLE_RANK", place.role_rank());
-  set("ROLE_WORLD_SIZE", round.WorldSize(role.name));
+  set("ROLE_WORLD_SIZE", place.role_world_size());
   set("TORCHELASTIC_RESTART_COUNT", round.restarts);
   set("TORCHELASTIC_MAX_RESTARTS", place.plan->max_restarts);
   set("TORCHELASTIC_RUN_ID", place.run_id);
@@ -87,6 +97,7 @@ Variables VariablesOf(const Variables& own, const ProcessSlot& place) {
 
   set("TANDEM_ROLE", role.name);
   set("TANDEM_NUM_PS", round.WorldSize("ps"));
+  if (const int followers = FollowersOf(round); followers > 0) set("TANDEM_PS_FOLLOWERS", followers);
   set("TANDEM_STORE", first.store);
   set("TANDEM_RUN_ID", place.run_id);
   set("TANDEM_EPOCH", round.epoch);

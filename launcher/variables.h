@@ -11,6 +11,7 @@
 
 #include "absl/strings/string_view.h"
 #include "collectives/rendezvous/rendezvous.h"
+#include "launcher/plan/copies.h"
 #include "launcher/plan/launch_plan.h"
 
 namespace tandem::launcher {
@@ -27,6 +28,7 @@ struct ProcessSlot {
   std::string error_file;  // the file in which the program may leave its error message
   std::string spill_dir;   // for parameter servers; "" for other roles
   std::string wal_dir;     // for parameter servers that are durable; else ""
+  std::string serving_dir;  // where a parameter server with followers tells that it serves; else ""
   std::string checkpoint_root;  // for parameter servers; "": that of the launcher's environment, if any
   std::string agent;       // host:port of the launcher's LauncherControl; "": there is none
   int64_t assignment = 0;  // the number of this round's assignment there
@@ -34,8 +36,20 @@ struct ProcessSlot {
   bool terminal = false;   // the launcher shows the process's output on a terminal
 
   bool is_main() const { return role->name == plan->main; }
+  // Returns which shard a parameter server serves, and which copy of it.
+  CopyPlace copy_place() const {
+    if (role->followers == 0) return {.shard = role_rank(), .copy = 0};
+    return PlaceCopy(ServersByNode(*round), round->group_rank, local_rank);
+  }
   // Returns the process's rank among all processes of its role in the round; for the main role this is RANK.
-  int role_rank() const { return round->FirstRank(role->name) + local_rank; }
+  // For followers see Environment::role_rank.
+  int role_rank() const {
+    if (role->followers == 0) return round->FirstRank(role->name) + local_rank;
+    const CopyPlace place = copy_place();
+    return place.shard + round->WorldSize(role->name) * place.copy;
+  }
+  // Returns the number of processes of the role in the round.
+  int role_world_size() const { return round->WorldSize(role->name) * (role->followers + 1); }
 };
 
 // Returns the launcher's own environment.

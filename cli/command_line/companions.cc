@@ -18,7 +18,8 @@
 namespace tandem::cli {
 namespace {
 
-constexpr const Companion* kCompanions[] = {&kRl, &kReplay, &kWeights, &kBench};
+constexpr const Companion* kCompanions[] = {&kRl,    &kReplay, &kWeights, &kTop,  &kStatus,
+                                            &kTrace, &kTable,  &kDoctor,  &kBench};
 constexpr size_t kMaxTree = size_t{16} << 20;
 
 // Returns the commands of a companion's program; none if it cannot be asked.

@@ -23,11 +23,16 @@
 #include "base/ipc/descriptor.h"
 #include "base/logging.h"
 #include "base/status.h"
+#include "base/timed_wait.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/ps_moves.h"
+#include "cli/commands/ps_status.h"
+#include "cli/commands/shard_copy.h"
 #include "cli/monitor/metrics_server.h"
 #include "collectives/environment.h"
 #include "collectives/membership/job_monitor.h"
 #include "launcher/log_directories.h"
+#include "launcher/plan/copies.h"
 #include "launcher/plan/variable_options.h"
 #include "launcher/process/descendants.h"
 #include "launcher/process/processes.h"
@@ -63,6 +68,9 @@ struct ServeFlags {
   std::string wal_sync = "always";
   uint64_t wal_snapshot = ps::DurabilityOptions().snapshot_bytes;
   bool accept_loss = false;
+  int copy = -1;       // -1: TANDEM_PS_COPY
+  int followers = -1;  // -1: TANDEM_PS_FOLLOWERS
+  int min_copies = 1;
   bool reflection = false;
   // Limits of the memory for requests and responses in flight. The defaults are those of the libraries.
   uint64_t max_parked = ps::ParameterServerOptions().max_parked_bytes;
@@ -72,7 +80,7 @@ struct ServeFlags {
 };
 
 // Waits for the event that ends the server: SIGTERM, SIGINT, the end of the job, or a failure of the server's
-// log. JobEnded and LogFailed may be called from any thread, Wait from one.
+// log or of its copy of the shard. JobEnded and Failed may be called from any thread, Wait from one.
 //
 // A server that `tandem run` has started ends by the launcher's signals only. systemd and Slurm stop a job by
 // signalling each of its processes, but the workers need the servers to save a checkpoint; the launcher
@@ -89,15 +97,24 @@ class EndEvent {
     state_ = state;
     Notify();
   }
-  void LogFailed(const absl::Status& why) {
+  void Failed(const absl::Status& why) {
     absl::MutexLock lock(&mutex_);
-    log_failure_ = why;
+    failure_ = why;
     Notify();
   }
-  // Returns the failure of the log that has ended the server; OK if there was none.
-  absl::Status log_failure() const {
+  // Returns whether `tandem run` has started this process.
+  bool launched() const { return launcher_ != 0; }
+  // Returns the failure that has ended the server; OK if there was none.
+  absl::Status failure() const {
     absl::MutexLock lock(&mutex_);
-    return log_failure_;
+    return failure_;
+  }
+  // Blocks until the job has ended, but not longer than `timeout`. Returns how it ended, if it has.
+  std::optional<collectives::JobState> AwaitJobEnd(absl::Duration timeout) {
+    absl::MutexLock lock(&mutex_);
+    const auto ended = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return state_.has_value(); };
+    (void)AwaitFor(&mutex_, absl::Condition(&ended), timeout);
+    return state_;
   }
   // Blocks until the first event. Returns how the job ended, or nullopt for a signal.
   std::optional<collectives::JobState> Wait() {
@@ -133,7 +150,7 @@ class EndEvent {
   const ipc::Descriptor event_;
   mutable absl::Mutex mutex_;
   std::optional<collectives::JobState> state_ ABSL_GUARDED_BY(mutex_);
-  absl::Status log_failure_ ABSL_GUARDED_BY(mutex_);
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
 };
 
 absl::StatusOr<collectives::Environment> ServerEnvironment(const ServeFlags& flags) {
@@ -141,6 +158,8 @@ absl::StatusOr<collectives::Environment> ServerEnvironment(const ServeFlags& fla
     if (name == "TANDEM_ROLE") return "ps";
     if (name == "TANDEM_PS_INDEX" && flags.index >= 0) return absl::StrCat(flags.index);
     if (name == "TANDEM_NUM_PS" && flags.num_servers >= 0) return absl::StrCat(flags.num_servers);
+    if (name == "TANDEM_PS_COPY" && flags.copy >= 0) return absl::StrCat(flags.copy);
+    if (name == "TANDEM_PS_FOLLOWERS" && flags.followers >= 0) return absl::StrCat(flags.followers);
     const char* value = std::getenv(std::string(name).c_str());
     if (value == nullptr) return name == "WORLD_SIZE" ? absl::make_optional<std::string>("1") : absl::nullopt;
     return value;
@@ -148,13 +167,15 @@ absl::StatusOr<collectives::Environment> ServerEnvironment(const ServeFlags& fla
 }
 
 // Starts the metrics endpoint. For each request it calls the server's statistics methods within the process.
+// `copy`: nullptr if the server has no followers.
 absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(const ServeFlags& flags,
-                                                            ps::ParameterServer& server) {
+                                                            ps::ParameterServer& server,
+                                                            const ShardCopy* copy) {
   TANDEM_ASSIGN_OR_RETURN(const rpc::Address listen, rpc::ParseAddress(flags.listen));
   const std::shared_ptr<rpc::Channel> self =
       rpc::ConnectLoopback(std::make_shared<const std::vector<rpc::Service>>(
           std::vector<rpc::Service>{server.service(), server.durability_service()}));
-  const auto collect = [self] {
+  const auto collect = [self, copy] {
     const rpc::CallOptions options{.timeout = absl::Seconds(10)};
     ServerMetrics figures;
     tandem::v1::ListTablesResponse tables;
@@ -165,6 +186,7 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(const ServeFlags& fl
     status.Update(rpc::CallProto(*self, "/tandem.v1.ParameterServer/ListTables",
                                  tandem::v1::ListTablesRequest(), &tables, options));
     if (!status.ok()) LogWarning(absl::StrCat("metrics: ", status.message()));
+    if (copy != nullptr) figures.failover = copy->Status();
     figures.tables.assign(tables.tables().begin(), tables.tables().end());
     return figures;
   };
@@ -199,6 +221,19 @@ absl::StatusOr<std::shared_ptr<ps::ColdStore>> OpenSpillStore(const ServeFlags& 
   return std::shared_ptr<ps::ColdStore>(std::move(store));
 }
 
+// Tells the launcher, which looks at it when the server has died (RoundProcesses), that the server has begun
+// to serve.
+void TellServing(const std::string& directory) {
+  if (directory.empty()) return;
+  // The disk may be full.
+  const absl::Status told =
+      WriteFileAtomically(launcher::ServingFile(directory), absl::StrCat(::getpid(), "\n"));
+  if (!told.ok()) LogWarning(told.message());
+}
+
+// A process that is stopped alone looks for a follower in sync for this long. The hand-over comes on top.
+constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
+
 absl::Status Serve(const ServeFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<launcher::SignalPipe> signals,
                           launcher::SignalPipe::Install({SIGTERM, SIGINT}));
@@ -206,6 +241,9 @@ absl::Status Serve(const ServeFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const collectives::Environment env, ServerEnvironment(flags));
   SetLogName(env.member());
   const uint32_t index = static_cast<uint32_t>(env.ps_index), count = static_cast<uint32_t>(env.num_ps);
+  TANDEM_RETURN_IF_ERROR(
+      launcher::CheckFollowerFlags("--", env.ps_followers, flags.min_copies, !flags.wal_dir.empty()));
+  const bool followers = env.ps_followers > 0;
   if (count > ps::kDefaultBuckets) {
     return absl::InvalidArgumentError(
         absl::StrCat("a job has at most ", ps::kDefaultBuckets, " servers, not ", count));
@@ -228,21 +266,40 @@ absl::Status Serve(const ServeFlags& flags) {
                       .sync = flags.wal_sync == "always",
                       .accept_loss = flags.accept_loss,
                       .snapshot_bytes = flags.wal_snapshot,
-                      .on_failure = [&end](const absl::Status& why) { end.LogFailed(why); }}});
+                      .on_failure = [&end](const absl::Status& why) { end.Failed(why); }},
+       .failover = followers});
 
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<collectives::JobStore> store,
                           collectives::OpenStore(env, absl::Seconds(flags.join_timeout_seconds)));
   own = rpc::ProcessDiagnostics::Start(env.member(), env.epoch, store->address());
   TANDEM_ASSIGN_OR_RETURN(
       std::unique_ptr<collectives::JobMonitor> monitor,
-      collectives::JobMonitor::Start(
-          store->channel(),
-          {.member = env.member(), .lease = absl::Seconds(flags.lease_seconds), .status = own->status()},
-          [&end](const collectives::JobState& state) { end.JobEnded(state); }));
+      collectives::JobMonitor::Start(store->channel(),
+                                     {.member = env.member(),
+                                      .lease = absl::Seconds(flags.lease_seconds),
+                                      .status = own->status(),
+                                      .replaceable = followers},
+                                     [&end](const collectives::JobState& state) { end.JobEnded(state); }));
   // Before the server listens: until then workers cannot connect, and repeat their calls. The heartbeats have
   // begun, since a long log takes longer than a lease.
   if (!flags.wal_dir.empty()) own->status()->SetState("replaying its log");
   TANDEM_RETURN_IF_ERROR(server.Recover());
+  std::vector<rpc::Service> services = {server.service(), server.durability_service()};
+  std::unique_ptr<ShardCopy> copy;
+  if (followers) {
+    const char* const serving_dir = std::getenv("TANDEM_SERVING_DIR");
+    copy = std::make_unique<ShardCopy>(ShardCopy::Options{
+        .env = env,
+        .store = store.get(),
+        .server = &server,
+        .min_copies = flags.min_copies,
+        .status = own->status(),
+        .report_status = [&monitor] { monitor->ReportStatus(); },
+        .on_ready = [directory =
+                         std::string(serving_dir == nullptr ? "" : serving_dir)] { TellServing(directory); },
+        .on_end = [&end](const absl::Status& why) { end.Failed(why); }});
+    services.push_back(copy->service());
+  }
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Server> listening,
                           rpc::Server::Start({.listen = flags.listen,
                                               .transport = flags.transport,
@@ -252,40 +309,64 @@ absl::Status Serve(const ServeFlags& flags) {
                                               .max_connections = flags.max_connections,
                                               .gate = gate,
                                               .reflection = flags.reflection},
-                                             {server.service(), server.durability_service()}));
+                                             services));
   TANDEM_ASSIGN_OR_RETURN(const std::string address,
                           rpc::AdvertisedAddress(flags.listen, flags.advertise, listening->port()));
-  if (!flags.wal_dir.empty()) {
-    // The launcher looks at it when the server has died (RoundProcesses). The disk may be full.
-    const absl::Status told =
-        WriteFileAtomically(launcher::ServingFile(flags.wal_dir), absl::StrCat(::getpid(), "\n"));
-    if (!told.ok()) LogWarning(told.message());
-  }
-  own->status()->SetState("serving");
+  TellServing(flags.wal_dir);
+  // The copies of a shard ask the store whether the process at an address lives.
+  own->status()->SetAddress(address);
+  monitor->ReportStatus();
   own->SetServing(true);
-  TANDEM_RETURN_IF_ERROR(store->store()->Set(env.member(), address));
-  LogInfo(absl::StrCat("serving at ", address, ", server ", index, " of ", count));
+  if (copy != nullptr) {
+    // It tells the store its address when it is the primary.
+    copy->Start(address);
+    LogInfo(absl::StrCat("serving at ", address, ", copy ", env.ps_copy, " of shard ", index, " of ", count));
+  } else {
+    own->status()->SetState("serving");
+    TANDEM_RETURN_IF_ERROR(store->store()->Set(env.member(), address));
+    LogInfo(absl::StrCat("serving at ", address, ", server ", index, " of ", count));
+  }
   std::unique_ptr<MetricsServer> metrics;
   if (flags.metrics_port >= 0) {
-    TANDEM_ASSIGN_OR_RETURN(metrics, ServeMetrics(flags, server));
+    TANDEM_ASSIGN_OR_RETURN(metrics, ServeMetrics(flags, server, copy.get()));
     LogInfo(absl::StrCat("metrics at port ", metrics->port(), ", path /metrics"));
   }
 
-  const std::optional<collectives::JobState> state = end.Wait();
+  std::optional<collectives::JobState> state = end.Wait();
+  // A launcher ends a server only when the job is over. Others may stop this one alone: no call fails, and
+  // none waits until the others find out.
+  const bool stopped = !state.has_value() && end.failure().ok();
+  if (stopped && copy != nullptr && !end.launched()) {
+    own->status()->SetState("leaving");
+    if (const absl::Status left = copy->Leave(kLeaveTimeout); !left.ok()) LogInfo(left.message());
+  }
   own->SetServing(false);
   metrics.reset();
+  if (copy != nullptr) copy->Stop();
   server.Stop();
   listening->Shutdown(/*grace=*/absl::Seconds(1));
   // When the job has ended, the store may end before this process. Then the notice is not needed.
   constexpr absl::Duration kShutdownNotice = absl::Seconds(1);
   const bool failed = state.has_value() && state->failed;
+  if (absl::IsDataLoss(end.failure()) && followers) {
+    // No other copy can take this one's place, and no server that is started again has the tables. But if the
+    // job had ended before, the others were right to go, and this changes nothing.
+    const absl::Status told = monitor->ReportFailure(end.failure().message(), kShutdownNotice);
+    if (!told.ok()) LogWarning(told.message());
+    monitor->ReportStatus();
+    state = end.AwaitJobEnd(kShutdownNotice);
+  }
+  const bool ended_well = state.has_value() && !state->failed;
   if (!failed) {
     if (absl::Status left = monitor->Leave(kShutdownNotice); !left.ok()) LogDebug(left.message());
   }
   if (absl::Status closed = store->Close(kShutdownNotice); !closed.ok()) LogDebug(closed.message());
   if (failed) return absl::AbortedError(absl::StrCat("the job failed: ", state->reason));
-  TANDEM_RETURN_IF_ERROR(end.log_failure());
-  LogInfo(state.has_value() ? absl::StrCat("done: ", state->reason) : "stopped by a signal");
+  const bool left = copy != nullptr && copy->left();
+  if (!ended_well && !stopped && !left) TANDEM_RETURN_IF_ERROR(end.failure());
+  LogInfo(left && !stopped    ? "left the job, as asked"
+          : state.has_value() ? absl::StrCat("done: ", state->reason)
+                              : "stopped by a signal");
   return absl::OkStatus();
 }
 
@@ -298,7 +379,9 @@ void AddPs(CLI::App& app, CommandContext* context) {
   ps->footer(
       "The job's store is at TANDEM_STORE, else at MASTER_ADDR:MASTER_PORT. Ends with 0 when the job has "
       "ended well or on SIGTERM (of `tandem run`, if that has started it), and with an\n"
-      "error when the job has failed or its store is gone.");
+      "error when the job has failed or its store is gone. A server with followers hands over on SIGTERM; it "
+      "ends with 0 after `tandem ps drain`, and with 75, to be\n"
+      "started again as a follower, after `tandem ps move`.");
   ps->add_option("--index", flags->index, "Which server this is, from 0 [TANDEM_PS_INDEX]")
       ->check(CLI::NonNegativeNumber);
   ps->add_option("--num-servers", flags->num_servers, "How many there are [TANDEM_NUM_PS]")
@@ -360,6 +443,20 @@ void AddPs(CLI::App& app, CommandContext* context) {
                      ->check(CLI::Range(uint64_t{1} << 16, uint64_t{1} << 40))
                      ->default_str("1GiB"),
                  "TANDEM_WAL_SNAPSHOT");
+  ps->add_option(
+        "--followers", flags->followers,
+        "Followers of each server: processes with the same --index and another --copy, which hold its tables "
+        "and take over when it dies [TANDEM_PS_FOLLOWERS, or 0]")
+      ->check(CLI::Range(0, collectives::kMostFollowers));
+  ps->add_option("--copy", flags->copy,
+                 "Which copy of the shard this process is, from 0 to --followers [TANDEM_PS_COPY, or 0]")
+      ->check(CLI::Range(0, collectives::kMostFollowers));
+  variables->Add(
+      ps->add_option("--min-copies", flags->min_copies,
+                     "Copies, the primary's included, that must have a push before it is acknowledged")
+          ->check(CLI::Range(1, collectives::kMostFollowers + 1))
+          ->capture_default_str(),
+      "TANDEM_PS_MIN_COPIES");
   ps->add_flag("--accept-loss", flags->accept_loss,
                "Start although the log is damaged, or was not synced before the machine was started again: "
                "pushes that were acknowledged may be lost [off]");
@@ -396,9 +493,14 @@ void AddPs(CLI::App& app, CommandContext* context) {
         "--metrics-port", flags->metrics_port,
         "Serve /metrics for Prometheus at this port of --listen's host; 0: the kernel picks [not served]")
       ->check(CLI::Range(0, 65535));
-  ps->callback([flags, variables, context] {
+  AddPsStatus(*ps, context);
+  AddPsMoves(*ps, context);
+  ps->callback([ps, flags, variables, context] {
+    if (!ps->get_subcommands().empty()) return;
     (void)variables->Read();
-    context->exit_code = Report("ps", Serve(*flags));
+    const absl::Status served = Serve(*flags);
+    // The process has said to whom it has handed over. It is no failure, but it shall come back.
+    context->exit_code = absl::IsCancelled(served) ? launcher::kExitToComeBack : Report("ps", served);
   });
 }
 

@@ -95,9 +95,12 @@ std::string NextSteps(const Options& options, const worker::JobSpec& job, const 
     if (!absl::StartsWith(set, "train.epochs=")) absl::StrAppend(&train, " --set ", Quoted(set));
   }
   absl::StrAppend(&train, " --set train.epochs=", job.train.epochs * 2, " --resume latest");
+  const char* const followers = std::getenv("TANDEM_PS_FOLLOWERS");
   return absl::StrCat(
       "\nNext: go on training from the newest checkpoint, score other data, or look at what is there:\n  ",
-      Quoted(self), " run --ps ", report.servers, " --workers ", report.workers, " -- ", train, "\n", look);
+      Quoted(self), " run --ps ", report.servers,
+      followers == nullptr ? "" : absl::StrCat(" --ps-followers ", followers), " --workers ", report.workers,
+      " -- ", train, "\n", look);
 }
 
 // Returns an error unless a file can be created at `path`, so that the user learns of it before hours of
@@ -229,7 +232,7 @@ int Train(Options options) {
        .checkpoint_timeout = job->checkpoint.timeout,
        .spill_dir =
            options.spill_dir.empty() ? absl::StrCat(job->checkpoint.dir, "/spill") : options.spill_dir,
-       .durable = job->ps.durability == worker::ServerDurability::kLog,
+       .durability = job->ps.durability,
        .stop = &stop_requested});
   if (!session.ok()) {
     LogError(session.status().message());

@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -17,6 +18,7 @@
 #include "base/status.h"
 #include "cli/monitor/rounds.h"
 #include "collectives/store/remote_store.h"
+#include "ps/failover/placement_text.h"
 #include "rpc/address.h"
 #include "rpc/channel.h"
 
@@ -116,6 +118,14 @@ absl::StatusOr<std::vector<std::string>> FindServers(const JobFlags& flags) {
     uint32_t index = 0;
     if (!absl::SimpleAtoi(absl::StripPrefix(key, "ps/"), &index) || index >= kMaxServers) continue;
     TANDEM_ASSIGN_OR_RETURN(known[index], store.Get(key, timeout));
+  }
+  // The placement documents of servers with followers name a new primary earlier.
+  for (auto& [index, address] : known) {
+    const std::string key = ps::PlacementKey(index);
+    if (!absl::c_linear_search(*keys, key)) continue;
+    TANDEM_ASSIGN_OR_RETURN(const std::string text, store.Get(key, timeout));
+    TANDEM_ASSIGN_OR_RETURN(const tandem::v1::ShardPlacement placement, ps::PlacementFromText(key, text));
+    address = placement.primary().address();
   }
   size_t count = job.num_servers > 0 ? std::min<uint32_t>(job.num_servers, kMaxServers) : 0;
   if (!known.empty()) count = std::max<size_t>(count, known.rbegin()->first + 1);

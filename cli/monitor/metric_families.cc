@@ -19,6 +19,7 @@ using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
 using tandem::v1::DurabilityInfo;
+using tandem::v1::ReplicaStatus;
 using tandem::v1::ServerStatistics;
 using tandem::v1::TableInfo;
 using tandem::v1::TableStatistics;
@@ -203,6 +204,76 @@ constexpr Figure<DurabilityInfo> kDurabilityMetrics[] = {
      Of<&DurabilityInfo::recovery_s>},
 };
 
+double IsPrimary(const ReplicaStatus& s) { return s.role() == tandem::v1::REPLICA_ROLE_PRIMARY ? 1 : 0; }
+
+double InSync(const ReplicaStatus& s) { return IsPrimary(s) * s.placement().in_sync_size(); }
+
+double Learners(const ReplicaStatus& s) {
+  double learners = 0;
+  for (const auto& link : s.links()) learners += link.in_sync() ? 0 : 1;
+  return learners;
+}
+
+double UnsentBytes(const ReplicaStatus& s) {
+  double bytes = 0;
+  for (const auto& link : s.links()) bytes = std::max(bytes, static_cast<double>(link.unsent_bytes()));
+  return bytes;
+}
+
+// Returns the records that the slowest follower in sync, or this follower, has not applied.
+double LagRecords(const ReplicaStatus& s) {
+  const auto behind = [](uint64_t position, uint64_t applied) {
+    return static_cast<double>(position - std::min(position, applied));
+  };
+  if (IsPrimary(s) == 0) return behind(s.primary_position(), s.applied_position());
+  double lag = 0;
+  for (const auto& link : s.links()) {
+    if (link.in_sync()) lag = std::max(lag, behind(s.log_position(), link.applied_position()));
+  }
+  return lag;
+}
+
+double SilentSeconds(const ReplicaStatus& s) {
+  uint64_t silent = IsPrimary(s) != 0 ? 0 : s.silent_ms();
+  for (const auto& link : s.links()) {
+    if (link.in_sync()) silent = std::max<uint64_t>(silent, link.silent_ms());
+  }
+  return static_cast<double>(silent) * 1e-3;
+}
+
+constexpr Figure<ReplicaStatus> kFailoverMetrics[] = {
+    {"failover_primary", "1 if this process is its shard's primary", kGauge, IsPrimary},
+    {"failover_serving", "1 if it answers pulls and pushes", kGauge,
+     [](const ReplicaStatus& s) { return s.serving() ? 1.0 : 0.0; }},
+    {"failover_term", "Number of the shard's primary, as this process knows it", kGauge,
+     [](const ReplicaStatus& s) { return static_cast<double>(s.placement().term()); }},
+    {"failover_takeovers_total", "Takeovers of the shard after deaths", kCounter,
+     [](const ReplicaStatus& s) { return static_cast<double>(s.placement().failovers()); }},
+    {"failover_handovers_total", "Planned hand-overs of the shard", kCounter,
+     [](const ReplicaStatus& s) { return static_cast<double>(s.placement().handovers()); }},
+    {"failover_in_sync", "Followers that may take over, told by the primary", kGauge, InSync},
+    {"failover_learners", "Copies that are not in sync yet, told by the primary", kGauge, Learners},
+    {"failover_position", "Records of the shard's log that this process has", kGauge,
+     Of<&ReplicaStatus::log_position>},
+    {"failover_lag_records", "Records that the slowest follower in sync, or this follower, has not applied",
+     kGauge, LagRecords},
+    {"failover_unsent_bytes", "Most log that one copy has not stored", kGauge, UnsentBytes},
+    {"failover_silent_seconds",
+     "Since this follower has heard the primary, or the primary a follower in sync", kGauge, SilentSeconds},
+    {"failover_takeover_seconds", "Duration of the takeover by which this process became the primary", kGauge,
+     [](const ReplicaStatus& s) { return static_cast<double>(s.takeover_ms()) * 1e-3; }},
+    {"follower_reads_total", "Read-only pulls that this process has answered as a follower", kCounter,
+     Of<&ReplicaStatus::follower_reads>},
+    {"follower_reads_refused_total", "Read-only pulls that it has sent to the primary because of its lag",
+     kCounter, Of<&ReplicaStatus::refused_follower_reads>},
+    {"follower_read_lag_seconds",
+     "How far the rows of this follower may be behind the primary's; 0: it is no follower, or cannot tell",
+     kGauge, [](const ReplicaStatus& s) { return static_cast<double>(s.read_lag_us()) * 1e-6; }},
+    {"failover_handover_pause_seconds",
+     "For how long calls waited when this process became the primary by a hand-over", kGauge,
+     [](const ReplicaStatus& s) { return static_cast<double>(s.handover_pause_ms()) * 1e-3; }},
+};
+
 constexpr Figure<TableStatistics> kTableMetrics[] = {
     {"table_rows", "Rows in memory", kGauge, Of<&TableStatistics::rows>},
     {"table_bytes", "Memory held for the table: rows, index, slack", kGauge, Of<&TableStatistics::bytes>},
@@ -258,6 +329,12 @@ MetricFamily Told(const Figure<DurabilityInfo>& figure, const ServerMetrics& fig
   return family;
 }
 
+MetricFamily Told(const Figure<ReplicaStatus>& figure, const ServerMetrics& figures) {
+  MetricFamily family = Family(figure.name, figure.help, figure.type);
+  Add(&family, {}, figure.value(figures.failover));
+  return family;
+}
+
 MetricFamily Told(const Figure<TableStatistics>& figure, const ServerMetrics& figures) {
   MetricFamily family = Family(figure.name, figure.help, figure.type);
   for (const TableInfo& table : figures.tables) {
@@ -274,6 +351,9 @@ std::vector<MetricFamily> MakeMetricFamilies(const ServerMetrics& figures) {
   for (const auto& figure : kServerMetrics) families.push_back(Told(figure, figures));
   if (figures.durability.enabled()) {
     for (const auto& figure : kDurabilityMetrics) families.push_back(Told(figure, figures));
+  }
+  if (figures.failover.role() != tandem::v1::REPLICA_ROLE_UNSPECIFIED) {
+    for (const auto& figure : kFailoverMetrics) families.push_back(Told(figure, figures));
   }
   for (const auto& figure : kTableMetrics) families.push_back(Told(figure, figures));
   families.push_back(Latency(figures, "pull_latency_seconds",

@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "tandem/v1/durability.pb.h"
+#include "tandem/v1/failover.pb.h"
 #include "tandem/v1/parameter_server.pb.h"
 
 namespace tandem::cli {
@@ -20,6 +21,7 @@ namespace tandem::cli {
 struct ServerMetrics {
   tandem::v1::ServerStatistics server;
   tandem::v1::DurabilityInfo durability;
+  tandem::v1::ReplicaStatus failover;  // its role is unspecified if the server has no followers
   std::vector<tandem::v1::TableInfo> tables;
 };
 

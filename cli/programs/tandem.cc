@@ -9,8 +9,8 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/string_view.h"
-#include "cli/commands/commands.h"
 #include "cli/command_line/companions.h"
+#include "cli/commands/commands.h"
 #include "cli/programs/program.h"
 #include "launcher/plan/flags.h"
 
@@ -27,14 +27,14 @@ constexpr AddCommand* kCommands[] = {AddRun,
                                      AddCompanion<kReplay>,
                                      AddCompanion<kWeights>,
                                      AddStore,
-                                     AddTop,
-                                     AddStatus,
-                                     AddTrace,
-                                     AddTable,
+                                     AddCompanion<kTop>,
+                                     AddCompanion<kStatus>,
+                                     AddCompanion<kTrace>,
+                                     AddCompanion<kTable>,
                                      AddCkpt,
                                      AddData,
                                      AddCompanion<kBench>,
-                                     AddDoctor,
+                                     AddCompanion<kDoctor>,
                                      AddVersion,
                                      AddCompletion,
                                      AddMan};

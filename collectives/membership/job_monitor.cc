@@ -60,6 +60,7 @@ absl::StatusOr<JobState> JobMonitor::Heartbeat(bool leaving, absl::Duration time
   request.set_member(Readable(options_.member));
   request.set_lease_ms(absl::ToInt64Milliseconds(options_.lease));
   request.set_leaving(leaving);
+  request.set_replaceable(options_.replaceable);
   if (options_.status != nullptr) {
     const rpc::ProcessStatus::Values values = options_.status->Get();
     request.set_step(values.step);
@@ -69,6 +70,7 @@ absl::StatusOr<JobState> JobMonitor::Heartbeat(bool leaving, absl::Duration time
     request.set_host(Readable(values.host));
     request.set_pid(values.pid);
     request.set_diagnostics(Readable(values.diagnostics));
+    request.set_address(Readable(values.address));
   }
   tandem::v1::HeartbeatResponse response;
   TANDEM_RETURN_IF_ERROR(
@@ -78,10 +80,13 @@ absl::StatusOr<JobState> JobMonitor::Heartbeat(bool leaving, absl::Duration time
 
 void JobMonitor::Run(JobState state, absl::Time last_answered) {
   absl::Time next = last_answered + options_.lease / 4;
+  const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || due_; };
   while (!state.ended) {
     {
       absl::MutexLock lock(&mutex_);
-      if (options_.clock->AwaitUntil(&mutex_, absl::Condition(&stopping_), next)) return;
+      (void)options_.clock->AwaitUntil(&mutex_, absl::Condition(&wanted), next);
+      if (stopping_) return;
+      due_ = false;
     }
     const absl::Time sent = options_.clock->Now();
     absl::StatusOr<JobState> answer = Heartbeat(/*leaving=*/false, options_.lease / 4, /*retry=*/false);
@@ -106,6 +111,11 @@ void JobMonitor::Run(JobState state, absl::Time last_answered) {
     if (stopping_) return;
   }
   if (on_end_) on_end_(state);
+}
+
+void JobMonitor::ReportStatus() {
+  absl::MutexLock lock(&mutex_);
+  due_ = true;
 }
 
 absl::Status JobMonitor::Leave(absl::Duration timeout) {

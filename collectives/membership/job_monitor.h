@@ -32,6 +32,8 @@ class JobMonitor {
     Clock* clock = Clock::Real();
     // The status that heartbeats report; nullptr: they report the member's name alone.
     std::shared_ptr<const rpc::ProcessStatus> status;
+    // The job goes on without this member: its silence does not end the job, a failure that it reports does.
+    bool replaceable = false;
   };
   // Called at most once, on the monitor's thread: when the job has ended, or when the store has been silent
   // for a whole lease. In the second case the state is ended and failed, and its reason names the store. The
@@ -55,6 +57,8 @@ class JobMonitor {
   absl::Status ReportFailure(absl::string_view reason, absl::Duration timeout = absl::Seconds(5));
   // Ends the job for all members: it has reached its goal.
   absl::Status ReportSuccess(absl::string_view reason, absl::Duration timeout = absl::Seconds(5));
+  // Sends the next heartbeat at once, so that the store has the present status. Does not block.
+  void ReportStatus();
   // Returns the job's state as of the last heartbeat.
   JobState state() const;
 
@@ -71,6 +75,7 @@ class JobMonitor {
   const OnEnd on_end_;
   mutable absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool due_ ABSL_GUARDED_BY(mutex_) = false;  // a heartbeat before its time
   JobState state_ ABSL_GUARDED_BY(mutex_);
   absl::Mutex join_mutex_;
   std::thread thread_ ABSL_GUARDED_BY(join_mutex_);

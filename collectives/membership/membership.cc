@@ -36,7 +36,7 @@ absl::StatusOr<JobState> Membership::Heartbeat(absl::string_view member, absl::D
     return absl::InvalidArgumentError(absl::StrCat("member ", Bounded(member), " asks for a lease of ",
                                                    absl::FormatDuration(lease), "; it must lie in (0, 24h]"));
   }
-  for (std::string* text : {&report.state, &report.host, &report.diagnostics}) {
+  for (std::string* text : {&report.state, &report.host, &report.diagnostics, &report.address}) {
     if (text->size() > kMaxNameBytes) *text = std::string(Prefix(*text, kMaxNameBytes));
   }
   const absl::Time now = clock_->Now();
@@ -59,7 +59,7 @@ void Membership::CheckLeases(absl::Time now) {
   const std::string* silent = nullptr;
   const Lease* oldest = nullptr;
   for (const auto& [name, lease] : leases_) {
-    if (lease.left || now - lease.last_heard <= lease.length || Restarts(name)) continue;
+    if (lease.left || now - lease.last_heard <= lease.length || MayBeSilent(name, lease)) continue;
     // If several leases ran out, the one that ran out first is the likelier cause.
     if (oldest == nullptr || lease.last_heard + lease.length < oldest->last_heard + oldest->length) {
       silent = &name;
@@ -80,6 +80,10 @@ void Membership::AllowRestart(absl::string_view role) {
 
 bool Membership::Restarts(absl::string_view member) const {
   return restarting_roles_.contains(member.substr(0, member.find('/')));
+}
+
+bool Membership::MayBeSilent(absl::string_view member, const Lease& lease) const {
+  return lease.report.replaceable || Restarts(member);
 }
 
 void Membership::End(absl::string_view member, bool failed, absl::string_view reason) {
@@ -104,7 +108,7 @@ JobState Membership::WaitUntilEnded(absl::Time deadline) {
     absl::Time next = deadline;
     for (const auto& [name, lease] : leases_) {
       // A lease ends when the silence is longer than the lease, not when it is equally long.
-      if (!lease.left && !Restarts(name))
+      if (!lease.left && !MayBeSilent(name, lease))
         next = std::min(next, lease.last_heard + lease.length + absl::Milliseconds(1));
     }
     const int64_t seen = heartbeats_;

@@ -35,6 +35,10 @@ struct MemberReport {
   uint64_t step = 0;
   int64_t epoch = 0;        // of the membership: the rendezvous round; 0 if there is none
   int64_t train_epoch = 0;  // the pass over the data, from 1; 0: none
+  // The job goes on without this member (another copy takes its place), so its silence does not end the job.
+  // A failure that it reports does.
+  bool replaceable = false;
+  std::string address;  // "host:port" at which it serves its job; empty: it serves nothing, or not yet
 };
 
 struct MemberStatus {
@@ -46,8 +50,9 @@ struct MemberStatus {
 };
 
 // Thread-safe. A member is known from its first heartbeat on: a process that never sent one is not dead. The
-// job fails when a member's silence outlasts its lease. The next call (Heartbeat, State, WaitUntilEnded)
-// detects that, so no thread is needed here. The job ends once: the first reason stays.
+// job fails when the silence of a member that is not replaceable outlasts its lease. The next call
+// (Heartbeat, State, WaitUntilEnded) detects that, so no thread is needed here. The job ends once: the first
+// reason stays.
 class Membership {
  public:
   explicit Membership(Clock* clock) : clock_(clock) {}
@@ -79,6 +84,7 @@ class Membership {
   };
   void CheckLeases(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Restarts(absl::string_view member) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool MayBeSilent(absl::string_view member, const Lease& lease) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Clock* const clock_;
   absl::Mutex mutex_;

@@ -48,6 +48,12 @@ absl::StatusOr<std::string> ForwardingStore::Get(absl::string_view key, absl::Du
   return ForwardWaitFor<std::string>(timeout, [&](absl::Duration part) { return base_->Get(name, part); });
 }
 
+absl::StatusOr<std::string> ForwardingStore::GetIfPresent(absl::string_view key, absl::Duration timeout) {
+  std::string buffer;
+  TANDEM_ASSIGN_OR_RETURN(const absl::string_view name, BaseKey(key, &buffer));
+  return ForwardFor<std::string>([&] { return base_->GetIfPresent(name, timeout); });
+}
+
 absl::StatusOr<int64_t> ForwardingStore::Add(absl::string_view key, int64_t delta) {
   std::string buffer;
   TANDEM_ASSIGN_OR_RETURN(const absl::string_view name, BaseKey(key, &buffer));

@@ -76,6 +76,17 @@ absl::StatusOr<std::string> RemoteStore::Get(absl::string_view key, absl::Durati
   return std::move(*response.mutable_value());
 }
 
+absl::StatusOr<std::string> RemoteStore::GetIfPresent(absl::string_view key, absl::Duration timeout) {
+  TANDEM_RETURN_IF_ERROR(ValidateStoreKey(key));
+  tandem::v1::StoreGetRequest request;
+  request.set_key(std::string(key));
+  request.set_timeout_ms(0);  // the server answers at once; the call has the whole time-out
+  tandem::v1::StoreGetResponse response;
+  TANDEM_RETURN_IF_ERROR(
+      Call("Get", request, &response, std::max(BoundedWait(timeout), Slack(absl::ZeroDuration()))));
+  return response.missing() ? std::string() : std::move(*response.mutable_value());
+}
+
 absl::StatusOr<int64_t> RemoteStore::Add(absl::string_view key, int64_t delta) {
   TANDEM_RETURN_IF_ERROR(ValidateStoreKey(key));
   tandem::v1::StoreAddRequest request;

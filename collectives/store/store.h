@@ -34,6 +34,9 @@ class Store {
   // after the call.
   virtual absl::StatusOr<std::string> CompareSet(absl::string_view key, absl::string_view expected,
                                                  absl::string_view desired) = 0;
+  // Returns the value of `key`, or "" if it does not exist. Does not wait for the key. RemoteStore gives its
+  // server `timeout`, and at least half a second, to answer; other stores have time-outs of their own.
+  virtual absl::StatusOr<std::string> GetIfPresent(absl::string_view key, absl::Duration timeout);
   // Waits until all keys exist; DeadlineExceeded, naming the missing keys, after `timeout`.
   virtual absl::Status Wait(absl::Span<const std::string> keys, absl::Duration timeout) = 0;
   // Returns true if all keys exist now. Does not wait.

@@ -232,7 +232,9 @@ absl::StatusOr<v1::HeartbeatResponse> StoreService::Heartbeat(const v1::Heartbea
                       .diagnostics = request.diagnostics(),
                       .step = request.step(),
                       .epoch = request.epoch(),
-                      .train_epoch = request.train_epoch()};
+                      .train_epoch = request.train_epoch(),
+                      .replaceable = request.replaceable(),
+                      .address = request.address()};
   TANDEM_ASSIGN_OR_RETURN(JobState state,
                           membership_->Heartbeat(request.member(), absl::Milliseconds(request.lease_ms()),
                                                  request.leaving(), std::move(report)));
@@ -258,6 +260,8 @@ absl::StatusOr<v1::MembersResponse> StoreService::Members(const v1::MembersReque
     last->set_step(status.report.step);
     last->set_epoch(status.report.epoch);
     last->set_train_epoch(status.report.train_epoch);
+    last->set_replaceable(status.report.replaceable);
+    last->set_address(status.report.address);
   }
   return response;
 }

@@ -8,6 +8,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/config_field.h"
+#include "collectives/environment.h"
+#include "launcher/plan/copies.h"
 #include "worker/job/fields.h"
 #include "worker/job/job_errors.h"
 #include "yaml-cpp/yaml.h"
@@ -90,11 +92,17 @@ RolePlan ReadRole(const YAML::Node& node, const std::string& name, JobErrors* er
   const YAML::Node rest = Without(Without(node, "environment", &environment), "program", &program);
   ReadEnvironment(environment, absl::StrCat(path, ".environment"), errors, &role.environment);
   ReadProgram(program, absl::StrCat(path, ".program"), errors, &role.command);
-  worker::ReadFields(rest, path, errors, [&role](Fields& f) {
+  worker::ReadFields(rest, path, errors, [&role, &name](Fields& f) {
     f.Integer("count", &role.count, {.min = 0, .max = kMostProcesses}, "processes of the role on each node");
     f.Bool("serves", &role.serves, "the role is stopped when the others have ended");
     f.Choice("restart", &role.restart, {"job", "alone"}, "what a failure of a process restarts");
     f.Integer("restart_limit", &role.restart_limit, AtLeast(0), "restarts of one process by itself");
+    if (name == "ps") {
+      f.Integer("followers", &role.followers, {.min = 0, .max = collectives::kMostFollowers},
+                "copies of each server that take over when it dies");
+      f.Integer("min_copies", &role.min_copies, {.min = 1, .max = collectives::kMostFollowers + 1},
+                "copies that hold a push before it is acknowledged");
+    }
     f.Choice("bind", &role.bind, {"none", "core", "numa"}, "what each process is pinned to");
   });
   return role;
@@ -122,7 +130,8 @@ void ReadRoles(const YAML::Node& node, JobErrors* errors, LaunchPlan* plan) {
 RolePlan DefaultRole(absl::string_view name) {
   RolePlan role;
   role.name = std::string(name);
-  role.serves = name == "ps" || name == "replay" || name == "actor" || name == "inference";
+  role.serves =
+      name == "ps" || name == kFollowersRole || name == "replay" || name == "actor" || name == "inference";
   if (name == "actor" || name == "inference") role.restart = Restart::kAlone;
   return role;
 }

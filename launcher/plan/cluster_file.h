@@ -7,7 +7,7 @@
 //   max_restarts: 3
 //   environment: {OMP_NUM_THREADS: 2}
 //   roles:
-//     ps: {count: 2}
+//     ps: {count: 2, followers: 1}
 //     learner: {count: 1, program: ./learner --game pong, bind: core}
 //     actor: {count: 8, program: [./actor, --game, pong], restart: alone, restart_limit: 100}
 

@@ -44,6 +44,7 @@ struct RunFlags {
   // Tandem's own flags.
   std::string cluster;  // the path of a cluster file
   int servers = -1, workers = -1, actors = -1, learners = -1, replay = -1;
+  int ps_followers = -1, ps_min_copies = -1;
   std::vector<std::string> restart;  // "ROLE=alone[:LIMIT]" or "ROLE=job"
   std::string on_failure;            // "restart" or "reform"
   std::string bind;                  // "none", "core" or "numa"

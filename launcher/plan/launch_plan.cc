@@ -17,6 +17,7 @@
 #include "base/read_file.h"
 #include "base/status.h"
 #include "launcher/plan/cluster_file.h"
+#include "launcher/plan/copies.h"
 
 namespace tandem::launcher {
 namespace {
@@ -91,6 +92,28 @@ absl::Status SetRestart(absl::string_view text, LaunchPlan* plan) {
   if (good) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("--restart '", text, "': expected ROLE=alone, ROLE=alone:LIMIT or ROLE=job"));
+}
+
+// Applies --ps-followers, --ps-min-copies and the cluster file's fields of the same meaning.
+absl::Status SetFollowers(const RunFlags& flags, LaunchPlan* plan) {
+  RolePlan* servers = nullptr;
+  for (RolePlan& role : plan->roles) servers = role.name == "ps" && role.count > 0 ? &role : servers;
+  if (servers == nullptr) {
+    if (flags.ps_followers <= 0 && flags.ps_min_copies <= 1) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "--ps-followers and --ps-min-copies need parameter servers on this node; give --ps N, too");
+  }
+  if (flags.ps_followers >= 0) servers->followers = flags.ps_followers;
+  if (flags.ps_min_copies >= 0) servers->min_copies = flags.ps_min_copies;
+  TANDEM_RETURN_IF_ERROR(
+      CheckFollowerFlags("--ps-", servers->followers, servers->min_copies, !flags.wal_dir.empty()));
+  if (servers->followers == 0) return absl::OkStatus();
+  if (!servers->command.empty()) {
+    return absl::InvalidArgumentError(
+        "--ps-followers is for the servers of Tandem, but the role 'ps' has a program of its own");
+  }
+  servers->restart = Restart::kAlone;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<int> WorkerCount(const RunFlags& flags) {
@@ -239,7 +262,15 @@ absl::StatusOr<LaunchPlan> MakePlan(const RunFlags& flags, const std::vector<std
       if (role.name == "ps" && role.command.empty()) role.restart = Restart::kAlone;
     }
   }
+  TANDEM_RETURN_IF_ERROR(SetFollowers(flags, &plan));
   for (const std::string& text : flags.restart) TANDEM_RETURN_IF_ERROR(SetRestart(text, &plan));
+  for (const RolePlan& role : plan.roles) {
+    if (role.followers == 0 || role.restart == Restart::kAlone) continue;
+    return absl::InvalidArgumentError(
+        "--restart ps=job and --ps-followers exclude each other: with the first the death of a follower ends "
+        "the "
+        "round, with the second no single death does");
+  }
 
   std::vector<std::string> command;
   if (!program.empty()) {

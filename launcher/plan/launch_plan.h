@@ -29,7 +29,7 @@ enum class Bind { kNone, kCore, kNuma };
 // A plain value.
 struct RolePlan {
   std::string name;
-  int count = 1;        // processes on this node
+  int count = 1;        // processes on this node, without followers
   bool serves = false;  // stopped once the other roles have finished; ending before that is a failure
   Restart restart = Restart::kJob;
   int restart_limit = 10;  // restarts in a row of one process under kAlone, each soon after the last start
@@ -39,6 +39,13 @@ struct RolePlan {
   // The file that `command` runs with the Python interpreter that MakePlan put in front of it; else empty.
   std::string script;
   std::map<std::string, std::string> environment;
+  // The number of followers of each server, for the role "ps". This node starts as many followers as its own
+  // servers have, but of servers of other nodes if there are any (launcher/plan/copies.h).
+  int followers = 0;
+  int min_copies = 1;  // for the role "ps": copies that hold a push before it is acknowledged
+
+  // Returns the number of processes on this node.
+  int processes() const { return count * (followers + 1); }
 };
 
 // A plain value.
@@ -50,7 +57,7 @@ struct LaunchPlan {
 
   // Returns the plan of `role`, or nullptr if this node has no process of it.
   const RolePlan* Find(absl::string_view role) const;
-  // Returns the number of this node's processes of `role`, or 0.
+  // Returns the number of this node's processes of `role`, without followers, or 0.
   int Count(absl::string_view role) const;
 };
 

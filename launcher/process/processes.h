@@ -33,7 +33,8 @@ struct ProcessSpec {
   std::string error_file;  // the file in which the program may leave its error message
   bool serves = false;     // whether it serves the others and is stopped after them
   bool terminal = false;   // whether the launcher's terminal becomes its stdin
-  std::string wal_dir;     // of a durable parameter server: the directory of its log
+  // The directory in which a parameter server that is durable or has followers tells that it serves.
+  std::string serving_dir;
 };
 
 // One started process. Owned by Processes, and for the same thread.

@@ -88,7 +88,13 @@ void ClientImpl::PullAsync(uint64_t step, bool read_only, std::vector<PullPart> 
   std::unique_ptr<Deduper> deduper = TakeDeduper();
   auto call = std::make_shared<PullOperation>(map_, std::move(resolved), deduper.get(), std::move(done));
   ReleaseDeduper(std::move(deduper));
-  call->Start(channels_, &buffers_, options_.worker, step, read_only, options_.timeout);
+  call->Start(channels_, &buffers_,
+              {.worker = options_.worker,
+               .step = step,
+               .read_only = read_only,
+               .timeout = options_.timeout,
+               .max_lag = read_only ? options_.max_lag : absl::ZeroDuration(),
+               .follower_reads = &follower_reads_});
 }
 
 std::unique_ptr<Deduper> ClientImpl::TakeDeduper() {
@@ -107,6 +113,11 @@ void ClientImpl::ReleaseDeduper(std::unique_ptr<Deduper> deduper) {
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(std::vector<std::unique_ptr<rpc::Channel>> channels,
                                                         const ClientOptions& options) {
   if (channels.empty()) return absl::InvalidArgumentError("a client needs at least one parameter server");
+  if (options.max_lag != absl::ZeroDuration() && options.max_lag < absl::Milliseconds(1)) {
+    return absl::InvalidArgumentError(absl::StrCat("max_lag is ", absl::FormatDuration(options.max_lag),
+                                                   "; it must be at least 1 ms, or 0 so that only primaries "
+                                                   "answer"));
+  }
   ShardMap map = ShardMap::Even(1, 1);
   uint64_t push_window = kDefaultPushWindow;
   for (size_t s = 0; s < channels.size(); ++s) {

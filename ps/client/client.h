@@ -21,6 +21,7 @@
 #include "ps/client/cache/cache_options.h"
 #include "ps/client/cache/read_cache_options.h"
 #include "ps/client/error_feedback.h"
+#include "ps/client/follower_reads.h"
 #include "ps/client/parts.h"
 #include "ps/client/push_handle.h"
 #include "ps/client/row_states.h"
@@ -65,6 +66,17 @@ struct ClientOptions {
   uint64_t epoch = 1;
   // The timeout of each pull and push, including the wait for other workers.
   absl::Duration timeout = absl::Seconds(60);
+  // If it is not zero, followers of the servers may answer read-only pulls (docs/durability.md). Such a pull
+  // returns rows that contain every update that the server's log had `max_lag` before the pull began, and
+  // perhaps later ones; as at the primary, some may not be acknowledged yet. The pulls are spread over the
+  // copies of each server. A follower that cannot promise the bound, or does not answer, costs a pull some
+  // time, at most RoutedChannelOptions::follower_patience, after which the primary answers it.
+  //
+  // Two pulls may be answered by different copies. So a pull may return an older row than a pull before it
+  // did, by max_lag at most. Pulls that need the newest rows, or that never go back, need a client without
+  // max_lag. Channels must be those of ConnectShard or ConnectRouted; servers without followers ignore the
+  // option. At least 1 ms. The clocks of two machines are never compared.
+  absl::Duration max_lag = absl::ZeroDuration();
   // The timeout of SaveCheckpoint and LoadCheckpoint.
   absl::Duration checkpoint_timeout = absl::Minutes(10);
   // Limits the memory of the calls under way: the ids and rows of all pulls together, and separately the ids
@@ -90,6 +102,10 @@ class Client {
   virtual ~Client() = default;
 
   virtual int num_servers() const = 0;
+
+  // Returns who has answered the read-only pulls of this client since it connected; zeros without
+  // ClientOptions::max_lag. Does not block.
+  virtual FollowerReadStatistics FollowerReads() const = 0;
 
   // Creates the table on all servers. Idempotent. AlreadyExists: the table exists with another configuration;
   // the message names the field that differs.

@@ -57,6 +57,8 @@ class ClientImpl final : public Client {
              const ClientOptions& options);
   ~ClientImpl() override;
 
+  FollowerReadStatistics FollowerReads() const override { return follower_reads_.Get(); }
+
   // client_tables.cc
   int num_servers() const override { return static_cast<int>(channels_.size()); }
   absl::Status CreateTable(const v1::TableConfig& config) override;
@@ -247,6 +249,7 @@ class ClientImpl final : public Client {
   // a pull may wait on a server for a push of this worker.
   BytesInFlight pulls_in_flight_;
   BytesInFlight pushes_in_flight_;
+  FollowerReadCounters follower_reads_;
   absl::Mutex window_mutex_;
   std::shared_ptr<PushWindow> push_window_ ABSL_GUARDED_BY(window_mutex_);
   const ShardMap map_;

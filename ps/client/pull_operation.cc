@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "ps/client/route/follower_reading_channel.h"
 #include "ps/trace_kinds.h"
 #include "ps/wire/value_codec.h"
 #include "ps/wire/version_codec.h"
@@ -78,12 +79,12 @@ void PullOperation::PlaceMissingRows(size_t p) {
   for (Repeat& repeat : repeats_[p]) repeat = {places[repeat.from], places[repeat.to]};
 }
 
-Bytes PullOperation::EncodeRequest(uint32_t server, const RequestRoute& route, uint32_t worker, uint64_t step,
-                                   bool read_only) const {
+Bytes PullOperation::EncodeRequest(uint32_t server, const RequestRoute& route) const {
   v1::PullRequest header;
-  header.set_worker(worker);
-  header.set_step(step);
-  header.set_read_only(read_only);
+  header.set_worker(options_.worker);
+  header.set_step(options_.step);
+  header.set_read_only(options_.read_only);
+  header.set_max_lag_us(static_cast<uint64_t>(absl::ToInt64Microseconds(options_.max_lag)));
   const auto offsets_of = [&](size_t p) {
     return split_[p].empty() ? parts_[p].part.offsets : absl::MakeConstSpan(split_[p][server].offsets);
   };
@@ -138,22 +139,30 @@ std::vector<uint32_t> PullOperation::CopyVersions(size_t p, uint32_t server) con
 }
 
 void PullOperation::Start(absl::Span<const std::unique_ptr<rpc::Channel>> channels, BufferPool* pool,
-                          uint32_t worker, uint64_t step, bool read_only, absl::Duration timeout) {
+                          const Options& options) {
+  options_ = options;
   outstanding_.store(static_cast<uint32_t>(channels.size()), std::memory_order_relaxed);
   for (uint32_t server = 0; server < channels.size(); ++server) {
     rpc::Channel& channel = *channels[server];
     const auto memory = [&](size_t bytes) { return RequestMemoryOf(channel, pool, bytes); };
     const uint64_t traced = trace::Begin();
-    Bytes request = EncodeRequest(server, {.memory = memory, .reads_in_place = ReadsInPlace(channel)}, worker,
-                                  step, read_only);
+    Bytes request = EncodeRequest(server, {.memory = memory, .reads_in_place = ReadsInPlace(channel)});
     trace::End(kTraceEncodePull, traced, server);
     std::shared_ptr<ChunkDecoder> decoder = DecoderOf(server);
-    const rpc::CallOptions options{.timeout = timeout, .idempotent = true, .sink = decoder};
-    channel.CallAsync(kPull, std::move(request), options,
-                      [self = shared_from_this(), server, target = channel.target(),
-                       decoder = std::move(decoder)](absl::StatusOr<Bytes> response) {
-                        self->OnResponse(server, target, decoder.get(), std::move(response));
-                      });
+    const rpc::CallOptions call{.timeout = options.timeout,
+                                .idempotent = true,
+                                .sink = decoder};
+    auto done = [self = shared_from_this(), server, target = channel.target(),
+                 decoder = std::move(decoder)](absl::StatusOr<Bytes> response) {
+      self->OnResponse(server, target, decoder.get(), std::move(response));
+    };
+    auto* const copies =
+        options.max_lag > absl::ZeroDuration() ? dynamic_cast<CopiesChannel*>(&channel) : nullptr;
+    if (copies != nullptr) {
+      copies->CallAnyCopy(kPull, std::move(request), call, std::move(done));
+    } else {
+      channel.CallAsync(kPull, std::move(request), call, std::move(done));
+    }
   }
 }
 
@@ -239,13 +248,19 @@ absl::Status PullOperation::CheckShape(uint32_t server, const v1::PullResponse& 
     }
     // Cached copies are as old as their versions. Rows that the server sent contain all updates that it has
     // counted.
-    if (parts_[p].read != nullptr) parts_[p].read->SetGeneration(server, slice.generation());
+    // Copies of a server have generations of their own, so those of followers tell nothing of the server.
+    if (parts_[p].read != nullptr && !header.from_follower()) {
+      parts_[p].read->SetGeneration(server, slice.generation());
+    }
     versions_[p][server] = conditional ? slice.version() : std::max(slice.version(), slice.applied());
     expected_bytes += rows * RowBytes(slice.values(), slice.dim()) + (conditional ? BitmapBytes(all) : 0);
   }
   if (payload_bytes != expected_bytes) {
     return absl::DataLossError(
         absl::StrCat("the answer's payload has ", payload_bytes, " bytes, expected ", expected_bytes));
+  }
+  if (options_.max_lag > absl::ZeroDuration()) {
+    options_.follower_reads->AddAnswer(header.from_follower(), header.lag_us());
   }
   return absl::OkStatus();
 }

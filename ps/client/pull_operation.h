@@ -12,10 +12,12 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "base/buffer_pool.h"
 #include "ps/client/cache/cached_part.h"
 #include "ps/client/cache/read_cache.h"
 #include "ps/client/chunk_decoder.h"
+#include "ps/client/follower_reads.h"
 #include "ps/client/parts.h"
 #include "ps/client/payload_writer.h"
 #include "ps/client/splitter.h"
@@ -47,10 +49,18 @@ class PullOperation : public std::enable_shared_from_this<PullOperation> {
   // Uses `deduper` only during the call.
   PullOperation(const ShardMap& map, std::vector<ResolvedPullPart> parts, Deduper* deduper, PullDone done);
 
+  struct Options {
+    uint32_t worker = 0;
+    uint64_t step = 0;
+    bool read_only = false;
+    absl::Duration timeout;
+    absl::Duration max_lag;  // ClientOptions::max_lag; 0: only primaries answer
+    FollowerReadCounters* follower_reads = nullptr;  // with max_lag; must outlive the calls
+  };
   // Sends the requests, which lie in memory of the channels or of `pool`. `done` runs when all servers have
   // responded or, with the first error, when all calls have ended.
-  void Start(absl::Span<const std::unique_ptr<rpc::Channel>> channels, BufferPool* pool, uint32_t worker,
-             uint64_t step, bool read_only, absl::Duration timeout);
+  void Start(absl::Span<const std::unique_ptr<rpc::Channel>> channels, BufferPool* pool,
+             const Options& options);
 
  private:
   // A position that receives a copy of a row that was requested once.
@@ -67,8 +77,7 @@ class PullOperation : public std::enable_shared_from_this<PullOperation> {
   absl::Span<const uint64_t> Ids(size_t p, uint32_t server) const {
     return split_[p].empty() ? parts_[p].part.ids : absl::MakeConstSpan(split_[p][server].ids);
   }
-  Bytes EncodeRequest(uint32_t server, const RequestRoute& route, uint32_t worker, uint64_t step,
-                      bool read_only) const;
+  Bytes EncodeRequest(uint32_t server, const RequestRoute& route) const;
   // Returns the versions of the cached copies of the ids that go to `server`.
   std::vector<uint32_t> CopyVersions(size_t p, uint32_t server) const;
   // Returns a decoder for a long response; null if the rows can only be decoded after the whole response has
@@ -85,6 +94,7 @@ class PullOperation : public std::enable_shared_from_this<PullOperation> {
   void AddPooledRows(size_t p);
   void CopyRepeats(size_t p);
 
+  Options options_;
   std::vector<ResolvedPullPart> parts_;
   // [part][server]. Empty if there is one server, which gets the ids of the part as they are, and whose rows
   // are in the order of the ids.

@@ -38,51 +38,12 @@ absl::StatusOr<std::unique_ptr<PushLog>> PushLog::Open(const Options& options, u
 PushLog::~PushLog() { Stop(); }
 
 void PushLog::Stop() {
+  StopSpace();  // the code that has deferred pushes ends those that wait
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
   }
   if (thread_.joinable()) thread_.join();
-  std::deque<Waiting> waiting;  // their pushes are finished by whoever has deferred them
-  absl::MutexLock lock(&mutex_);
-  waiting.swap(waiting_);
-}
-
-std::shared_ptr<PushLog::Space> PushLog::TakeSpace(uint64_t bytes) {
-  absl::MutexLock lock(&mutex_);
-  if (!waiting_.empty()) return nullptr;  // those were first
-  if (!HasSpaceLocked(bytes)) return nullptr;
-  queued_bytes_ += bytes;
-  return std::make_shared<Space>(this, bytes);
-}
-
-void PushLog::AwaitSpace(uint64_t bytes, Granted granted) {
-  if (std::shared_ptr<Space> space = TakeSpace(bytes); space != nullptr) return granted(std::move(space));
-  {
-    absl::MutexLock lock(&mutex_);
-    ++statistics_.waits;
-    waiting_.push_back({bytes, std::move(granted)});
-  }
-  Release(0);  // the queue may have emptied meanwhile
-}
-
-void PushLog::Release(uint64_t bytes) {
-  while (true) {
-    Waiting next;
-    std::shared_ptr<Space> space;
-    {
-      absl::MutexLock lock(&mutex_);
-      queued_bytes_ -= std::exchange(bytes, 0);
-      if (waiting_.empty() || stopping_) return;
-      next.bytes = waiting_.front().bytes;
-      if (!HasSpaceLocked(next.bytes)) return;
-      next = std::move(waiting_.front());
-      waiting_.pop_front();
-      queued_bytes_ += next.bytes;
-      space = std::make_shared<Space>(this, next.bytes);
-    }
-    next.granted(std::move(space));
-  }
 }
 
 uint64_t PushLog::Append(RecordKind kind, Bytes body, std::shared_ptr<Space> space, Durable durable) {
@@ -143,6 +104,7 @@ PushLog::Statistics PushLog::statistics() const {
   absl::MutexLock lock(&mutex_);
   Statistics statistics = statistics_;
   statistics.durable_position = durable_position_;
+  statistics.waits = space_waits();
   return statistics;
 }
 
@@ -249,13 +211,12 @@ absl::Status PushLog::NextSegment(uint64_t first_position, uint64_t bytes) {
   while (true) {
     absl::Status made = MakeSegment(first_position, bytes);
     if (!absl::IsResourceExhausted(made)) {
-      {
-        absl::MutexLock lock(&mutex_);
-        waiting_for_.clear();
-      }
-      Release(0);  // pushes that came meanwhile were refused space
+      BlockSpace(false);
+      absl::MutexLock lock(&mutex_);
+      waiting_for_.clear();
       return made;
     }
+    BlockSpace(true);
     absl::MutexLock lock(&mutex_);
     if (waiting_for_.empty()) {
       LogWarning(absl::StrCat("pushes wait until the log has room: ", made.message()));

@@ -24,13 +24,14 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/bytes.h"
+#include "ps/log/change_log.h"
 #include "ps/log/file_system.h"
 #include "ps/log/record.h"
 
 namespace tandem::ps {
 
-// Thread-safe. The destructor calls Stop.
-class PushLog {
+// A ChangeLog on a disk. Thread-safe. The destructor calls Stop.
+class PushLog : public ChangeLog {
  public:
   struct Options {
     FileSystem* files = nullptr;  // must outlive the log
@@ -46,54 +47,25 @@ class PushLog {
     // Runs on the log's thread after each group of records. Must not block.
     std::function<void()> on_group;
   };
-  // Space in the queue, which a push takes before it is admitted. The destructor gives it back.
-  class Space {
-   public:
-    Space(PushLog* log, uint64_t bytes) : log_(log), bytes_(bytes) {}
-    ~Space() { log_->Release(bytes_); }
-    Space(const Space&) = delete;
-    Space& operator=(const Space&) = delete;
-
-   private:
-    PushLog* const log_;
-    const uint64_t bytes_;
-  };
-  // Runs when a record is durable, or with the error for which it will never be. Usually on the log's thread;
-  // must not block.
-  using Durable = std::function<void(const absl::Status&)>;
-  using Granted = std::function<void(std::shared_ptr<Space>)>;
-
   // Makes the first segment, whose records begin with `first_position`. Blocks on the disk. If the disk is
   // full the log begins without a segment, and its records wait for one.
   static absl::StatusOr<std::unique_ptr<PushLog>> Open(const Options& options, uint64_t first_position);
-  ~PushLog();
+  ~PushLog() override;
 
-  // Returns space for a record of about `bytes` bytes, or nullptr if the queue or the disk is full. One
-  // record always fits into an empty queue.
-  std::shared_ptr<Space> TakeSpace(uint64_t bytes);
-  // Calls `granted` with the space once there is some: in this call, or on the thread that makes room, which
-  // it must not block.
-  void AwaitSpace(uint64_t bytes, Granted granted);
-
-  // Appends a record and returns its position, without blocking. Records with a `space` count against the
-  // queue's limit. `durable` may be empty.
-  uint64_t Append(RecordKind kind, Bytes body, std::shared_ptr<Space> space, Durable durable)
+  uint64_t Append(RecordKind kind, Bytes body, std::shared_ptr<Space> space, Durable durable) override
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Calls `durable` once everything that was appended is durable: in this call if it already is.
-  void WhenDurable(Durable durable) ABSL_LOCKS_EXCLUDED(mutex_);
+  void WhenDurable(Durable durable) override ABSL_LOCKS_EXCLUDED(mutex_);
   // Blocks until everything that was appended is durable, without a deadline. Must not be called on the log's
   // thread. Returns the error if it never will be; ResourceExhausted as soon as the log waits for room on a
   // full disk.
   absl::Status AwaitDurableUnlessFull();
 
-  // Returns the position of the last record that was appended.
-  uint64_t last_position() const;
+  uint64_t last_position() const override;
   // Makes the log fail with `why`: nothing is written or acknowledged any more.
   void Fail(const absl::Status& why);
-  // Returns the reason why the log takes no more records; OK while it does.
-  absl::Status status() const;
-  // Returns what the log waits for on a full disk, for messages; empty if it does not.
-  std::string waiting_for() const;
+  absl::Status status() const override;
+  // Returns what the log waits for on a full disk.
+  std::string waiting_for() const override;
 
   // Removes the segments whose records are all at or before `position`. Blocks on the disk. After an error
   // the next call tries again. One thread at a time.
@@ -122,23 +94,14 @@ class PushLog {
     std::shared_ptr<Space> space;
     Durable durable;
   };
-  struct Waiting {
-    uint64_t bytes;
-    Granted granted;
-  };
   struct Segment {
     uint64_t first_position;
     std::string path;
   };
 
-  explicit PushLog(const Options& options) : options_(options) {}
+  explicit PushLog(const Options& options) : ChangeLog(options.max_queued_bytes), options_(options) {}
   void Run();
-  bool HasSpaceLocked(uint64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (!waiting_for_.empty()) return false;
-    return queued_bytes_ == 0 || queued_bytes_ + bytes <= options_.max_queued_bytes;
-  }
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !queue_.empty(); }
-  void Release(uint64_t bytes);
   // Writes the records of `group`, in as many segments as they need, and makes them durable.
   absl::Status Write(const std::deque<Entry>& group);
   absl::Status WriteBuffer();
@@ -157,9 +120,7 @@ class PushLog {
 
   mutable absl::Mutex mutex_;
   std::deque<Entry> queue_ ABSL_GUARDED_BY(mutex_);
-  std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
   std::vector<Segment> segments_ ABSL_GUARDED_BY(mutex_);  // in order; the last one is being written
-  uint64_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;      // of the Spaces
   uint64_t last_position_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t durable_position_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);

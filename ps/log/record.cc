@@ -35,23 +35,46 @@ T Get(absl::string_view data, size_t offset) {
   return value;
 }
 
+// Writes the header of a record, but for the CRC.
+void FillHeader(RecordKind kind, uint64_t position, uint64_t durable, size_t body_bytes, char* header) {
+  TANDEM_CHECK(body_bytes <= std::numeric_limits<uint32_t>::max());
+  const uint32_t words[] = {kRecordMagic, 0, static_cast<uint32_t>(body_bytes), static_cast<uint32_t>(kind)};
+  const uint64_t positions[] = {position, durable};
+  static_assert(sizeof(words) + sizeof(positions) == kRecordHeaderBytes);
+  std::memcpy(header, words, sizeof(words));
+  std::memcpy(header + sizeof(words), positions, sizeof(positions));
+}
+
+// Puts the CRC into a record of which the rest is written.
+void Seal(char* record, size_t body_bytes) {
+  const uint32_t crc =
+      Crc32c(absl::string_view(record + kChecked, kRecordHeaderBytes - kChecked + body_bytes));
+  std::memcpy(record + sizeof(uint32_t), &crc, sizeof(crc));
+}
+
 }  // namespace
 
 size_t RecordBytes(size_t body_bytes) { return Aligned(kRecordHeaderBytes + body_bytes); }
 
 void AppendRecord(RecordKind kind, uint64_t position, uint64_t durable, const Bytes& body, std::string* out) {
-  TANDEM_CHECK(body.size() <= std::numeric_limits<uint32_t>::max());
   const size_t begin = out->size();
-  Put(kRecordMagic, out);
-  Put(uint32_t{0}, out);
-  Put(static_cast<uint32_t>(body.size()), out);
-  Put(static_cast<uint32_t>(kind), out);
-  Put(position, out);
-  Put(durable, out);
+  char header[kRecordHeaderBytes];
+  FillHeader(kind, position, durable, body.size(), header);
+  out->append(header, sizeof(header));
   for (const Slice& slice : body.slices()) out->append(slice.data(), slice.size());
-  const uint32_t crc = Crc32c(absl::string_view(*out).substr(begin + kChecked));
-  std::memcpy(out->data() + begin + sizeof(uint32_t), &crc, sizeof(crc));
+  Seal(out->data() + begin, body.size());
   out->resize(begin + RecordBytes(body.size()));
+}
+
+void WriteRecord(RecordKind kind, uint64_t position, uint64_t durable, const Bytes& body, char* out) {
+  FillHeader(kind, position, durable, body.size(), out);
+  char* to = out + kRecordHeaderBytes;
+  for (const Slice& slice : body.slices()) {
+    std::memcpy(to, slice.data(), slice.size());
+    to += slice.size();
+  }
+  Seal(out, body.size());
+  std::memset(to, 0, static_cast<size_t>(out + RecordBytes(body.size()) - to));
 }
 
 std::optional<Record> ParseRecord(absl::string_view data, size_t offset) {

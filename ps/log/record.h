@@ -62,6 +62,8 @@ enum class RecordKind : uint32_t {
   kState = 32,
   kRows = 33,
   kEnd = 34,
+  // Sent to followers only: the copy has all records of the primary up to this position.
+  kContinue = 35,
 };
 
 // A record that was read. `body` refers to the memory that was parsed.
@@ -78,6 +80,8 @@ size_t RecordBytes(size_t body_bytes);
 // Appends a record to `out`. Copies the body first and takes the CRC of the copy: the sender of a push over
 // shared memory may still be able to change the original. Requires a body below 4 GiB.
 void AppendRecord(RecordKind kind, uint64_t position, uint64_t durable, const Bytes& body, std::string* out);
+// Does the same into the RecordBytes(body.size()) bytes at `out`.
+void WriteRecord(RecordKind kind, uint64_t position, uint64_t durable, const Bytes& body, char* out);
 // Returns the record that begins at `offset` of `data`; nullopt if there is no whole and undamaged one.
 std::optional<Record> ParseRecord(absl::string_view data, size_t offset);
 

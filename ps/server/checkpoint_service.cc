@@ -267,7 +267,7 @@ absl::Status CheckpointService::Begin(const std::string& key, const std::string&
       return absl::AlreadyExistsError(absl::StrCat("server ", server_, ": the checkpoint ", begun_->key,
                                                    " is not written yet: wait for it first"));
     }
-    // In the same critical section: one that somebody asks for from here on has been dropped.
+    // The lock is still held. A checkpoint that somebody asks for from here on has been dropped.
     AwaitBegunLocked();
   }
   auto begun = std::make_shared<Begun>();

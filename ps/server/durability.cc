@@ -14,16 +14,12 @@
 
 namespace tandem::ps {
 
-Durability::Durability(const DurabilityOptions& options, const Server& server)
+Durability::Durability(const DurabilityOptions& options, const ServerParts& server)
     : options_(options),
       server_(server),
       files_(options.files == nullptr ? PosixFileSystem() : options.files),
-      next_snapshot_bytes_(options.snapshot_bytes) {
-  const ShardMap& map = server.tables->shard_map();
-  for (uint32_t b = 0; b < map.num_buckets(); ++b) {
-    if (map.OwnerOfBucket(b) == server.tables->server()) buckets_.push_back(b);
-  }
-}
+      buckets_(OwnBuckets(*server.tables)),
+      next_snapshot_bytes_(options.snapshot_bytes) {}
 
 Durability::~Durability() { Stop(); }
 
@@ -74,44 +70,22 @@ absl::Status Durability::Pause(absl::FunctionRef<absl::Status()> body) {
   return status;
 }
 
-void Durability::CaptureState(Running* running, v1::SnapshotState* state) {
+v1::SnapshotState Durability::CaptureState(Running* running) {
   running->log_bytes_at_begin = log_->statistics().written_bytes;
-  // The position first: an epoch or a rank that is given meanwhile is in the log as well, and giving it
-  // again changes nothing.
   running->position = log_->last_position();
-  state->set_position(running->position);
-  const ShardMap& map = server_.tables->shard_map();
-  state->set_server_index(server_.tables->server());
-  state->set_num_servers(map.num_servers());
-  state->set_num_buckets(map.num_buckets());
-  running->tables = server_.tables->All();
-  for (const auto& table : running->tables) table->SaveSnapshot(state->add_tables());
-  *state->mutable_fences() = server_.requests->SaveFenceState();
-  for (const auto& [name, rank] : server_.registered()) {
-    v1::LogRegister* to = state->add_registered();
-    to->set_name(name);
-    to->set_rank(rank);
-  }
+  return running->capture.CaptureState(running->position);
 }
 
 absl::StatusOr<std::vector<BucketCopy>> Durability::CopyBucket(const Running& running, uint32_t bucket) {
-  std::vector<BucketCopy> copies;
-  for (size_t t = 0; t < running.tables.size(); ++t) {
-    ServerTable& table = *running.tables[t];
-    TANDEM_ASSIGN_OR_RETURN(BucketCopy copy,
-                            BucketCopy::Of(*table.storage(), static_cast<uint32_t>(t), bucket));
-    copy.SetPosition(log_->last_position(), table.QueuedLogPositions());
-    copies.push_back(std::move(copy));
-  }
-  return copies;
+  return running.capture.CopyBucket(bucket, log_->last_position());
 }
 
 void Durability::BeginSnapshot() {
   if (*server_.stopping) return;
-  running_ = std::make_unique<Running>();
+  running_ = std::make_unique<Running>(&server_);
   v1::SnapshotState state;
   absl::Status status = Pause([&] {
-    CaptureState(running_.get(), &state);
+    state = CaptureState(running_.get());
     return absl::OkStatus();
   });
   if (status.ok()) {
@@ -196,9 +170,8 @@ absl::Status Durability::RemoveOld(uint64_t position) {
 
 absl::Status Durability::SnapshotNow() {
   running_.reset();  // one that was under way is of tables that have gone
-  Running running;
-  v1::SnapshotState state;
-  CaptureState(&running, &state);
+  Running running(&server_);
+  const v1::SnapshotState state = CaptureState(&running);
   const auto take = [&]() -> absl::Status {
     TANDEM_ASSIGN_OR_RETURN(running.writer, SnapshotWriter::Begin(files_, options_.directory, state));
     for (const uint32_t bucket : buckets_) {

@@ -4,8 +4,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,11 +17,9 @@
 #include "ps/log/log_reader.h"
 #include "ps/log/push_log.h"
 #include "ps/server/parameter_server.h"
-#include "ps/server/request_handler.h"
-#include "ps/server/row_states_service.h"
-#include "ps/server/table/replay_filter.h"
-#include "ps/server/table/table_registry.h"
-#include "ps/server/task_executor.h"
+#include "ps/server/server_parts.h"
+#include "ps/server/state_capture.h"
+#include "ps/server/state_restore.h"
 #include "ps/snapshot/snapshot_file.h"
 #include "tandem/v1/durability.pb.h"
 
@@ -40,21 +36,8 @@ namespace tandem::ps {
 // Lock order: RequestHandler's push_mutex_, then the log's mutex.
 class Durability {
  public:
-  // The parts of the server that are restored. All must outlive this object.
-  struct Server {
-    TableRegistry* tables;
-    RequestHandler* requests;
-    RowStatesService* row_states;
-    // Returns and restores the ranks that Register has given.
-    std::function<std::map<std::string, uint32_t>()> registered;
-    std::function<void(const std::string& name, uint32_t rank)> restore_registered;
-    // One thread; it also runs everything else that calls RequestHandler::BetweenPushes, but not the thread
-    // that writes a begun checkpoint, which may pause pushes meanwhile.
-    TaskExecutor* background;
-    const std::atomic<bool>* stopping;
-  };
   // Requires a non-empty options.directory.
-  Durability(const DurabilityOptions& options, const Server& server);
+  Durability(const DurabilityOptions& options, const ServerParts& server);
   ~Durability();
 
   // Restores the newest snapshot, replays the log behind it, and begins a new term of the log. Called once,
@@ -84,16 +67,16 @@ class Durability {
  private:
   // A snapshot that is being taken.
   struct Running {
+    explicit Running(const ServerParts* server) : capture(server) {}
     uint64_t position = 0;
-    std::vector<std::shared_ptr<ServerTable>> tables;
+    StateCapture capture;
     std::unique_ptr<SnapshotWriter> writer;
     size_t next_bucket = 0;           // index in buckets_
     uint64_t log_bytes_at_begin = 0;  // PushLog::Statistics::written_bytes
   };
 
-  absl::Status Restore(const std::string& path);
-  absl::Status RestoreTable(const v1::SnapshotTable& saved);
-  absl::Status Replay(const Record& record);
+  // Restores the snapshot in the file `path`.
+  absl::Status Restore(const std::string& path, StateRestore* restore);
   absl::Status CheckSegments(const std::vector<LogSegment>& segments, uint64_t after) const;
 
   // Starts a snapshot on the background thread once the log is long enough.
@@ -103,7 +86,7 @@ class Durability {
   void ContinueSnapshot();
   void AbandonSnapshot(const absl::Status& why);
   // The parts of a snapshot. The first two must be called between pushes.
-  void CaptureState(Running* running, v1::SnapshotState* state);
+  v1::SnapshotState CaptureState(Running* running);
   absl::StatusOr<std::vector<BucketCopy>> CopyBucket(const Running& running, uint32_t bucket);
   absl::Status Commit(Running* running);
   // Removes the files that a snapshot at `position` replaces.
@@ -112,17 +95,14 @@ class Durability {
   absl::Status Pause(absl::FunctionRef<absl::Status()> body);
 
   const DurabilityOptions options_;
-  const Server server_;
+  const ServerParts server_;
   FileSystem* const files_;
   std::string boot_id_;
   std::vector<uint32_t> buckets_;  // of this server
   std::unique_ptr<DirectoryLock> lock_;
   std::unique_ptr<PushLog> log_;
 
-  // Recover and the background thread use these.
-  std::vector<std::shared_ptr<TableStorage>> restored_storage_;  // by index in SnapshotState
-  std::vector<std::shared_ptr<ReplayFilter>> filters_;
-  std::unique_ptr<Running> running_;
+  std::unique_ptr<Running> running_;  // Recover and the background thread use it
 
   std::atomic<bool> snapshot_wanted_{false};
   std::atomic<uint64_t> next_snapshot_bytes_;  // of PushLog::Statistics::written_bytes

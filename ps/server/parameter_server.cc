@@ -19,11 +19,13 @@
 #include "base/ipc/futex.h"
 #include "base/status.h"
 #include "ps/server/checkpoint_service.h"
+#include "ps/server/copy_role.h"
 #include "ps/server/durability.h"
 #include "ps/server/helper_threads.h"
 #include "ps/server/push_fence.h"
 #include "ps/server/request_handler.h"
 #include "ps/server/row_states_service.h"
+#include "ps/server/server_parts.h"
 #include "ps/server/table/statistics.h"
 #include "ps/server/table/table_registry.h"
 #include "ps/server/task_executor.h"
@@ -41,6 +43,11 @@ bool Observes(absl::string_view method) {
          method == "FrequentlyUpdatedRows" || method == "ReadRowStates" || method == "ScanRows";
 }
 
+// Methods that a copy of a shard answers whatever its role: they read no rows.
+bool AnyCopyAnswers(absl::string_view method) {
+  return method == "ListTables" || method == "GetServerInfo" || method == "GetServerStatistics";
+}
+
 }  // namespace
 
 // Owns the server's parts and lists its methods.
@@ -50,6 +57,7 @@ class ParameterServer::Impl {
   ~Impl() { Stop(); }
 
   absl::Status Recover();
+  DataPath* data_path() { return copy_role_ == nullptr ? nullptr : copy_role_->data_path(); }
   rpc::Service MakeService();
   rpc::Service MakeDurabilityService();
   void Stop();
@@ -73,6 +81,10 @@ class ParameterServer::Impl {
       absl::FunctionRef<absl::StatusOr<Response>(const std::string& path)> body) const;
   // Returns a handler that refuses callers of no job (ParameterServerOptions::members_only).
   rpc::Method ForMembers(rpc::Method method) const;
+  // Returns a handler that refuses calls while this copy of the shard does not serve, except pulls that a
+  // follower may answer.
+  rpc::Method IfServing(rpc::Method method);
+  absl::StatusOr<v1::LoadCheckpointResponse> Load(const std::string& directory);
 
   // Runs `task`, of the background thread, once no begun checkpoint is being written. Meanwhile that thread
   // runs others.
@@ -95,6 +107,7 @@ class ParameterServer::Impl {
   TableRegistry tables_;
   // Before the handler of requests, whose deferred pushes hold space of its log. nullptr: not durable.
   std::unique_ptr<Durability> durability_;
+  std::unique_ptr<CopyRole> copy_role_;  // the same; nullptr: the only copy of its shard
   RequestHandler requests_;
   CheckpointService checkpoints_;
   RowStatesService row_states_;
@@ -110,6 +123,7 @@ ParameterServer::ParameterServer(const ParameterServerOptions& options)
     : impl_(std::make_unique<Impl>(options)) {}
 ParameterServer::~ParameterServer() = default;
 absl::Status ParameterServer::Recover() { return impl_->Recover(); }
+DataPath* ParameterServer::data_path() { return impl_->data_path(); }
 rpc::Service ParameterServer::service() { return impl_->MakeService(); }
 rpc::Service ParameterServer::durability_service() { return impl_->MakeDurabilityService(); }
 void ParameterServer::Stop() { impl_->Stop(); }
@@ -126,14 +140,13 @@ ParameterServer::Impl::Impl(const ParameterServerOptions& options)
                .helpers = &helpers_,
                .cold_store = options.cold_store,
                .max_memory_bytes = options.max_memory_bytes,
-               .durable = !options.durability.directory.empty()}),
+               .durable = options.failover || !options.durability.directory.empty()}),
       requests_(options_, &tables_, &buffers_, &stopping_),
       checkpoints_(options_, &tables_, &requests_, &stopping_),
       row_states_(&tables_, &requests_),
       checkpoint_writer_(1),
       background_(1) {
   TANDEM_CHECK(options.index < options.num_servers);
-  if (options.durability.directory.empty()) return;
   const auto registered = [this] {
     absl::MutexLock lock(&registered_mutex_);
     return registered_;
@@ -142,17 +155,31 @@ ParameterServer::Impl::Impl(const ParameterServerOptions& options)
     absl::MutexLock lock(&registered_mutex_);
     registered_[name] = rank;
   };
-  durability_ = std::make_unique<Durability>(options_.durability,
-                                             Durability::Server{.tables = &tables_,
-                                                                .requests = &requests_,
-                                                                .row_states = &row_states_,
-                                                                .registered = registered,
-                                                                .restore_registered = restore_registered,
-                                                                .background = &background_,
-                                                                .stopping = &stopping_});
+  const auto clear_registered = [this] {
+    absl::MutexLock lock(&registered_mutex_);
+    registered_.clear();
+  };
+  const ServerParts parts{.tables = &tables_,
+                          .requests = &requests_,
+                          .row_states = &row_states_,
+                          .registered = registered,
+                          .restore_registered = restore_registered,
+                          .clear_registered = clear_registered,
+                          .background = &background_,
+                          .stopping = &stopping_};
+  if (options.failover) {
+    copy_role_ = MakeCopyRole(parts);
+  } else if (!options.durability.directory.empty()) {
+    durability_ = std::make_unique<Durability>(options_.durability, parts);
+  }
 }
 
 absl::Status ParameterServer::Impl::Recover() {
+  if (options_.failover && !options_.durability.directory.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("server ", options_.index, " has a log in ",
+                                                   options_.durability.directory,
+                                                   " and followers: choose one, --wal-dir or --followers"));
+  }
   if (durability_ == nullptr) return absl::OkStatus();
   TANDEM_RETURN_IF_ERROR(Annotate(durability_->Recover(), absl::StrCat("server ", options_.index)));
   requests_.SetLog(durability_->log());
@@ -166,46 +193,53 @@ void ParameterServer::Impl::Stop() {
   // runs on it. That thread may wait for the log.
   requests_.Stop();
   if (durability_ != nullptr) durability_->Stop();
+  if (copy_role_ != nullptr) copy_role_->Stop();
   background_.Stop();
   checkpoint_writer_.Stop();
 }
 
 template <typename Request, typename Response>
 rpc::Handler ParameterServer::Impl::Background(std::function<absl::StatusOr<Response>(const Request&)> body) {
-  return rpc::AsyncProtoHandler<Request, Response>([this, body = std::move(body)](
-                                                       std::shared_ptr<rpc::ServerCall> call, Request request,
-                                                       rpc::Reply<Response> reply) {
-    if constexpr (requires { request.worker(); }) {
-      absl::Status itself = CheckWorker(call->caller(), request.worker(), "a request");
-      if (!itself.ok()) return reply(std::move(itself));
-    }
-    TaskExecutor* executor = &background_;
-    bool behind_begun = false;  // waits while a begun checkpoint is written
-    if constexpr (requires { request.begun(); }) {
-      if (request.begun()) {
-        checkpoints_.Want(request.directory());
-        executor = &checkpoint_writer_;  // behind the task that writes
-      } else {
-        behind_begun = true;
-      }
-    }
-    std::function<void()> task = [this, body, reply, request = std::move(request)] {
-      if (stopping_) {
-        constexpr absl::string_view kText = "the parameter server is stopping";
-        // Clients repeat calls to a durable server, which will come back.
-        return reply(durability_ == nullptr ? absl::CancelledError(kText) : absl::UnavailableError(kText));
-      }
-      // The call is answered once its changes are safe. The thread does not wait for that: the disk may
-      // be full.
-      absl::StatusOr<Response> response = body(request);
-      constexpr bool kOnlyReads = std::is_same_v<Request, v1::ScanRowsRequest>;
-      if (kOnlyReads) return reply(std::move(response));
-      ReplyWhenDurable(reply, std::move(response));
-    };
-    if (behind_begun) task = [this, task = std::move(task)] { RunBehindBegun(task); };
-    const bool posted = executor->Post(std::move(task));
-    if (!posted) reply(absl::UnavailableError("the parameter server has stopped"));
-  });
+  return rpc::AsyncProtoHandler<Request, Response>(
+      [this, body = std::move(body)](std::shared_ptr<rpc::ServerCall> call, Request request,
+                                     rpc::Reply<Response> reply) {
+        if constexpr (requires { request.worker(); }) {
+          absl::Status itself = CheckWorker(call->caller(), request.worker(), "a request");
+          if (!itself.ok()) return reply(std::move(itself));
+        }
+        TaskExecutor* executor = &background_;
+        bool behind_begun = false;  // waits while a begun checkpoint is written
+        if constexpr (requires { request.begun(); }) {
+          if (request.begun()) {
+            checkpoints_.Want(request.directory());
+            executor = &checkpoint_writer_;  // behind the task that writes
+          } else {
+            behind_begun = true;
+          }
+        }
+        std::function<void()> task = [this, body, reply, request = std::move(request)] {
+          if (stopping_) {
+            constexpr absl::string_view kText = "the parameter server is stopping";
+            // Clients repeat calls to a durable server: it will come back, or a follower takes over.
+            return reply(requests_.log() == nullptr ? absl::CancelledError(kText)
+                                                    : absl::UnavailableError(kText));
+          }
+          if (copy_role_ != nullptr) {
+            // The role may have changed since the call arrived.
+            if (absl::Status serving = copy_role_->CheckServing(); !serving.ok())
+              return reply(std::move(serving));
+          }
+          // The call is answered once its changes are safe. The thread does not wait for that: the disk may
+          // be full.
+          absl::StatusOr<Response> response = body(request);
+          constexpr bool kOnlyReads = std::is_same_v<Request, v1::ScanRowsRequest>;
+          if (kOnlyReads) return reply(std::move(response));
+          ReplyWhenDurable(reply, std::move(response));
+        };
+        if (behind_begun) task = [this, task = std::move(task)] { RunBehindBegun(task); };
+        const bool posted = executor->Post(std::move(task));
+        if (!posted) reply(absl::UnavailableError("the parameter server has stopped"));
+      });
 }
 
 void ParameterServer::Impl::RunBehindBegun(const std::function<void()>& task) {
@@ -279,7 +313,7 @@ rpc::Service ParameterServer::Impl::MakeService() {
                              [this](const v1::LoadCheckpointRequest& request) {
                                return WithinRoot<v1::LoadCheckpointResponse>(
                                    request.directory(),
-                                   [this](const std::string& path) { return checkpoints_.Load(path); });
+                                   [this](const std::string& path) { return Load(path); });
                              })},
       {"FrequentlyUpdatedRows",
        rpc::ProtoHandler<v1::FrequentlyUpdatedRowsRequest, v1::FrequentlyUpdatedRowsResponse>(
@@ -305,6 +339,7 @@ rpc::Service ParameterServer::Impl::MakeService() {
     // Pulls are checked where it is known whether they only read.
     const bool open = Observes(method.name) || method.name == "Pull" || method.name == "Register";
     if (options_.members_only && !open) method = ForMembers(std::move(method));
+    if (copy_role_ != nullptr && !AnyCopyAnswers(method.name)) method = IfServing(std::move(method));
   }
   return service;
 }
@@ -318,6 +353,31 @@ rpc::Method ParameterServer::Impl::ForMembers(rpc::Method method) const {
     handler(std::move(call));
   };
   return method;
+}
+
+rpc::Method ParameterServer::Impl::IfServing(rpc::Method method) {
+  const bool pulls = method.name == "Pull";
+  method.handler = [this, pulls, handler = std::move(method.handler)](std::shared_ptr<rpc::ServerCall> call) {
+    if (!copy_role_->serving()) {
+      if (pulls) return requests_.HandlePullAtFollower(std::move(call), *copy_role_);
+      if (absl::Status serving = copy_role_->CheckServing(); !serving.ok()) {
+        return call->Finish(std::move(serving));
+      }
+    }
+    handler(std::move(call));
+  };
+  return method;
+}
+
+absl::StatusOr<v1::LoadCheckpointResponse> ParameterServer::Impl::Load(const std::string& directory) {
+  if (copy_role_ == nullptr) return checkpoints_.Load(directory);
+  // The log does not lead to the loaded tables, so no follower may take over from here on, until it has
+  // copied them.
+  const absl::Status removed = copy_role_->BeforeLoad();
+  const absl::StatusOr<v1::LoadCheckpointResponse> loaded =
+      removed.ok() ? checkpoints_.Load(directory) : removed;
+  copy_role_->AfterLoad();
+  return loaded;
 }
 
 template <typename Response>
@@ -378,7 +438,7 @@ absl::StatusOr<v1::RegisterResponse> ParameterServer::Impl::Register(const v1::R
 absl::StatusOr<v1::CreateTableResponse> ParameterServer::Impl::CreateTable(
     const v1::CreateTableRequest& request) {
   // Every worker creates every table; only the first time changes something.
-  if (durability_ == nullptr || tables_.Find(request.config().name()).ok()) {
+  if (requests_.log() == nullptr || tables_.Find(request.config().name()).ok()) {
     TANDEM_RETURN_IF_ERROR(tables_.Create(request.config()));
   } else {
     // No push may use the table before the log has it.

@@ -39,6 +39,7 @@
 
 namespace tandem::ps {
 
+class DataPath;
 class FileSystem;
 
 // A server that logs what changes its tables, and comes back with it (docs/durability.md).
@@ -93,6 +94,10 @@ struct ParameterServerOptions {
   std::function<rpc::Caller()> job;
   uint32_t first_free_rank = 0;  // the first rank that Register gives
   DurabilityOptions durability;
+  // This server is one of several copies of its shard (ps/failover/data_path.h). It begins closed: calls
+  // other than those that observe fail with Unavailable until it is made the primary. Not together with
+  // durability.directory.
+  bool failover = false;
 };
 
 // Thread-safe.
@@ -107,14 +112,19 @@ class ParameterServer {
   // Errors are those of Durability::Recover; the server must then be destroyed.
   absl::Status Recover();
 
+  // Returns the part by which this server is one copy of its shard; nullptr without
+  // ParameterServerOptions::failover. Valid while the server exists.
+  DataPath* data_path();
+
   // Return the services ParameterServer and Durability. Their handlers refer to this object, which must
   // outlive them.
   rpc::Service service();
   rpc::Service durability_service();
 
-  // Finishes all deferred calls with Cancelled, refuses later pulls and pushes with Unavailable, ends
-  // background work (a checkpoint that is being written is abandoned) and joins all threads. Blocks.
-  // Idempotent. Must not be called from a handler.
+  // Finishes all deferred calls: with Cancelled, or with Unavailable if another life or copy of the server
+  // will answer them (durability, failover). Refuses later pulls and pushes with Unavailable. Ends background
+  // work, so that a checkpoint that is being written is abandoned, and joins all threads. Blocks until they
+  // have ended, without a deadline. Idempotent. Must not be called from a handler.
   void Stop();
 
   // Returns the number of deferred calls, for tests and monitoring.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of Durability that brings a server back: restores a snapshot and replays the log.
+// The part of Durability that brings a server back from its files: a snapshot and the log behind it.
 
 #include <algorithm>
 #include <cctype>
@@ -21,6 +21,10 @@ namespace tandem::ps {
 namespace {
 
 constexpr int kLockWaitMs = 5000;
+constexpr absl::string_view kOwnDirectories =
+    "give each server a --wal-dir of its own. A log goes on with as many servers as it began with; for "
+    "another "
+    "number, resume from a checkpoint with an empty --wal-dir";
 
 // Returns the id of the running kernel's boot; empty if there is none, which equals no other.
 std::string BootId() {
@@ -30,46 +34,21 @@ std::string BootId() {
   return id;
 }
 
-template <typename Message>
-absl::StatusOr<Message> Parse(const Record& record) {
-  Message message;
-  if (message.ParseFromArray(record.body.data(), static_cast<int>(record.body.size()))) return message;
-  return absl::DataLossError(absl::StrCat("record ", record.position, " of kind ",
-                                          static_cast<uint32_t>(record.kind), " does not parse"));
-}
-
-// Returns FailedPrecondition unless the file `path` is of this server. `header` is its LogSegmentHeader or its
-// SnapshotState.
-template <typename Header>
-absl::Status CheckOwner(const std::string& path, const Header& header, const TableRegistry& tables) {
-  const ShardMap& map = tables.shard_map();
-  if (header.server_index() == tables.server() && header.num_servers() == map.num_servers() &&
-      header.num_buckets() == map.num_buckets()) {
-    return absl::OkStatus();
-  }
-  return absl::FailedPreconditionError(
-      absl::StrCat(path, " is of server ", header.server_index(), " of ", header.num_servers(), " with ",
-                   header.num_buckets(), " buckets, and this is server ", tables.server(), " of ",
-                   map.num_servers(), " with ", map.num_buckets(),
-                   ": give each server a --wal-dir of its own. A log goes on with as many servers as it began "
-                   "with; for another number, resume from a checkpoint with an empty --wal-dir"));
-}
-
 }  // namespace
 
 absl::Status Durability::CheckSegments(const std::vector<LogSegment>& segments, uint64_t after) const {
   for (size_t i = 0; i < segments.size(); ++i) {
     const v1::LogSegmentHeader& header = segments[i].header;
-    TANDEM_RETURN_IF_ERROR(CheckOwner(segments[i].path, header, *server_.tables));
+    TANDEM_RETURN_IF_ERROR(CheckOwner(segments[i].path, header, *server_.tables, kOwnDirectories));
     const bool needed = i + 1 == segments.size() || segments[i + 1].header.first_position() > after + 1;
     const bool same_boot = !boot_id_.empty() && header.boot_id() == boot_id_;
     if (needed && !header.synced() && !same_boot && !options_.accept_loss) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(segments[i].path,
-                       " was written without syncs (--wal-sync never), and the machine has been started "
-                       "again since, or is another one: the end of the log may be lost, and with it pushes "
-                       "that were acknowledged. Resume from a checkpoint with an empty --wal-dir, or go on with "
-                       "what there is (--accept-loss)"));
+      return absl::FailedPreconditionError(absl::StrCat(
+          segments[i].path,
+          " was written without syncs (--wal-sync never), and the machine has been started "
+          "again since, or is another one: the end of the log may be lost, and with it pushes "
+          "that were acknowledged. Resume from a checkpoint with an empty --wal-dir, or go on with "
+          "what there is (--accept-loss)"));
     }
   }
   return absl::OkStatus();
@@ -87,13 +66,14 @@ absl::Status Durability::Recover() {
                           ListSegments(*files_, options_.directory, options_.accept_loss));
   const uint64_t after = snapshots.empty() ? 0 : snapshots.front().position;
   TANDEM_RETURN_IF_ERROR(CheckSegments(log.segments, after));
+  StateRestore restore(&server_, StateRestore::Origin::kFiles,
+                       snapshots.empty() ? options_.directory : snapshots.front().path);
   if (!snapshots.empty()) {
-    TANDEM_RETURN_IF_ERROR(Annotate(Restore(snapshots.front().path), "restoring a snapshot"));
+    TANDEM_RETURN_IF_ERROR(Annotate(Restore(snapshots.front().path, &restore), "restoring a snapshot"));
   }
   TANDEM_ASSIGN_OR_RETURN(LogEnd end, ReadLog(*files_, log.segments, after, options_.accept_loss,
-                                              [this](const Record& record) { return Replay(record); }));
-  uint64_t contained = after;
-  for (const auto& filter : filters_) contained = std::max(contained, filter->last());
+                                              [&](const Record& record) { return restore.Replay(record); }));
+  const uint64_t contained = std::max(after, restore.contained());
   if (end.position < contained) {
     if (!options_.accept_loss) {
       return absl::DataLossError(
@@ -151,7 +131,6 @@ absl::Status Durability::Recover() {
     if (obsolete.contains(segment.path)) continue;
     log_->AddOldSegment(segment.header.first_position(), segment.path);
   }
-  restored_storage_.clear();
   {
     absl::MutexLock lock(&mutex_);
     info_.set_term(term);
@@ -170,109 +149,14 @@ absl::Status Durability::Recover() {
   return absl::OkStatus();
 }
 
-absl::Status Durability::Restore(const std::string& path) {
-  const auto restore_state = [&](const v1::SnapshotState& state) -> absl::Status {
-    TANDEM_RETURN_IF_ERROR(CheckOwner(path, state, *server_.tables));
-    for (const v1::SnapshotTable& table : state.tables()) {
-      TANDEM_RETURN_IF_ERROR(Annotate(RestoreTable(table), path));
-    }
-    server_.requests->RestoreFenceState(state.fences());
-    for (const v1::LogRegister& one : state.registered()) server_.restore_registered(one.name(), one.rank());
-    return absl::OkStatus();
-  };
-  const auto restore_rows = [&](const v1::SnapshotBucket& bucket) -> absl::StatusOr<RestoreRow> {
-    TableStorage* const storage = restored_storage_[bucket.table()].get();
-    if (bucket.bucket() >= server_.tables->shard_map().num_buckets()) {
-      return absl::DataLossError(absl::StrCat(path, ": there is no bucket ", bucket.bucket()));
-    }
-    filters_[bucket.table()]->SetBucket(bucket.bucket(), bucket.position(), bucket.queued());
-    if (!bucket.filter().empty() && !storage->RestoreFilter(bucket.bucket(), bucket.filter())) {
-      return absl::DataLossError(
-          absl::StrCat(path, ": bucket ", bucket.bucket(), " has admission counters of wrong size"));
-    }
-    // A bucket that was copied late has rows that are newer than the state from which the replay begins. They
-    // keep their version, so that they are as old after the replay as they were. Eviction takes a row that is
-    // further ahead than this for a very old one.
-    constexpr uint32_t kFurthest = RowEvictor::kMostAhead - 1;
-    const auto state_version = static_cast<uint32_t>(storage->clock());
-    return RestoreRow([storage, state_version](uint64_t id, const float* row, RowHistory history) {
-      if (static_cast<int32_t>(history.version - state_version) > static_cast<int32_t>(kFurthest)) {
-        history.version = state_version + kFurthest;
-      }
-      return storage->Restore(id, row, history);
-    });
-  };
-  return ReadSnapshot(*files_, path, restore_state, restore_rows);
-}
-
-absl::Status Durability::RestoreTable(const v1::SnapshotTable& saved) {
-  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<TableStorage> storage, server_.tables->NewStorage(saved.config()));
-  if (storage->row_floats() != saved.row_floats()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("table '", saved.config().name(), "': rows of ", saved.row_floats(),
-                     " floats were saved, this version of Tandem keeps ", storage->row_floats()));
-  }
-  storage->Clear();
-  storage->SetClock(saved.version());
-  filters_.push_back(std::make_shared<ReplayFilter>(server_.tables->shard_map().num_buckets()));
-  const std::shared_ptr<ServerTable> table = server_.tables->NewTable(saved.config(), nullptr);
-  table->RestoreSnapshot(saved, storage, filters_.back());
-  server_.tables->Add(table);
-  restored_storage_.push_back(std::move(storage));
-  return absl::OkStatus();
-}
-
-absl::Status Durability::Replay(const Record& record) {
-  switch (record.kind) {
-    case RecordKind::kPush:
-      // A push that is refused now was not acknowledged as applied either: its sender has changed it, in
-      // memory that it shares with the server, after the server had checked it.
-      if (const absl::Status replayed =
-              server_.requests->ReplayPush(Bytes(std::string(record.body)), record.position);
-          !replayed.ok()) {
-        LogError(absl::StrCat("record ", record.position, " of the log is left out: ", replayed.message()));
-      }
-      return absl::OkStatus();
-    case RecordKind::kCreateTable: {
-      TANDEM_ASSIGN_OR_RETURN(const auto create, Parse<v1::LogCreateTable>(record));
-      TANDEM_RETURN_IF_ERROR(server_.tables->Recreate(create.config()));
-      TANDEM_ASSIGN_OR_RETURN(const auto table, server_.tables->Find(create.config().name()));
-      table->RaiseGeneration(create.generation());
-      return absl::OkStatus();
-    }
-    case RecordKind::kChangeMode: {
-      TANDEM_ASSIGN_OR_RETURN(const auto change, Parse<v1::SetUpdateModeRequest>(record));
-      TANDEM_ASSIGN_OR_RETURN(const auto table, server_.tables->Find(change.table()));
-      RequestHandler::Waiters released;  // nobody waits yet
-      table->SetUpdateMode(change.update_mode(), &released);
-      return absl::OkStatus();
-    }
-    case RecordKind::kFlush: {
-      TANDEM_ASSIGN_OR_RETURN(const auto flush, Parse<v1::FlushRequest>(record));
-      TANDEM_ASSIGN_OR_RETURN(const auto table, server_.tables->Find(flush.table()));
-      table->Flush();
-      return absl::OkStatus();
-    }
-    case RecordKind::kWriteRows: {
-      TANDEM_ASSIGN_OR_RETURN(const auto write, Parse<v1::WriteRowStatesRequest>(record));
-      return server_.row_states->ReplayWrite(write, record.position);
-    }
-    case RecordKind::kStartEpoch: {
-      TANDEM_ASSIGN_OR_RETURN(const auto start, Parse<v1::LogStartEpoch>(record));
-      server_.requests->RepeatStartEpoch(start.worker(), start.epoch(), start.token());
-      return absl::OkStatus();
-    }
-    case RecordKind::kRegister: {
-      TANDEM_ASSIGN_OR_RETURN(const auto registered, Parse<v1::LogRegister>(record));
-      server_.restore_registered(registered.name(), registered.rank());
-      return absl::OkStatus();
-    }
-    default:
-      return absl::FailedPreconditionError(
-          absl::StrCat("record ", record.position, " has kind ", static_cast<uint32_t>(record.kind),
-                       ", which this version of Tandem does not know: start the server with the version that "
-                       "wrote it"));
-  }
+absl::Status Durability::Restore(const std::string& path, StateRestore* restore) {
+  return ReadSnapshot(
+      *files_, path,
+      [&](const v1::SnapshotState& state) {
+        TANDEM_RETURN_IF_ERROR(CheckOwner(path, state, *server_.tables, kOwnDirectories));
+        return restore->RestoreState(state);
+      },
+      [&](const v1::SnapshotBucket& bucket) { return restore->RestoreBucket(bucket); });
 }
 
 }  // namespace tandem::ps

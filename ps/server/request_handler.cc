@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "base/status.h"
+#include "ps/server/copy_role.h"
 #include "ps/trace_kinds.h"
 #include "tandem/v1/durability.pb.h"
 
@@ -39,7 +40,7 @@ RequestHandler::RequestHandler(const ParameterServerOptions& options, TableRegis
 
 absl::Status RequestHandler::Stopping() const {
   constexpr absl::string_view kText = "the parameter server is stopping";
-  return log_ == nullptr ? absl::CancelledError(kText) : absl::UnavailableError(kText);
+  return log() == nullptr ? absl::CancelledError(kText) : absl::UnavailableError(kText);
 }
 
 void RequestHandler::Stop() {
@@ -135,7 +136,7 @@ absl::StatusOr<v1::StartPushEpochResponse> RequestHandler::StartPushEpoch(
   TANDEM_ASSIGN_OR_RETURN(const uint64_t epoch,
                           fences_.StartEpoch(request.worker(), request.at_least(), request.token()));
   response.set_epoch(epoch);
-  if (log_ != nullptr) {
+  if (log() != nullptr) {
     v1::LogStartEpoch record;
     record.set_worker(request.worker());
     record.set_epoch(epoch);
@@ -173,6 +174,41 @@ void RequestHandler::HandlePull(std::shared_ptr<rpc::ServerCall> call) {
   deferred_.Defer(pull->ticket, ExpiryTime(*pull->call),
                   [this, pull](rpc::DeferredCalls::Reason reason) { ExpirePull(*pull, reason); });
   ContinuePull(pull);
+}
+
+void RequestHandler::HandlePullAtFollower(std::shared_ptr<rpc::ServerCall> call, CopyRole& role) {
+  const TimePoint arrived = TableCounters::Clock::now();
+  if (stopping_) return call->Finish(Stopped());
+  absl::StatusOr<ParsedRequest> parsed =
+      ParsePull(call->request(), {.buffers = buffers_, .max_message_bytes = options_.max_message_bytes});
+  if (!parsed.ok()) return call->Finish(parsed.status());
+  const absl::Duration max_lag = parsed->max_lag;
+  if (!parsed->read_only || max_lag <= absl::ZeroDuration()) {
+    absl::Status serving = role.CheckServing();
+    return serving.ok() ? HandlePull(std::move(call)) : call->Finish(std::move(serving));
+  }
+  const auto refuse = [&](absl::Status why) {
+    role.CountRead(false);
+    call->Finish(std::move(why));
+  };
+  const absl::StatusOr<CopyRole::FollowerRead> before = role.CheckRead(max_lag);
+  if (!before.ok()) return refuse(before.status());
+  absl::StatusOr<BoundRequest> request = BindPull(*std::move(parsed), tables_, options_.max_message_bytes);
+  // The tables stay as they are from the second check on, even if this copy is then dropped and made anew: the
+  // new one has other tables.
+  const absl::StatusOr<CopyRole::FollowerRead> read = role.CheckRead(max_lag);
+  if (!read.ok()) return refuse(read.status());
+  if (read->copy != before->copy) return refuse(absl::OutOfRangeError("this copy was made anew: ask the primary"));
+  if (!request.ok()) return call->Finish(request.status());
+  const uint64_t step = request->step;
+  for (const BoundSlice& slice : request->slices) {
+    // Nobody wakes pulls that wait here: records are applied without looking for them.
+    if (slice.table->Ready(step)) continue;
+    return refuse(absl::OutOfRangeError(
+        absl::StrCat(slice.table->WhyWaiting(step, request->worker), ": only the primary lets pulls wait")));
+  }
+  role.CountRead(true);
+  RespondToPull(*std::move(request), std::move(call), arrived, &buffers_, {.follower = true, .lag = read->lag});
 }
 
 void RequestHandler::ContinuePull(const std::shared_ptr<PendingPull>& pull) {
@@ -221,8 +257,8 @@ absl::Status RequestHandler::CheckMember(const rpc::Caller& caller, absl::string
 
 void RequestHandler::HandlePush(std::shared_ptr<rpc::ServerCall> call) {
   PendingPush push{.call = std::move(call), .arrived = TableCounters::Clock::now(), .log_space = nullptr};
-  if (log_ != nullptr) {
-    push.log_space = log_->TakeSpace(push.call->request().size());
+  if (ChangeLog* const log = this->log(); log != nullptr) {
+    push.log_space = log->TakeSpace(push.call->request().size());
     if (push.log_space == nullptr) return AwaitLogSpace(std::move(push));
   }
   StartPush(std::move(push));
@@ -242,15 +278,14 @@ void RequestHandler::AwaitLogSpace(PendingPush push) {
   const std::weak_ptr<PendingPush> waiting = owned;
   deferred_.Defer(ticket, expiry, [this, owned, bytes](rpc::DeferredCalls::Reason reason) {
     deferred_bytes_ -= bytes;
-    const std::string disk = log_->waiting_for();
-    owned->call->Finish(
-        reason == rpc::DeferredCalls::Reason::kStopped
-            ? Stopping()
-            : absl::DeadlineExceededError(
-                  absl::StrCat("server ", options_.index, ": the push waited for space in the log: ",
-                               disk.empty() ? "the disk is slow, or a checkpoint holds pushes up" : disk)));
+    const std::string disk = log()->waiting_for();
+    owned->call->Finish(reason == rpc::DeferredCalls::Reason::kStopped
+                            ? Stopping()
+                            : absl::DeadlineExceededError(absl::StrCat(
+                                  "server ", options_.index, ": the push waited for space in the log: ",
+                                  disk.empty() ? "it is slow, or a checkpoint holds pushes up" : disk)));
   });
-  log_->AwaitSpace(bytes, [this, waiting, ticket, bytes](std::shared_ptr<PushLog::Space> space) {
+  log()->AwaitSpace(bytes, [this, waiting, ticket, bytes](std::shared_ptr<ChangeLog::Space> space) {
     const std::shared_ptr<PendingPush> push = waiting.lock();
     if (push == nullptr || !deferred_.Resume(ticket)) return;  // the space goes to the next push
     deferred_bytes_ -= bytes;
@@ -278,7 +313,7 @@ void RequestHandler::DeferPush(PendingPush push) {
                      ? Stopping()
                      : absl::DeadlineExceededError(absl::StrCat(
                            "server ", options_.index, ": the push waited for a checkpoint, ",
-                           log_ == nullptr ? "" : "a snapshot, ", "or a change of update mode")));
+                           log() == nullptr ? "" : "a snapshot, ", "or a change of update mode")));
   });
   auto go_on = [this, push, ticket, bytes] {
     if (!deferred_.Resume(ticket)) return;
@@ -310,7 +345,7 @@ absl::Status RequestHandler::ApplyPush(PendingPush* pending, Waiters* released) 
   trace::End(kTraceParsePush, traced);
   SplitPush push = SplitByTable(request, buffers_);
   // A durable push has one part more, which the log settles.
-  auto response = std::make_shared<PushResponder>(call, push.parts.size() + (log_ == nullptr ? 0 : 1));
+  auto response = std::make_shared<PushResponder>(call, push.parts.size() + (log() == nullptr ? 0 : 1));
   for (size_t i = 0; i < push.parts.size(); ++i) {
     // The table outlives the part, since it is the table that calls `settled`.
     TableCounters* const counters = &push.tables[i]->counters();
@@ -365,13 +400,14 @@ absl::StatusOr<bool> RequestHandler::Admit(const BoundRequest& request, PendingP
   // A push for which others wait is always accepted: it frees memory.
   if (ahead) TANDEM_RETURN_IF_ERROR(CheckDeferredBytes(request.memory_bytes));
   fences_.Commit(request.worker, request.epoch, request.sequence);
-  if (log_ != nullptr) {
-    const uint64_t position =
-        log_->Append(RecordKind::kPush, pending->call->request(), std::move(pending->log_space),
-                     [response](const absl::Status& durable) {
-                       if (durable.ok()) return response->Settle(uint64_t{0});
-                       response->Settle(durable);
-                     });
+  if (log() != nullptr) {
+    // The push keeps the space, too: giving it back starts other pushes, which must not happen under this
+    // lock.
+    const uint64_t position = log()->Append(RecordKind::kPush, pending->call->request(), pending->log_space,
+                                            [response](const absl::Status& durable) {
+                                              if (durable.ok()) return response->Settle(uint64_t{0});
+                                              response->Settle(durable);
+                                            });
     for (TablePush& part : push->parts) part.log_position = position;
   }
   for (size_t i = 0; i < push->parts.size(); ++i) {
@@ -424,12 +460,14 @@ void RequestHandler::RepeatStartEpoch(uint32_t worker, uint64_t epoch, uint64_t 
 }
 
 void RequestHandler::LogChange(RecordKind kind, const google::protobuf::MessageLite& body) {
-  if (log_ != nullptr) log_->Append(kind, Bytes(body.SerializeAsString()), nullptr, nullptr);
+  ChangeLog* const log = this->log();
+  if (log != nullptr) log->Append(kind, Bytes(body.SerializeAsString()), nullptr, nullptr);
 }
 
-void RequestHandler::WhenDurable(PushLog::Durable durable) {
-  if (log_ == nullptr) return durable(absl::OkStatus());
-  log_->WhenDurable(std::move(durable));
+void RequestHandler::WhenDurable(ChangeLog::Durable durable) {
+  ChangeLog* const log = this->log();
+  if (log == nullptr) return durable(absl::OkStatus());
+  log->WhenDurable(std::move(durable));
 }
 
 }  // namespace tandem::ps

@@ -19,7 +19,7 @@
 #include "base/buffer_pool.h"
 #include "base/bytes.h"
 #include "google/protobuf/message_lite.h"
-#include "ps/log/push_log.h"
+#include "ps/log/change_log.h"
 #include "ps/server/gate.h"
 #include "ps/server/parameter_server.h"
 #include "ps/server/push_fence.h"
@@ -37,6 +37,8 @@ class PushFenceState;
 }
 
 namespace tandem::ps {
+
+class CopyRole;
 
 // Returns PermissionDenied, naming `what` the caller wants, if the caller says that it is another worker than
 // its request does. A caller that does not say which process of the job it is may speak for any worker.
@@ -57,14 +59,16 @@ class RequestHandler {
                  const std::atomic<bool>* stopping);
 
   // Makes pushes durable: they are appended to `log`, which must outlive the handler, before they are
-  // applied, and acknowledged when their records are durable. Must be called before the server serves.
-  void SetLog(PushLog* log) { log_ = log; }
-  bool logs() const { return log_ != nullptr; }
+  // applied, and acknowledged when their records are durable. Must be called before the server takes pushes
+  // and other changes; it may answer pulls already.
+  void SetLog(ChangeLog* log) { log_.store(log, std::memory_order_release); }
+  // Returns the log, or nullptr if there is none.
+  ChangeLog* log() const { return log_.load(std::memory_order_acquire); }
   // Appends a change of the tables other than a push, if there is a log. A change whose order among the
   // pushes matters must be made and logged within BetweenPushes.
   void LogChange(RecordKind kind, const google::protobuf::MessageLite& body);
   // Calls `durable` once everything that was logged is durable, or at once if there is no log.
-  void WhenDurable(PushLog::Durable durable);
+  void WhenDurable(ChangeLog::Durable durable);
 
   // Recovery: apply a push of the log again, without an answer; restore fences; repeat a StartPushEpoch.
   absl::Status ReplayPush(const Bytes& request, uint64_t log_position);
@@ -75,6 +79,9 @@ class RequestHandler {
   // Handle the methods Pull and Push. Neither blocks. Finish the call, now or later.
   void HandlePull(std::shared_ptr<rpc::ServerCall> call);
   void HandlePush(std::shared_ptr<rpc::ServerCall> call);
+  // Handles the method Pull at a copy that does not serve, because it is not the primary. Answers a read-only
+  // pull that allows a lag if `role` permits it (CopyRole::CheckRead), and refuses others. Does not block.
+  void HandlePullAtFollower(std::shared_ptr<rpc::ServerCall> call, CopyRole& role);
 
   // These two take a sequence of a worker, as a push does, for a call that writes rows. The caller asks
   // whether the sequence is new, writes, and takes the sequence if all rows were written: the client then
@@ -144,7 +151,7 @@ class RequestHandler {
   struct PendingPush {
     std::shared_ptr<rpc::ServerCall> call;
     TimePoint arrived;
-    std::shared_ptr<PushLog::Space> log_space;
+    std::shared_ptr<ChangeLog::Space> log_space;
   };
 
   // The error of calls that the end of the server interrupts. Clients repeat calls to a durable server, which
@@ -177,7 +184,7 @@ class RequestHandler {
   TableRegistry& tables_;
   BufferPool& buffers_;
   const std::atomic<bool>& stopping_;
-  PushLog* log_ = nullptr;                   // nullptr: the server is not durable
+  std::atomic<ChangeLog*> log_{nullptr};     // nullptr: pushes are not made durable
   std::atomic<uint64_t> deferred_bytes_{0};  // of the requests in deferred_
 
   // Held from a push's checks until its parts are queued, so that pushes are accepted one at a time.

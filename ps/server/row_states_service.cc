@@ -137,7 +137,7 @@ absl::StatusOr<v1::WriteRowStatesResponse> RowStatesService::Write(
     return absl::OkStatus();
   };
   // A push that a log had before the record, and the rows after it, would be undone by a replay.
-  TANDEM_RETURN_IF_ERROR(requests_.logs() ? requests_.BetweenPushes(write) : write(nullptr));
+  TANDEM_RETURN_IF_ERROR(requests_.log() != nullptr ? requests_.BetweenPushes(write) : write(nullptr));
   table->row_staleness().Restart();
   return response;
 }

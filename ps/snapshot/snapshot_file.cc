@@ -73,38 +73,39 @@ class RecordReader {
   uint64_t next_ = 1;  // position of the next record
 };
 
-absl::Status RestoreRows(const RecordReader& reader, const v1::SnapshotState& state, const Record& record,
+}  // namespace
+
+absl::Status RestoreRows(absl::string_view body, absl::Span<const uint32_t> row_floats,
+                         absl::FunctionRef<absl::Status(absl::string_view how)> damaged,
                          absl::FunctionRef<absl::StatusOr<RestoreRow>(const v1::SnapshotBucket&)> rows) {
   uint32_t header_bytes = 0;
   v1::SnapshotBucket bucket;
-  absl::string_view body = record.body;
   const bool fits = body.size() >= sizeof(header_bytes);
   if (fits) std::memcpy(&header_bytes, body.data(), sizeof(header_bytes));
   if (!fits || body.size() - sizeof(header_bytes) < header_bytes ||
       !bucket.ParseFromArray(body.data() + sizeof(header_bytes), static_cast<int>(header_bytes)) ||
-      bucket.table() >= static_cast<uint32_t>(state.tables_size())) {
-    return reader.Damaged("has a record that does not parse");
+      bucket.table() >= row_floats.size()) {
+    return damaged("has a record that does not parse");
   }
   body.remove_prefix(sizeof(header_bytes) + header_bytes);
-  const uint32_t row_floats = state.tables(static_cast<int>(bucket.table())).row_floats();
-  if (body.size() != bucket.rows() * RowBytes(row_floats))
-    return reader.Damaged("has a record of wrong size");
+  const uint32_t floats = row_floats[bucket.table()];
+  if (body.size() % RowBytes(floats) != 0 || body.size() / RowBytes(floats) != bucket.rows()) {
+    return damaged("has a record of wrong size");
+  }
   TANDEM_ASSIGN_OR_RETURN(const RestoreRow restore, rows(bucket));
-  std::vector<float> row(row_floats);
+  std::vector<float> row(floats);
   for (uint64_t i = 0; i < bucket.rows(); ++i) {
-    const char* const from = body.data() + i * RowBytes(row_floats);
+    const char* const from = body.data() + i * RowBytes(floats);
     uint64_t id;
     RowHistory history;
     std::memcpy(&id, from, sizeof(id));
     std::memcpy(&history.version, from + sizeof(id), sizeof(uint32_t));
     std::memcpy(&history.count, from + sizeof(id) + sizeof(uint32_t), sizeof(uint32_t));
-    std::memcpy(row.data(), from + kRowHeader, row_floats * sizeof(float));
+    std::memcpy(row.data(), from + kRowHeader, floats * sizeof(float));
     TANDEM_RETURN_IF_ERROR(restore(id, row.data(), history));
   }
   return absl::OkStatus();
 }
-
-}  // namespace
 
 absl::StatusOr<BucketCopy> BucketCopy::Of(TableStorage& storage, uint32_t table, uint32_t bucket) {
   BucketCopy copy;
@@ -126,6 +127,26 @@ absl::StatusOr<BucketCopy> BucketCopy::Of(TableStorage& storage, uint32_t table,
 void BucketCopy::SetPosition(uint64_t position, const std::vector<uint64_t>& queued) {
   header_.set_position(position);
   header_.mutable_queued()->Add(queued.begin(), queued.end());
+}
+
+absl::Status BucketCopy::VisitBodies(size_t bytes,
+                                     absl::FunctionRef<absl::Status(const Bytes& body)> visit) const {
+  const size_t row_bytes = RowBytes(row_floats_);
+  const size_t piece = std::max<size_t>(1, bytes / row_bytes) * row_bytes;
+  // A bucket without rows has a record, too: its position counts.
+  for (size_t begin = 0; begin == 0 || begin < rows_.size(); begin += piece) {
+    const size_t size = std::min(piece, rows_.size() - begin);
+    v1::SnapshotBucket header = header_;
+    header.set_rows(size / row_bytes);
+    if (begin > 0) header.clear_filter();
+    std::string text = header.SerializeAsString();
+    const auto header_bytes = static_cast<uint32_t>(text.size());
+    text.insert(0, reinterpret_cast<const char*>(&header_bytes), sizeof(header_bytes));
+    Bytes body(std::move(text));
+    body.Append(Slice::Unowned(rows_.data() + begin, size));
+    TANDEM_RETURN_IF_ERROR(visit(body));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<SnapshotWriter>> SnapshotWriter::Begin(FileSystem* files,
@@ -150,7 +171,7 @@ SnapshotWriter::~SnapshotWriter() {
   if (!committed_) (void)files_->Remove(absl::StrCat(path_, kUnfinished));
 }
 
-absl::Status SnapshotWriter::Append(RecordKind kind, Bytes body) {
+absl::Status SnapshotWriter::Append(RecordKind kind, const Bytes& body) {
   ++records_;
   AppendRecord(kind, records_, 0, body, &buffer_);
   if (buffer_.size() < kBuffer && kind != RecordKind::kEnd) return absl::OkStatus();
@@ -161,22 +182,7 @@ absl::Status SnapshotWriter::Append(RecordKind kind, Bytes body) {
 }
 
 absl::Status SnapshotWriter::Add(BucketCopy copy) {
-  const size_t row_bytes = RowBytes(copy.row_floats_);
-  const size_t piece = std::max<size_t>(1, kRecordRows / row_bytes) * row_bytes;
-  // A bucket without rows has a record, too: its position counts.
-  for (size_t begin = 0; begin == 0 || begin < copy.rows_.size(); begin += piece) {
-    const std::string rows = copy.rows_.substr(begin, piece);
-    v1::SnapshotBucket header = copy.header_;
-    header.set_rows(rows.size() / row_bytes);
-    if (begin > 0) header.clear_filter();
-    std::string text = header.SerializeAsString();
-    const auto size = static_cast<uint32_t>(text.size());
-    text.insert(0, reinterpret_cast<const char*>(&size), sizeof(size));
-    Bytes body(std::move(text));
-    body.Append(Slice::Unowned(rows.data(), rows.size()));
-    TANDEM_RETURN_IF_ERROR(Append(RecordKind::kRows, std::move(body)));
-  }
-  return absl::OkStatus();
+  return copy.VisitBodies(kRecordRows, [this](const Bytes& body) { return Append(RecordKind::kRows, body); });
 }
 
 absl::Status SnapshotWriter::Commit() {
@@ -218,11 +224,14 @@ absl::Status ReadSnapshot(
     return reader.Damaged("does not begin with its state");
   }
   TANDEM_RETURN_IF_ERROR(state(header));
+  std::vector<uint32_t> row_floats;
+  for (const v1::SnapshotTable& table : header.tables()) row_floats.push_back(table.row_floats());
+  const auto damaged = [&](absl::string_view how) { return reader.Damaged(how); };
   while (true) {
     TANDEM_ASSIGN_OR_RETURN(const Record record, reader.Next());
     if (record.kind == RecordKind::kEnd) return absl::OkStatus();
     if (record.kind != RecordKind::kRows) return reader.Damaged("has a record of unknown kind");
-    TANDEM_RETURN_IF_ERROR(RestoreRows(reader, header, record, rows));
+    TANDEM_RETURN_IF_ERROR(RestoreRows(record.body, row_floats, damaged, rows));
   }
 }
 

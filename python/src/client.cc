@@ -43,10 +43,12 @@ uint64_t CheckIds(const nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::devic
   return reinterpret_cast<uint64_t>(ids.data());
 }
 
-ConnectionOptions OptionsOf(double timeout_s, double checkpoint_timeout_s, uint64_t max_bytes_in_flight) {
+ConnectionOptions OptionsOf(double timeout_s, double checkpoint_timeout_s, uint64_t max_bytes_in_flight,
+                            double max_lag_s = 0) {
   return {.timeout = absl::Seconds(timeout_s),
           .checkpoint_timeout = absl::Seconds(checkpoint_timeout_s),
           .max_bytes_in_flight = max_bytes_in_flight,
+          .max_lag = absl::Seconds(max_lag_s),
           .go_on_waiting = HandleSignals};
 }
 
@@ -113,6 +115,7 @@ void BindClient(nb::module_& module) {
       .def("set_read_cache", &PyClient::SetReadCache)
       .def("clear_read_cache", &PyClient::ClearReadCache)
       .def("read_cache_statistics", &PyClient::ReadCacheStatistics)
+      .def("follower_reads", &PyClient::FollowerReads)
       .def("flush", &PyClient::Flush)
       .def("push_deferred", &PyClient::PushDeferred)
       .def("drop_cached", &PyClient::DropCached)
@@ -129,15 +132,17 @@ void BindClient(nb::module_& module) {
       .def("start_gradients", &PyClient::StartGradients);
   module.def(
       "connect_job",
-      [](double timeout_s, double checkpoint_timeout_s, uint64_t max_bytes_in_flight) {
-        return Connect([=] { return Connection::ToJob(OptionsOf(timeout_s, checkpoint_timeout_s, max_bytes_in_flight)); });
+      [](double timeout_s, double checkpoint_timeout_s, uint64_t max_bytes_in_flight, double max_lag_s) {
+        return Connect([=] {
+          return Connection::ToJob(OptionsOf(timeout_s, checkpoint_timeout_s, max_bytes_in_flight, max_lag_s));
+        });
       });
   module.def("connect_servers", [](const std::vector<std::string>& addresses, std::optional<uint32_t> worker,
                                    bool read_only, double timeout_s, double checkpoint_timeout_s,
-                                   uint64_t max_bytes_in_flight) {
+                                   uint64_t max_bytes_in_flight, double max_lag_s) {
     return Connect([=] {
       return Connection::ToServers(addresses, worker, read_only,
-                                   OptionsOf(timeout_s, checkpoint_timeout_s, max_bytes_in_flight));
+                                   OptionsOf(timeout_s, checkpoint_timeout_s, max_bytes_in_flight, max_lag_s));
     });
   });
   module.def("connect_local", [](int servers, const std::string& spill_directory, double timeout_s,

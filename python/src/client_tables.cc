@@ -71,6 +71,16 @@ nb::dict PyClient::ReadCacheStatistics(const std::string& table) {
   return result;
 }
 
+nb::dict PyClient::FollowerReads() {
+  const ps::FollowerReadStatistics s = Use().client()->FollowerReads();
+  nb::dict result;
+  result["requests"] = s.requests;
+  result["by_followers"] = s.by_followers;
+  result["last_lag"] = absl::ToDoubleSeconds(s.last_lag);
+  result["largest_lag"] = absl::ToDoubleSeconds(s.largest_lag);
+  return result;
+}
+
 nb::tuple PyClient::ScanRows(const std::string& table, uint32_t bucket, uint64_t first_id, size_t max_rows) {
   auto* const scanned = new ps::ScannedRows(ValueOrRaise(Blocking([=](Connection& connection) {
     return connection.client()->ScanRows(table, {.bucket = bucket, .first_id = first_id}, max_rows);

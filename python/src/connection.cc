@@ -11,6 +11,7 @@
 #include "base/logging.h"
 #include "base/status.h"
 #include "base/timed_wait.h"
+#include "ps/client/route/connect_shard.h"
 #include "ps/storage/spill/spill_store.h"
 #include "rpc/connect.h"
 #include "rpc/transport/loopback.h"
@@ -22,6 +23,7 @@ namespace {
 ps::ClientOptions ClientOptionsOf(const ConnectionOptions& options, uint32_t worker) {
   return {.worker = worker,
           .timeout = options.timeout,
+          .max_lag = options.max_lag,
           .checkpoint_timeout = options.checkpoint_timeout,
           .max_bytes_in_flight = options.max_bytes_in_flight,
           .go_on_waiting = options.go_on_waiting};
@@ -125,9 +127,16 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::ToJob(const ConnectionOp
   for (const std::string& key : keys) {
     TANDEM_ASSIGN_OR_RETURN(const std::string address, store->Get(key, options.timeout));
     connection->addresses_.push_back(address);
-    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel,
-                            rpc::Connect(address, {.channel = {.caller = env.caller()}}));
-    channels.push_back(std::move(channel));
+    const auto read = [store](const std::string& name, absl::Duration timeout) {
+      return store->GetIfPresent(name, timeout);
+    };
+    TANDEM_ASSIGN_OR_RETURN(ps::ShardConnection server,
+                            ps::ConnectShard({.shard = static_cast<uint32_t>(channels.size()),
+                                              .address = address,
+                                              .read = read,
+                                              .timeout = options.timeout,
+                                              .connect = {.channel = {.caller = env.caller()}}}));
+    channels.push_back(std::move(server.channel));
   }
   TANDEM_ASSIGN_OR_RETURN(
       connection->client_,
@@ -145,7 +154,15 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::ToServers(const std::vec
   std::unique_ptr<Connection> connection(new Connection);
   connection->addresses_ = addresses;
   std::vector<std::unique_ptr<rpc::Channel>> channels(addresses.size());
-  TANDEM_ASSIGN_OR_RETURN(channels[0], rpc::Connect(addresses[0]));
+  const auto connect_to = [&](size_t server, const rpc::ConnectOptions& how) -> absl::Status {
+    TANDEM_ASSIGN_OR_RETURN(ps::ShardConnection shard, ps::ConnectShard({.shard = static_cast<uint32_t>(server),
+                                                                         .address = addresses[server],
+                                                                         .timeout = options.timeout,
+                                                                         .connect = how}));
+    channels[server] = std::move(shard.channel);
+    return absl::OkStatus();
+  };
+  TANDEM_RETURN_IF_ERROR(connect_to(0, {}));
   TANDEM_ASSIGN_OR_RETURN(v1::RegisterResponse job, Register(*channels[0], "", options.timeout));
   rpc::ConnectOptions connect;
   // Servers keep the names that have registered, so connections that only read leave none.
@@ -162,7 +179,7 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::ToServers(const std::vec
   }
   for (size_t s = 0; s < addresses.size(); ++s) {
     if (channels[s] != nullptr) continue;
-    TANDEM_ASSIGN_OR_RETURN(channels[s], rpc::Connect(addresses[s], connect));
+    TANDEM_RETURN_IF_ERROR(connect_to(s, connect));
   }
   connection->env_.rank = static_cast<int>(worker.value_or(0));
   TANDEM_ASSIGN_OR_RETURN(connection->client_,

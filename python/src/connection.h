@@ -30,6 +30,7 @@ struct ConnectionOptions {
   absl::Duration timeout = absl::Seconds(60);  // of each call, and of the wait for other processes
   absl::Duration checkpoint_timeout = absl::Minutes(10);
   uint64_t max_bytes_in_flight = uint64_t{1} << 30;
+  absl::Duration max_lag = absl::ZeroDuration();  // ps::ClientOptions
   std::function<bool()> go_on_waiting;  // ps::ClientOptions
 };
 

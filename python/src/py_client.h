@@ -98,6 +98,7 @@ class PyClient {
   void SetReadCache(const std::string& table, size_t bytes, double seconds);
   void ClearReadCache(const std::string& table);
   nanobind::dict ReadCacheStatistics(const std::string& table);
+  nanobind::dict FollowerReads();
   // Returns (ids [n], rows with their state [n, floats], next bucket, next id, whether the scan is at its
   // end).
   nanobind::tuple ScanRows(const std::string& table, uint32_t bucket, uint64_t first_id, size_t max_rows);

@@ -22,6 +22,7 @@ def connect(
     wire: str = "f32",
     cache_bytes: int = 0,
     cache_seconds: float = 10.0,
+    max_lag: float = 0.0,
     timeout: float = 60.0,
     checkpoint_timeout: float = 600.0,
     max_bytes_in_flight: int = 1 << 30,
@@ -37,6 +38,9 @@ def connect(
         that do not exist as their initial values.
     wire: how rows travel to a read-only client: "f32", "f16", "bf16" or "int8" (a quarter of the bytes).
     cache_bytes, cache_seconds: give each table that a read-only client uses a read cache (Client.set_read_cache).
+    max_lag: if the servers have followers, these may answer read-only pulls, with rows that contain every update that the server had
+        `max_lag` seconds before the pull. Pulls are then spread over the copies of each server (Client.follower_reads). A pull may
+        return older rows than the one before. The default 0 asks the servers themselves.
     timeout: of each pull and push, in seconds, including waits for other workers; and of connecting.
     max_bytes_in_flight: limits the memory of calls under way; a call that exceeds it waits.
     """
@@ -48,14 +52,16 @@ def connect(
         raise InvalidArgumentError(
             "cache_bytes belongs to read_only=True; other clients have set_read_cache() for evaluation, and set_cache() for training"
         )
+    if not 0 <= max_lag < float("inf"):
+        raise InvalidArgumentError(f"max_lag is {max_lag}; it must be a number of seconds, or 0")
     options: dict[str, Any] = {"read_only": read_only, "wire": wire, "read_cache": (cache_bytes, cache_seconds) if cache_bytes else None}
     if servers is None:
-        return Client(_core.connect_job(timeout, checkpoint_timeout, max_bytes_in_flight), **options)
+        return Client(_core.connect_job(timeout, checkpoint_timeout, max_bytes_in_flight, max_lag), **options)
     if isinstance(servers, str):
         raise InvalidArgumentError(f"servers is the text {servers!r}; it must be a list of addresses: servers=[{servers!r}]")
     if rank is not None and not 0 <= rank < world_size and not read_only:
         raise InvalidArgumentError(f"rank is {rank} of world_size {world_size}; it must be at least 0 and less than world_size")
-    core = _core.connect_servers(list(servers), rank, read_only, timeout, checkpoint_timeout, max_bytes_in_flight)
+    core = _core.connect_servers(list(servers), rank, read_only, timeout, checkpoint_timeout, max_bytes_in_flight, max_lag)
     return Client(core, world_size=world_size, **options)
 
 

@@ -173,6 +173,13 @@ class Tables:
             stats["read_cache"] = self._core.read_cache_statistics(table)
         return stats
 
+    def follower_reads(self) -> dict[str, Any]:
+        """Returns who has answered this client's read-only pulls: requests, by_followers, last_lag, largest_lag (seconds).
+
+        A pull is one request for each server. All are 0 without connect(max_lag=...).
+        """
+        return self._core.follower_reads()
+
     def servers(self) -> list[dict[str, Any]]:
         """Returns the statistics of each server."""
         return [{k: _number(v) for k, v in json.loads(text).items()} for text in self._core.list_servers()]

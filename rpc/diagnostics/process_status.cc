@@ -28,6 +28,11 @@ void ProcessStatus::SetDiagnostics(std::string address) {
   diagnostics_ = std::move(address);
 }
 
+void ProcessStatus::SetAddress(std::string address) {
+  absl::MutexLock lock(&mutex_);
+  address_ = std::move(address);
+}
+
 ProcessStatus::Values ProcessStatus::Get() const {
   Values values{.member = member_, .host = host_, .pid = pid_};
   values.step = step_.load(std::memory_order_relaxed);
@@ -36,6 +41,7 @@ ProcessStatus::Values ProcessStatus::Get() const {
   absl::MutexLock lock(&mutex_);
   values.state = state_;
   values.diagnostics = diagnostics_;
+  values.address = address_;
   return values;
 }
 

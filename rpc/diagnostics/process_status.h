@@ -31,10 +31,12 @@ class ProcessStatus {
   void SetState(std::string state);
   // Sets the address at which the process serves tandem.v1.Diagnostics: "host:port".
   void SetDiagnostics(std::string address);
+  // Sets the address at which the process serves its job: "host:port".
+  void SetAddress(std::string address);
 
   // A copy of the values at one moment.
   struct Values {
-    std::string member, host, state, diagnostics;
+    std::string member, host, state, diagnostics, address;
     int64_t pid = 0;
     uint64_t step = 0;
     int64_t epoch = 0, train_epoch = 0;
@@ -52,6 +54,7 @@ class ProcessStatus {
   mutable absl::Mutex mutex_;
   std::string state_ ABSL_GUARDED_BY(mutex_) = "starting";
   std::string diagnostics_ ABSL_GUARDED_BY(mutex_);
+  std::string address_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace tandem::rpc

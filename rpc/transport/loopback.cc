@@ -198,7 +198,32 @@ class LoopbackTransport : public Transport {
   std::atomic<int64_t> attempts_{0};
 };
 
+// A loopback transport with a thread of its own.
+class OwnThreadTransport : public Transport {
+ public:
+  OwnThreadTransport(std::shared_ptr<const std::vector<Service>> services, FaultInjector injector,
+                     Caller caller)
+      : loopback_(std::move(services), std::move(injector), &timers_, std::move(caller)) {}
+  // The thread may still run a handler, which belongs to `loopback_`.
+  ~OwnThreadTransport() override { timers_.Stop(); }
+
+  std::shared_ptr<Attempt> NewAttempt(const std::string& method, const Bytes& request, absl::Time deadline,
+                                      int failures) override {
+    return loopback_.NewAttempt(method, request, deadline, failures);
+  }
+  absl::string_view name() const override { return loopback_.name(); }
+
+ private:
+  TimerQueue timers_;
+  LoopbackTransport loopback_;
+};
+
 }  // namespace
+
+std::unique_ptr<Transport> MakeLoopbackTransport(std::shared_ptr<const std::vector<Service>> services,
+                                                 FaultInjector injector, Caller caller) {
+  return std::make_unique<OwnThreadTransport>(std::move(services), std::move(injector), std::move(caller));
+}
 
 std::unique_ptr<Channel> ConnectLoopback(std::shared_ptr<const std::vector<Service>> services,
                                          FaultInjector injector, const BackoffOptions& backoff,

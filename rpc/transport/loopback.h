@@ -19,6 +19,8 @@
 
 namespace tandem::rpc {
 
+class Transport;
+
 // The fault injected into one attempt at a call.
 struct Fault {
   enum class Kind {
@@ -46,6 +48,11 @@ using FaultInjector = std::function<Fault(absl::string_view method, int64_t call
 std::unique_ptr<Channel> ConnectLoopback(std::shared_ptr<const std::vector<Service>> services,
                                          FaultInjector injector = nullptr, const BackoffOptions& backoff = {},
                                          Caller caller = {});
+
+// Returns the transport of such a channel, for channels that choose a server at each attempt. Handlers and
+// the `done` of attempts run on a thread that the transport owns.
+std::unique_ptr<Transport> MakeLoopbackTransport(std::shared_ptr<const std::vector<Service>> services,
+                                                 FaultInjector injector = nullptr, Caller caller = {});
 
 }  // namespace tandem::rpc
 

@@ -93,6 +93,24 @@ TEST(EnvironmentTest, ReadsWhatTandemRunSets) {
   EXPECT_EQ(env.member(), "ps/1");
 }
 
+TEST(EnvironmentTest, CopiesOfAServersShardHaveNamesOfTheirOwn) {
+  const auto copy = [](const char* number) {
+    return Environment::FromLookup(LookupIn(With(kWorker, {{"TANDEM_ROLE", "ps"},
+                                                           {"TANDEM_NUM_PS", "3"},
+                                                           {"TANDEM_PS_INDEX", "1"},
+                                                           {"TANDEM_PS_COPY", number},
+                                                           {"TANDEM_PS_FOLLOWERS", "1"}})));
+  };
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Environment first, copy("0"));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Environment second, copy("1"));
+  EXPECT_EQ(first.member(), "ps/1");
+  EXPECT_EQ(second.member(), "ps/4");
+  EXPECT_EQ(second.ps_index, 1);
+  EXPECT_EQ(second.num_ps, 3);
+  EXPECT_EQ(second.role_world_size, 6);
+  EXPECT_THAT(copy("2"), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("TANDEM_PS_COPY=2")));
+}
+
 TEST(EnvironmentTest, EveryRoleHasRoleRanks) {
   TANDEM_ASSERT_OK_AND_ASSIGN(const Environment env,
                               Environment::FromLookup(LookupIn({{"TANDEM_ROLE", "actor"},
@@ -209,20 +227,41 @@ TEST(JobStoreTest, AnExternalStoreIsOnlyConnectedTo) {
   TANDEM_EXPECT_OK(job->Close(absl::Seconds(10)));
 }
 
+// Opens the store of `env`'s job on a free port. The port is free a moment before; another process may take
+// it in between, so a few are tried. Returns nullptr if all were taken.
+std::unique_ptr<JobStore> HostOnFreePort(Environment env) {
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    env.master_port = StoreServer::Start("127.0.0.1:0").value()->port();
+    auto host = OpenStore(env, absl::Seconds(30));
+    if (host.ok()) return *std::move(host);
+  }
+  return nullptr;
+}
+
+TEST(JobStoreTest, CopiesOfServersThatHaveDiedAreNotWaitedFor) {
+  Environment env = OneOf(0, 1, 0);
+  env.num_ps = 1;
+  env.ps_followers = 1;
+  const std::unique_ptr<JobStore> host = HostOnFreePort(env);
+  ASSERT_NE(host, nullptr);
+  Membership& members = *host->server()->membership();
+  TANDEM_ASSERT_OK(members.Heartbeat("ps/0", absl::Nanoseconds(1), false, {.replaceable = true}));
+  TANDEM_ASSERT_OK(members.Heartbeat("ps/1", absl::Hours(1), false, {.replaceable = true}));
+  Environment living = env;
+  living.worker = false;
+  living.role = "ps";
+  living.role_rank = 1;
+  living.store = host->address();
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto copy, OpenStore(living, absl::Seconds(30)));
+  TANDEM_EXPECT_OK(copy->Close(absl::Seconds(30)));
+  TANDEM_EXPECT_OK(host->Close(absl::Seconds(30)));
+}
+
 // Opens rank 0 on a free port, then rank 1 on the same one.
 class PairTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    // The port is free a moment before; another process may take it in between, so a few are tried.
-    for (int attempt = 0; attempt < 5 && host_ == nullptr; ++attempt) {
-      int port = 0;
-      {
-        TANDEM_ASSERT_OK_AND_ASSIGN(auto server, StoreServer::Start("127.0.0.1:0"));
-        port = server->port();
-      }
-      auto host = OpenStore(OneOf(0, 2, port), absl::Seconds(30));
-      if (host.ok()) host_ = *std::move(host);
-    }
+    host_ = HostOnFreePort(OneOf(0, 2, 0));
     ASSERT_NE(host_, nullptr);
     TANDEM_ASSERT_OK_AND_ASSIGN(client_, OpenStore(OneOf(1, 2, host_->server()->port()), absl::Seconds(30)));
   }

@@ -30,6 +30,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Json = nlohmann::json;
 using testing::Lines;
 using testing::ProcessesMarked;
@@ -87,6 +88,37 @@ TEST_F(NodesTest, RanksGoByNodeAndThenByProcess) {
   const std::string where =
       a->out().substr(a->out().find("127.0.0.1:"), a->out().find('\n') - a->out().find("127.0.0.1:"));
   EXPECT_THAT(b->out(), HasSubstr(where));  // MASTER_PORT and store are the first node's
+}
+
+TEST_F(NodesTest, CopiesOfAShardAreOnDifferentNodes) {
+  const std::string script = absl::StrCat("until [ -e ", dir_.File("go"), " ]; do sleep 0.05; done");
+  const std::vector<std::string> flags = {"--workers", "1", "--ps", "1", "--ps-followers", "1"};
+  auto with_rank = [&](const char* rank) {
+    std::vector<std::string> all = flags;
+    all.insert(all.end(), {"--node-rank", rank});
+    return all;
+  };
+  auto a = Node("a", "2", with_rank("0"), script);
+  auto b = Node("b", "2", with_rank("1"), script);
+  for (const char* line : {"copy 0 of shard 0 of 2", "copy 1 of shard 1 of 2"})
+    EXPECT_TRUE(a->WaitForOutput(line)) << a->err();
+  for (const char* line : {"copy 0 of shard 1 of 2", "copy 1 of shard 0 of 2"})
+    EXPECT_TRUE(b->WaitForOutput(line)) << b->err();
+  for (auto* node : {a.get(), b.get()}) EXPECT_TRUE(node->WaitForOutput("follower of shard")) << node->err();
+  std::ofstream(dir_.File("go")) << "go";
+  EXPECT_EQ(a->Wait(), 0) << a->err();
+  EXPECT_EQ(b->Wait(), 0) << b->err();
+  EXPECT_THAT(a->err(), Not(HasSubstr("warning")));
+  EXPECT_TRUE(NoLeaks());
+}
+
+TEST_F(NodesTest, NodesWithDifferentNumbersOfFollowersAreRefused) {
+  auto a = Node("a", "2", {"--workers", "1", "--ps", "1", "--ps-followers", "1"}, "exit 0");
+  auto b = Node("b", "2", {"--workers", "1", "--ps", "1"}, "exit 0");
+  EXPECT_NE(a->Wait(), 0);
+  EXPECT_NE(b->Wait(), 0);
+  EXPECT_THAT(absl::StrCat(a->err(), b->err()), HasSubstr("give the same --ps-followers on all nodes"));
+  EXPECT_TRUE(NoLeaks());
 }
 
 TEST_F(NodesTest, AFailureIsNamedOnEveryNode) {

@@ -76,6 +76,27 @@ TEST_F(VariablesTest, OtherRolesHaveAPlaceInTheirRoleButNoRank) {
                                     Pair("WORLD_SIZE", "5"), Pair("LOCAL_WORLD_SIZE", "2")}));
 }
 
+TEST_F(VariablesTest, CopiesOfAShardAreToldApart) {
+  plan_.roles[2] = {.name = "ps", .count = 1, .followers = 1, .min_copies = 2};
+  round_.nodes[0].processes = {{"worker", 2}, {"ps", 1}, {kFollowersRole, 1}};
+  round_.nodes[1].processes = {{"worker", 3}, {"ps", 1}, {kFollowersRole, 1}};
+  ProcessSlot place = At("ps", 0);
+  EXPECT_THAT(
+      VariablesOf({}, place),
+      IsSupersetOf({Pair("TANDEM_PS_INDEX", "1"), Pair("TANDEM_PS_COPY", "0"), Pair("TANDEM_NUM_PS", "2"),
+                    Pair("TANDEM_PS_FOLLOWERS", "1"), Pair("TANDEM_PS_MIN_COPIES", "2"),
+                    Pair("ROLE_RANK", "1"), Pair("ROLE_WORLD_SIZE", "4")}));
+  place = At("ps", 1);
+  place.serving_dir = "/logs/ps-1";
+  EXPECT_THAT(VariablesOf({}, place), IsSupersetOf({Pair("TANDEM_PS_INDEX", "0"), Pair("TANDEM_PS_COPY", "1"),
+                                                    Pair("TANDEM_NUM_PS", "2"), Pair("ROLE_RANK", "2"),
+                                                    Pair("TANDEM_SERVING_DIR", "/logs/ps-1")}));
+  // Workers need the number of servers, and that of all their processes to know when all have left.
+  const Variables worker = VariablesOf({{"TANDEM_PS_COPY", "1"}}, At("worker", 0));
+  EXPECT_THAT(worker, IsSupersetOf({Pair("TANDEM_NUM_PS", "2"), Pair("TANDEM_PS_FOLLOWERS", "1")}));
+  EXPECT_EQ(worker.count("TANDEM_PS_COPY"), 0u);
+}
+
 TEST_F(VariablesTest, OnlyServersAreToldTheRootOfCheckpoints) {
   round_.group_rank = 0;
   for (const char* role : {"ps", "worker"}) {

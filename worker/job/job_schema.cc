@@ -198,10 +198,13 @@ void DescribeJob(Fields& f, JobSpec& job) {
         "have fixed their contents. One that is due while the one before is still being written is left out");
   });
   f.Group("ps", nullptr, "", [&](Fields& g) {
-    g.Choice("durability", &job.ps.durability, {"off", "log"},
-             "what the job requires of its parameter servers. `log`: they log pushes before they acknowledge "
-             "them (`tandem run --wal-dir`), so that a server which dies comes back and the job goes on; the "
-             "job is refused if they do not, or if `train.timeout_seconds` is shorter than a restart");
+    g.Choice(
+        "durability", &job.ps.durability, {"off", "log", "follower"},
+        "what the job requires of its parameter servers. `log`: they log pushes before they acknowledge "
+        "them (`tandem run --wal-dir`), so that a server which dies comes back and the job goes on. "
+        "`follower`: each has followers (`tandem run --ps-followers`), one of which takes over. The job is "
+        "refused if the servers are not so, or if `train.timeout_seconds` is shorter than a restart or a "
+        "takeover");
   });
   if (!f.reading()) return;
   CheckCaches(f, job);

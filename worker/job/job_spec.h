@@ -114,8 +114,9 @@ struct CheckpointSpec {
 
 // The events that the parameter servers must survive (docs/durability.md).
 enum class ServerDurability {
-  kOff,  // a server that dies takes its tables along
-  kLog,  // every server logs pushes before it acknowledges them, and comes back with them
+  kOff,       // a server that dies takes its tables along
+  kLog,       // every server logs pushes before it acknowledges them, and comes back with them
+  kFollower,  // every server has followers, one of which takes over when it dies
 };
 
 struct ServersSpec {

@@ -118,6 +118,22 @@ ModelState TrainingRun::StateAfter(int epochs) const {
           .input = InputOf(*dataset_, world_size_)};
 }
 
+absl::StatusOr<std::string> TrainingRun::SaveAgainIfServersDie(const ModelState& complete) {
+  constexpr int kAttempts = 10;  // each failure is the death of a server
+  for (int attempt = 1;; ++attempt) {
+    absl::StatusOr<std::string> path =
+        SaveModel(job_, complete, context_.client, model_.get(), *optimizer_, *schedule_, &chain_);
+    const bool may_come_back = job_.ps.durability != ServerDurability::kOff;
+    if (path.ok() || !may_come_back || !absl::IsUnavailable(path.status()) || attempt == kAttempts)
+      return path;
+    LogWarning(absl::StrCat("the checkpoint of step ", complete.step,
+                            " is written again: ", path.status().message()));
+    // Waits until all servers answer again: this call is repeated at a shard's next primary, SaveCheckpoint
+    // is not.
+    TANDEM_RETURN_IF_ERROR(context_.client->ListServers().status());
+  }
+}
+
 absl::StatusOr<bool> TrainingRun::SaveCheckpoint(const ModelState& state) {
   SetState("saving");
   // Rank 0 writes while the others wait. No push is in flight, so all servers save the same state.
@@ -129,7 +145,7 @@ absl::StatusOr<bool> TrainingRun::SaveCheckpoint(const ModelState& state) {
     absl::StatusOr<std::string> path = absl::UnknownError("");
     if (replicated.ok()) {
       complete.replicated = *std::move(replicated);
-      path = SaveModel(job_, complete, context_.client, model_.get(), *optimizer_, *schedule_, &chain_);
+      path = SaveAgainIfServersDie(complete);
     } else {
       path = replicated.status();
     }

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -13,6 +15,7 @@
 #include "base/logging.h"
 #include "base/status.h"
 #include "collectives/store/memory_store.h"
+#include "ps/client/route/connect_shard.h"
 #include "ps/storage/spill/spill_store.h"
 #include "rpc/channel.h"
 #include "rpc/connect.h"
@@ -39,6 +42,25 @@ bool MayBeCausedByPeer(const absl::Status& status) {
 constexpr absl::Duration kRestart = absl::Seconds(10);
 constexpr double kReplayBytesPerSecond = 100e6;
 
+// The longest time until a follower serves in the place of a primary that has died.
+constexpr absl::Duration kTakeover = absl::Seconds(5);
+
+// Returns an error unless the server has followers, and a call of `timeout` outlives a takeover.
+absl::Status CheckFollowers(const ps::ShardConnection& connection, const std::string& server,
+                            absl::Duration timeout) {
+  if (!connection.followers) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("ps.durability is 'follower', but ", server,
+                     " has no followers: start the servers with `tandem run --ps N --ps-followers 1` or with "
+                     "`tandem ps --followers 1` for each copy, or leave the field out"));
+  }
+  if (timeout >= kTakeover) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("train.timeout_seconds is ", absl::ToDoubleSeconds(timeout), ", but a follower may need ",
+                   absl::ToDoubleSeconds(kTakeover),
+                   " s until it has taken over from a server that died; raise the field"));
+}
+
 // Returns an error unless the server has a log, and a call of `timeout` outlives its restart.
 absl::Status CheckDurable(rpc::Channel& channel, const std::string& server, absl::Duration timeout) {
   v1::DurabilityInfo info;
@@ -62,6 +84,12 @@ absl::Status CheckDurable(rpc::Channel& channel, const std::string& server, absl
       " bytes; raise the field, or lower `tandem ps --wal-snapshot` (TANDEM_WAL_SNAPSHOT)"));
 }
 
+// Returns the function by which channels read the job's store, which it borrows.
+std::function<absl::StatusOr<std::string>(const std::string& key, absl::Duration timeout)> ReadFrom(
+    collectives::Store* store) {
+  return [store](const std::string& key, absl::Duration timeout) { return store->GetIfPresent(key, timeout); };
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<WorkerSession>> WorkerSession::Open(const Options& options) {
@@ -80,10 +108,12 @@ absl::StatusOr<std::unique_ptr<WorkerSession>> WorkerSession::Open(const Options
 }
 
 absl::Status WorkerSession::OpenAlone(const Options& options) {
-  if (options.durable) {
-    return absl::FailedPreconditionError(
-        "ps.durability is 'log', but this process is alone and holds the tables itself: start the job with "
-        "`tandem run --ps N --wal-dir DIR`, or leave the field out");
+  if (options.durability != ServerDurability::kOff) {
+    const bool log = options.durability == ServerDurability::kLog;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "ps.durability is '", log ? "log" : "follower",
+        "', but this process is alone and holds the tables itself: start the job with `tandem run --ps N ",
+        log ? "--wal-dir DIR" : "--ps-followers 1", "`, or leave the field out"));
   }
   ps::ParameterServerOptions server;
   if (!options.spill_dir.empty()) {
@@ -134,10 +164,18 @@ absl::Status WorkerSession::OpenInJob(const Options& options) {
   std::vector<std::unique_ptr<rpc::Channel>> channels;
   for (const std::string& key : keys) {
     TANDEM_ASSIGN_OR_RETURN(const std::string address, store_->store()->Get(key, timeout));
-    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel,
-                            rpc::Connect(address, {.channel = {.caller = env_.caller()}}));
-    if (options.durable) TANDEM_RETURN_IF_ERROR(CheckDurable(*channel, key, timeout));
-    channels.push_back(std::move(channel));
+    TANDEM_ASSIGN_OR_RETURN(ps::ShardConnection server,
+                            ps::ConnectShard({.shard = static_cast<uint32_t>(channels.size()),
+                                              .address = address,
+                                              .read = ReadFrom(store_->store()),
+                                              .timeout = timeout,
+                                              .connect = {.channel = {.caller = env_.caller()}}}));
+    if (options.durability == ServerDurability::kFollower) {
+      TANDEM_RETURN_IF_ERROR(CheckFollowers(server, key, timeout));
+    } else if (options.durability == ServerDurability::kLog) {
+      TANDEM_RETURN_IF_ERROR(CheckDurable(*server.channel, key, timeout));
+    }
+    channels.push_back(std::move(server.channel));
   }
   TANDEM_ASSIGN_OR_RETURN(
       client_, ps::Client::Connect(std::move(channels), {.worker = static_cast<uint32_t>(env_.rank),

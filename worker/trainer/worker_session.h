@@ -19,6 +19,7 @@
 #include "ps/client/client.h"
 #include "ps/server/parameter_server.h"
 #include "rpc/diagnostics/process_diagnostics.h"
+#include "worker/job/job_spec.h"
 
 namespace tandem::worker {
 
@@ -32,9 +33,9 @@ class WorkerSession {
     // A worker that is started alone stores rows that do not fit its memory here. The directory is created
     // when needed. Empty: tables that could need it are refused.
     std::string spill_dir;
-    // True: the job is refused unless the servers are durable and `timeout` is longer than one of them needs
-    // to come back.
-    bool durable = false;
+    // The job is refused unless the servers are so, and `timeout` is longer than one of them needs to come
+    // back or to be replaced.
+    ServerDurability durability = ServerDurability::kOff;
     // Becomes true when this process is asked to stop; nullptr: it never is. Outlives the session.
     const std::atomic<bool>* stop = nullptr;
   };

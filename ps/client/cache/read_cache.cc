@@ -141,6 +141,7 @@ void ReadCache::Adopt(absl::Span<const uint64_t> generations) {
     absl::MutexLock lock(&generations_mutex_);
     if (generations == absl::MakeConstSpan(generations_)) return;
     for (size_t s = 0; s < generations.size(); ++s) {
+      if (generations[s] == 0) continue;  // the answer was a follower's, which tells nothing of the server
       // 0 before the first response: there are no copies of this server's rows.
       changed[s] = generations[s] != generations_[s] && generations_[s] != 0;
       generations_[s] = generations[s];

@@ -49,7 +49,8 @@ class ReadCache {
   void Accept(const Moment& began, absl::Span<const uint64_t> ids, absl::Span<const uint32_t> positions,
               const float* rows, absl::Span<const uint64_t> generations);
 
-  // Takes PullSliceResult.generation of each server. Drops the copies of servers whose generation has changed.
+  // Takes PullSliceResult.generation of each server, 0 if it is not known (a follower has answered). Drops the
+  // copies of servers whose generation has changed.
   void Adopt(absl::Span<const uint64_t> generations);
 
   // Decides which large pulls use the cache.

@@ -323,6 +323,8 @@ absl::StatusOr<ParsedRequest> ParsePull(const Bytes& wire, const ParseOptions& o
   ParsedRequest request;
   TANDEM_RETURN_IF_ERROR(ParseHeader(wire, &message, &request));
   request.read_only = message.read_only();
+  constexpr uint64_t kLongestLagUs = uint64_t{1} << 40;  // twelve days
+  request.max_lag = absl::Microseconds(std::min(message.max_lag_us(), kLongestLagUs));
   TANDEM_RETURN_IF_ERROR(ParseSlices("pull", message, options, &request));
   return request;
 }

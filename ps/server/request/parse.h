@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/buffer_pool.h"
 #include "base/bytes.h"
@@ -81,6 +82,7 @@ struct RequestHeader {
   uint32_t worker = 0;
   uint64_t step = 0;
   bool read_only = false;  // pulls
+  absl::Duration max_lag;  // read-only pulls: v1::PullRequest.max_lag_us
 
   // Pushes only.
   uint64_t epoch = 0;

@@ -151,6 +151,12 @@ v1::PullSliceResult* AddResult(const BoundSlice& slice, const ServerTable::View&
   return result;
 }
 
+void SetAnswerer(const PullAnswerer& answerer, v1::PullResponse* header) {
+  if (!answerer.follower) return;
+  header->set_from_follower(true);
+  header->set_lag_us(static_cast<uint64_t>(absl::ToInt64Microseconds(answerer.lag)));
+}
+
 // Adds a pull to its tables' statistics. The rows of slice i end at byte ends[i] of the response.
 void CountPull(const BoundRequest& request, TableCounters::Clock::time_point arrived,
                absl::Span<const uint64_t> ends) {
@@ -182,7 +188,8 @@ class ChunkedPullResponse : public rpc::ResponseSource {
 
   // Serves(request) must be true. `buffers` must outlive this object. The rows are those of now, or newer.
   ChunkedPullResponse(BoundRequest request, std::shared_ptr<rpc::ServerCall> call,
-                      TableCounters::Clock::time_point arrived, BufferPool* buffers);
+                      TableCounters::Clock::time_point arrived, BufferPool* buffers,
+                      const PullAnswerer& answerer);
 
   size_t size() const override { return head_.size() + request_.response_bytes; }
   Bytes Next(size_t limit) override;
@@ -213,9 +220,11 @@ bool ChunkedPullResponse::Serves(const BoundRequest& request) {
 }
 
 ChunkedPullResponse::ChunkedPullResponse(BoundRequest request, std::shared_ptr<rpc::ServerCall> call,
-                                         TableCounters::Clock::time_point arrived, BufferPool* buffers)
+                                         TableCounters::Clock::time_point arrived, BufferPool* buffers,
+                                         const PullAnswerer& answerer)
     : request_(std::move(request)), call_(std::move(call)), arrived_(arrived), buffers_(buffers) {
   v1::PullResponse header;
+  SetAnswerer(answerer, &header);
   rows_.reserve(request_.slices.size());
   for (const BoundSlice& slice : request_.slices) {
     ServerTable::View view = slice.table->Look();
@@ -273,17 +282,19 @@ void ChunkedPullResponse::Count() const {
 }  // namespace
 
 void RespondToPull(BoundRequest request, std::shared_ptr<rpc::ServerCall> call,
-                   TableCounters::Clock::time_point arrived, BufferPool* buffers) {
+                   TableCounters::Clock::time_point arrived, BufferPool* buffers,
+                   const PullAnswerer& answerer) {
   const trace::Span traced(kTraceLookup, static_cast<int64_t>(request.step), request.worker);
   std::shared_ptr<char> memory = call->ResponseMemory(request.response_bytes);
   const bool in_place = memory != nullptr;  // the client reads the rows there
   if (!in_place && ChunkedPullResponse::Serves(request)) {
     return call->FinishInChunks(
-        std::make_unique<ChunkedPullResponse>(std::move(request), call, arrived, buffers));
+        std::make_unique<ChunkedPullResponse>(std::move(request), call, arrived, buffers, answerer));
   }
   if (memory == nullptr) memory = buffers->Get(request.response_bytes);
   char* out = memory.get();
   v1::PullResponse header;
+  SetAnswerer(answerer, &header);
   absl::InlinedVector<uint64_t, 8> ends;
   for (const BoundSlice& slice : request.slices) {
     const ServerTable::View view = slice.table->Look();

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/buffer_pool.h"
 #include "ps/row_staleness.h"
@@ -25,6 +26,12 @@
 
 namespace tandem::ps {
 
+// Says which copy of the shard answers a pull.
+struct PullAnswerer {
+  bool follower = false;
+  absl::Duration lag;  // of a follower: v1::PullResponse.lag_us
+};
+
 // Reads the rows that `request` asks for and finishes `call` with them. Creates absent rows where the table
 // admits every id, unless the pull is read-only. Counts the pull in its tables' statistics. An error of a
 // table finishes the call; some rows may then have been created.
@@ -34,7 +41,8 @@ namespace tandem::ps {
 // while it is sent: `call` and `buffers` are then used until the last chunk. Other responses are written at
 // once into memory of `buffers`.
 void RespondToPull(BoundRequest request, std::shared_ptr<rpc::ServerCall> call,
-                   TableCounters::Clock::time_point arrived, BufferPool* buffers);
+                   TableCounters::Clock::time_point arrived, BufferPool* buffers,
+                   const PullAnswerer& answerer = {});
 
 // Responds to one push. The push has one part for each table; the response is sent when every part is either
 // applied or accepted to wait for other pushes. Shared by the parts. AddRowStaleness and Settle are

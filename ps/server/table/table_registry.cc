@@ -117,6 +117,12 @@ void TableRegistry::Add(std::shared_ptr<ServerTable> table) {
   tables_.emplace(table->name(), std::move(table));
 }
 
+void TableRegistry::Clear() {
+  std::map<std::string, std::shared_ptr<ServerTable>, std::less<>> removed;  // destroyed outside the lock
+  absl::MutexLock lock(&mutex_);
+  removed.swap(tables_);
+}
+
 absl::StatusOr<std::shared_ptr<ServerTable>> TableRegistry::Find(absl::string_view name) const {
   absl::MutexLock lock(&mutex_);
   auto found = tables_.find(name);

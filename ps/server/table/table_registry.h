@@ -23,8 +23,8 @@
 
 namespace tandem::ps {
 
-// Owns the tables of one server, by name, together with the requests that use them, and makes new tables. A
-// table is never removed. Thread-safe, but only one thread at a time may call Create and Add.
+// Owns the tables of one server, by name, together with the requests that use them, and makes new tables.
+// Thread-safe, but only one thread at a time may call Create, Add and Clear.
 class TableRegistry {
  public:
   struct Options {
@@ -85,6 +85,9 @@ class TableRegistry {
   std::shared_ptr<ServerTable> NewTable(v1::TableConfig config, std::shared_ptr<TableStorage> storage) const;
   // Makes Find return `table`. Does nothing if a table of that name exists.
   void Add(std::shared_ptr<ServerTable> table);
+
+  // Removes all tables, which a follower does before it is copied anew.
+  void Clear();
 
  private:
   absl::Status CreateWithin(const v1::TableConfig& config, uint64_t max_memory_bytes);

@@ -22,7 +22,7 @@ using testing::StatusIs;
 
 TEST(CompanionsTest, EachHasTheCommandThatHelpListsForIt) {
   const std::string help = RunTandem({"--help"}).out;
-  for (const Companion* companion : {&kRl, &kReplay, &kWeights, &kBench}) {
+  for (const Companion* companion : {&kRl, &kReplay, &kWeights, &kTop, &kStatus, &kTrace, &kTable, &kDoctor, &kBench}) {
     const auto own = RunTandem({companion->command, "--help"});
     EXPECT_EQ(own.exit_code, 0) << own.err;
     EXPECT_EQ(own.out.find(companion->description), 0u) << own.out;

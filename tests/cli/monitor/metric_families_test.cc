@@ -75,6 +75,45 @@ TEST_F(FamiliesTest, ALogIsToldOnlyIfThereIsOne) {
   EXPECT_DOUBLE_EQ(Values("tandem_snapshot_longest_pause_seconds")[""], 0.25);
 }
 
+TEST_F(FamiliesTest, CopiesAreToldOnlyIfThereAreAny) {
+  for (const MetricFamily& family : MakeMetricFamilies(figures_))
+    EXPECT_FALSE(absl::StartsWith(family.name, "tandem_failover") ||
+                 absl::StartsWith(family.name, "tandem_follower"))
+        << family.name;
+  v1::ReplicaStatus& status = figures_.failover;
+  status.set_role(v1::REPLICA_ROLE_PRIMARY);
+  status.set_serving(true);
+  status.set_log_position(100);
+  status.mutable_placement()->set_term(3);
+  status.mutable_placement()->set_failovers(2);
+  status.mutable_placement()->add_in_sync();
+  v1::ReplicaStatus::Link* follower = status.add_links();
+  follower->set_in_sync(true);
+  follower->set_applied_position(90);
+  follower->set_silent_ms(20);
+  v1::ReplicaStatus::Link* learner = status.add_links();
+  learner->set_unsent_bytes(5);
+  EXPECT_EQ(Values("tandem_failover_primary")[""], 1);
+  EXPECT_EQ(Values("tandem_failover_term")[""], 3);
+  EXPECT_EQ(Values("tandem_failover_takeovers_total")[""], 2);
+  EXPECT_EQ(Values("tandem_failover_in_sync")[""], 1);
+  EXPECT_EQ(Values("tandem_failover_learners")[""], 1);
+  EXPECT_EQ(Values("tandem_failover_lag_records")[""], 10);
+  EXPECT_EQ(Values("tandem_failover_unsent_bytes")[""], 5);
+  EXPECT_DOUBLE_EQ(Values("tandem_failover_silent_seconds")[""], 0.02);
+  status.set_role(v1::REPLICA_ROLE_FOLLOWER);
+  status.set_primary_position(103);
+  status.set_applied_position(100);
+  EXPECT_EQ(Values("tandem_failover_primary")[""], 0);
+  EXPECT_EQ(Values("tandem_failover_lag_records")[""], 3);
+  status.set_follower_reads(7);
+  status.set_refused_follower_reads(2);
+  status.set_read_lag_us(1500);
+  EXPECT_EQ(Values("tandem_follower_reads_total")[""], 7);
+  EXPECT_EQ(Values("tandem_follower_reads_refused_total")[""], 2);
+  EXPECT_DOUBLE_EQ(Values("tandem_follower_read_lag_seconds")[""], 0.0015);
+}
+
 TEST_F(FamiliesTest, TheServerIsToldWithoutTables) {
   figures_.server.set_index(2);
   figures_.server.set_num_servers(3);

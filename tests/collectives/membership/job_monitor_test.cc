@@ -187,5 +187,24 @@ TEST_F(JobMonitorTest, HeartbeatsCarryTheProcessStatus) {
   TANDEM_ASSERT_OK((*started)->Leave());
 }
 
+TEST_F(JobMonitorTest, AStatusIsReportedAtOnceIfAskedFor) {
+  auto status = std::make_shared<rpc::ProcessStatus>("ps/0");
+  auto started = JobMonitor::Start(channel_, {"ps/0", kMonitorLease, &clock_, status, /*replaceable=*/true},
+                                   [](const JobState&) {});
+  TANDEM_ASSERT_OK(started);
+  status->SetAddress("10.0.0.1:7000");
+  (*started)->ReportStatus();
+  tandem::v1::MembersResponse members;
+  const absl::Time deadline = absl::Now() + absl::Seconds(60);
+  do {  // the clock of the heartbeats stands still
+    TANDEM_ASSERT_OK(
+        rpc::CallProto(*channel_, "/tandem.v1.Store/Members", tandem::v1::MembersRequest(), &members, {}));
+    ASSERT_EQ(members.members_size(), 1);
+  } while (members.members(0).last().address().empty() && absl::Now() < deadline);
+  EXPECT_EQ(members.members(0).last().address(), "10.0.0.1:7000");
+  EXPECT_TRUE(members.members(0).last().replaceable());
+  TANDEM_ASSERT_OK((*started)->Leave());
+}
+
 }  // namespace
 }  // namespace tandem::collectives

@@ -84,6 +84,16 @@ TEST_F(MembershipTest, ARestartingRoleDoesNotEndTheJob) {
   EXPECT_THAT(membership_.State().reason, ::testing::StartsWith("worker/0 has been silent"));
 }
 
+TEST_F(MembershipTest, TheSilenceOfAReplaceableMemberDoesNotEndTheJobAndItsFailureDoes) {
+  ASSERT_FALSE(membership_.Heartbeat("ps/0", kLease, false, {.replaceable = true}).value().ended);
+  Beat("worker/0");
+  clock_.Advance(kLease + absl::Milliseconds(1));
+  Beat("worker/0");
+  EXPECT_FALSE(membership_.WaitUntilEnded(clock_.Now()).ended);
+  membership_.End("ps/0", /*failed=*/true, "shard 0 is lost");
+  EXPECT_EQ(membership_.State().reason, "ps/0: shard 0 is lost");
+}
+
 TEST_F(MembershipTest, AMemberWithoutAHeartbeatIsNotDead) {
   clock_.Advance(absl::Hours(1));
   EXPECT_FALSE(membership_.State().ended);

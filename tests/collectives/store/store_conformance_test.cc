@@ -158,6 +158,13 @@ TEST_P(StoreTest, GetReturnsTheValueThatWasSet) {
   EXPECT_EQ(store().Get("empty", kLong).value(), "");
 }
 
+TEST_P(StoreTest, AKeyThatMayBeAbsentIsNotWaitedFor) {
+  EXPECT_EQ(store().GetIfPresent("k", absl::Hours(1)).value(), "");
+  TANDEM_ASSERT_OK(store().Set("k", "v"));
+  EXPECT_EQ(store().GetIfPresent("k", absl::Minutes(1)).value(), "v");
+  EXPECT_THAT(store().GetIfPresent("", absl::Minutes(1)), StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
 TEST_P(StoreTest, KeysAndValuesMayHoldAnyBytes) {
   const std::string key("\0\xff/\n", 4);
   const std::string value("\xc3\x28\0z", 4);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -283,6 +284,29 @@ TEST(StoreServerTest, ShutdownDoesNotWaitForWaiters) {
   server->Shutdown(absl::Seconds(20));
   EXPECT_LT(absl::Now() - start, absl::Seconds(15));
   waiter.join();
+}
+
+TEST(RemoteStore, TheServerHasTheTimeOutOfTheCallerToSayWhetherAKeyExists) {
+  absl::Duration left;
+  const auto get = [&left](const std::shared_ptr<rpc::ServerCall>& call, const v1::StoreGetRequest& request,
+                           const rpc::Reply<v1::StoreGetResponse>& reply) {
+    EXPECT_EQ(request.timeout_ms(), 0u);
+    left = call->deadline() - Clock::Real()->Now();
+    v1::StoreGetResponse response;
+    response.set_missing(true);
+    reply(std::move(response));
+  };
+  rpc::Service service;
+  service.name = "tandem.v1.Store";
+  service.methods = {{"Get", rpc::AsyncProtoHandler<v1::StoreGetRequest, v1::StoreGetResponse>(get)}};
+  RemoteStore store(
+      rpc::ConnectLoopback(std::make_shared<std::vector<rpc::Service>>(std::vector<rpc::Service>{service})),
+      absl::Seconds(30));
+  EXPECT_EQ(store.GetIfPresent("k", absl::Minutes(10)).value(), "");
+  EXPECT_GT(left, absl::Minutes(5));
+  EXPECT_LE(left, absl::Minutes(10));
+  EXPECT_EQ(store.GetIfPresent("k", absl::Milliseconds(200)).value(), "");
+  EXPECT_LE(left, absl::Milliseconds(500));
 }
 
 }  // namespace

@@ -158,6 +158,38 @@ TEST(PlanTest, CommandsAreSplitAtBlanksOutsideQuotes) {
   EXPECT_TRUE(SplitCommand("  ")->empty());
 }
 
+TEST(PlanTest, ServersWithFollowersComeBackAlone) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(
+      const LaunchPlan plan,
+      MakePlan({.servers = 3, .workers = 1, .ps_followers = 1, .ps_min_copies = 2}, {"./train"}));
+  const RolePlan& servers = *plan.Find("ps");
+  EXPECT_EQ(servers.count, 3);
+  EXPECT_EQ(servers.processes(), 6);
+  EXPECT_EQ(servers.min_copies, 2);
+  EXPECT_EQ(servers.restart, Restart::kAlone);
+  EXPECT_EQ(plan.Find("worker")->processes(), 1);
+  EXPECT_EQ(plan.Find("worker")->restart, Restart::kJob);
+}
+
+TEST(PlanTest, FollowersThatCannotBeAreRefused) {
+  const struct {
+    RunFlags flags;
+    const char* message;
+  } kCases[] = {
+      {{.workers = 1, .ps_followers = 1}, "need parameter servers on this node; give --ps N"},
+      {{.servers = 1, .ps_followers = 1, .wal_dir = "wal"},
+       "--wal-dir and --ps-followers exclude each other"},
+      {{.servers = 1, .ps_followers = 1, .ps_min_copies = 3}, "--ps-min-copies 3 needs 2 or more followers"},
+      {{.servers = 1, .ps_min_copies = 2}, "give --ps-followers 1"},
+      {{.servers = 1, .ps_followers = 1, .restart = {"ps=job"}}, "--restart ps=job and --ps-followers exclude"},
+      {{.roles = {"ps=1:./own"}, .ps_followers = 1}, "has a program of its own"},
+  };
+  for (const auto& one : kCases) {
+    EXPECT_THAT(MakePlan(one.flags, {"./train"}).status(),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(one.message)));
+  }
+}
+
 TEST(PlanTest, ParameterServersDoNotFollowAJobThatReForms) {
   EXPECT_THAT(MakePlan({.servers = 1, .workers = 1, .on_failure = "reform"}, {"./train"}).status(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--on-failure reform and --ps")));

@@ -2,7 +2,7 @@
 #ifndef TANDEM_TESTS_PS_SERVER_DURABLE_SHARD_H_
 #define TANDEM_TESTS_PS_SERVER_DURABLE_SHARD_H_
 
-// A durable server that tests kill, and pushes that are easy to count.
+// A durable server that tests kill.
 
 #include <functional>
 #include <memory>
@@ -15,13 +15,11 @@
 #include "gtest/gtest.h"
 #include "tandem/v1/durability.pb.h"
 #include "tests/ps/log/fake_file_system.h"
+#include "tests/ps/server/count_pushes.h"
 #include "tests/ps/server/driver.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::ps::testing {
-
-inline constexpr uint64_t kShared = 7;
-inline uint64_t PrivateRow(uint32_t worker, uint64_t step) { return 1000 + 100000 * uint64_t{worker} + step; }
 
 // A server that can be killed at any moment. Its disk is a FakeFileSystem.
 class Shard {
@@ -81,20 +79,8 @@ class Shard {
   std::unique_ptr<Driver> driver_;
 };
 
-inline v1::TableConfig CountTable(uint32_t workers, const v1::UpdateMode& mode,
-                                  const std::string& name = "user") {
-  v1::TableConfig config = TestTable(name, 1, workers, mode, Sgd(1.0f));
-  *config.mutable_initializer() = Zeros();
-  return config;
-}
-// Adds 1 to the shared row and to a row of the push's own.
-inline PushOf CountPush(uint32_t worker, uint64_t step) {
-  return {.table = "user", .dim = 1, .ids = {kShared, PrivateRow(worker, step)}, .gradients = {-1, -1}};
-}
 inline float ValueOf(Shard& shard, uint64_t id, uint64_t step = 0) {
-  const absl::StatusOr<Rows> rows = shard->Pull(0, step, {{"user", {id}}}, /*read_only=*/true);
-  TANDEM_CHECK_MSG(rows.ok(), rows.status().ToString());
-  return rows->slices[0][0];
+  return CountOf(*shard.operator->(), id, "user", step);
 }
 
 }  // namespace tandem::ps::testing

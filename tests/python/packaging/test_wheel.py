@@ -68,7 +68,7 @@ def test_the_wheel_has_all_sources_types_the_program_and_no_leftovers(wheel):
     sources = {f"tandem/{p.relative_to(ROOT / 'python' / 'tandem').as_posix()}" for p in (ROOT / "python" / "tandem").rglob("*.py")}
     assert sources <= set(names)
     assert {"tandem/py.typed", "tandem/_core.pyi", "tandem/_core.abi3.so"} <= set(names)
-    assert {"tandem/bin/tandem", "tandem/bin/tandem-rl", "tandem/bin/tandem-bench"} <= set(names)
+    assert {"tandem/bin/tandem", "tandem/bin/tandem-rl", "tandem/bin/tandem-inspect", "tandem/bin/tandem-bench"} <= set(names)
     assert f"tandem-{version()}.data/scripts/tandem" in names
     assert not [n for n in names if "__pycache__" in n or n.endswith((".a", ".h", ".cmake"))]
     assert wheel.name.startswith(f"tandem-{version()}-cp310-abi3-linux_")

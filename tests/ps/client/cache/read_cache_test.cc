@@ -72,8 +72,9 @@ class ReadCacheTest : public ::testing::Test {
   }
   ReadCacheStatistics Statistics() { return server_->ReadCacheStatisticsOf("t").value(); }
   uint64_t Requests() {
+    const std::vector<v1::TableInfo> tables = server_->ListTables().value();
     uint64_t pulls = 0;
-    for (const v1::TableInfo& table : server_->ListTables().value()) pulls += table.statistics().pulls();
+    for (const v1::TableInfo& table : tables) pulls += table.statistics().pulls();
     return pulls;
   }
 
@@ -236,6 +237,25 @@ TEST_F(ReadCacheTest, RowsOfAPartlyServedPullAreInTheirPlaces) {
     }
     EXPECT_GT(client->ReadCacheStatisticsOf("u")->hits, 1000u);
   }
+}
+
+TEST_F(ReadCacheTest, AnAnswerOfAFollowerTellsNothingOfTheServersGeneration) {
+  const ShardMap map = ShardMap::Even(2, 16);
+  ReadCache cache(kWidth, {.bytes = 1 << 20, .time_to_live = absl::Hours(1), .clock = &clock_}, &map);
+  std::vector<uint64_t> ids(20);
+  std::iota(ids.begin(), ids.end(), 0);
+  std::vector<float> rows(ids.size() * kWidth, 1);
+  const auto missing = [&] { return cache.Find(cache.Now(), ids, rows.data()).size(); };
+  cache.Accept(cache.Now(), ids, {}, rows.data(), {5, 6});
+  ASSERT_EQ(missing(), 0u);
+  cache.Adopt({0, 6});
+  cache.Adopt({0, 0});
+  cache.Adopt({5, 6});
+  EXPECT_EQ(missing(), 0u);
+  cache.Adopt({0, 0});
+  cache.Adopt({7, 0});
+  EXPECT_GT(missing(), 0u);  // server 0 was restarted
+  EXPECT_LT(missing(), ids.size());
 }
 
 // Moves on by `step` each time it is asked.

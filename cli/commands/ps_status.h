@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TANDEM_CLI_COMMANDS_PS_STATUS_H_
+#define TANDEM_CLI_COMMANDS_PS_STATUS_H_
+
+#include "cli/commands/commands.h"
+
+namespace CLI {
+class App;
+}
+
+namespace tandem::cli {
+
+// Adds `tandem ps status` to `ps`.
+void AddPsStatus(CLI::App& ps, CommandContext* context);
+
+}  // namespace tandem::cli
+
+#endif  // TANDEM_CLI_COMMANDS_PS_STATUS_H_

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/cli/commands/shard_copies.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "gtest/gtest.h"
+#include "ps/client/route/routed_channel.h"
+#include "worker/placement/store_board.h"
+
+namespace tandem::cli {
+namespace {
+
+using testing::kTestTimeout;
+using testing::TandemProcess;
+
+constexpr char kServingAt[] = "serving at ";
+constexpr char kAfterAddress[] = ", copy ";
+
+}  // namespace
+
+ShardCopies::ShardCopies(uint32_t shards, uint32_t followers) : shards_(shards), followers_(followers) {
+  store_ = std::make_unique<TandemProcess>(std::vector<std::string>{"store"});
+  TANDEM_CHECK(store_->WaitForLine([this](const std::string& line) {
+    store_address_ = line;
+    return true;
+  }));
+  processes_.resize(shards_ * copies());
+  for (uint32_t s = 0; s < shards_; ++s) {
+    for (uint32_t c = 0; c < copies(); ++c) Spawn(s, c);
+  }
+  for (uint32_t s = 0; s < shards_; ++s) {
+    for (uint32_t c = 0; c < copies(); ++c) AwaitListening(s, c);
+    TANDEM_CHECK_MSG(AwaitRedundant(s) >= 0, Describe());
+  }
+}
+
+ShardCopies::~ShardCopies() {
+  // A stopped process would not be killed by closing its input.
+  for (Process& one : processes_) {
+    one.channel.reset();
+    if (one.process != nullptr) one.process->Signal(SIGCONT);
+  }
+}
+
+absl::StatusOr<std::unique_ptr<ps::Client>> ShardCopies::Connect(uint32_t worker, absl::Duration timeout,
+                                                                 absl::Duration max_lag) {
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<rpc::Channel> store, rpc::ConnectGrpc(store_address_));
+  const auto board = std::make_shared<worker::StoreBoard>(std::move(store));
+  std::vector<std::unique_ptr<rpc::Channel>> channels;
+  for (uint32_t s = 0; s < shards_; ++s) {
+    ps::RoutedChannelOptions options;
+    options.shard = s;
+    options.locate = [board, s](absl::Duration limit) { return board->Read(s, limit); };
+    for (uint32_t c = 0; c < copies(); ++c) options.addresses.push_back(At(s, c).address);
+    TANDEM_ASSIGN_OR_RETURN(auto channel, ps::ConnectRouted(std::move(options)));
+    channels.push_back(std::move(channel));
+  }
+  return ps::Client::Connect(std::move(channels), {.worker = worker, .timeout = timeout, .max_lag = max_lag});
+}
+
+void ShardCopies::Spawn(uint32_t shard, uint32_t copy) {
+  Process& one = At(shard, copy);
+  one.channel.reset();
+  one.process = std::make_unique<TandemProcess>(
+      std::vector<std::string>{"ps", "--index", absl::StrCat(shard), "--num-servers", absl::StrCat(shards_),
+                               "--followers", absl::StrCat(followers_), "--listen", "127.0.0.1:0", "--lease",
+                               "600"},
+      std::map<std::string, std::string>{{"TANDEM_STORE", store_address_},
+                                         {"TANDEM_PS_COPY", absl::StrCat(copy)}});
+}
+
+void ShardCopies::AwaitListening(uint32_t shard, uint32_t copy) {
+  Process& one = At(shard, copy);
+  TANDEM_CHECK_MSG(one.process->WaitForOutput(kAfterAddress), one.process->err());
+  const std::string& text = one.process->err();
+  const size_t from = text.find(kServingAt) + sizeof(kServingAt) - 1;
+  one.address = text.substr(from, text.find(kAfterAddress, from) - from);
+  absl::StatusOr<std::unique_ptr<rpc::Channel>> channel = rpc::ConnectGrpc(one.address);
+  TANDEM_CHECK_MSG(channel.ok(), channel.status().message());
+  one.channel = *std::move(channel);
+}
+
+void ShardCopies::Kill(uint32_t shard, uint32_t copy) {
+  At(shard, copy).process->Signal(SIGKILL);
+  EXPECT_EQ(At(shard, copy).process->Wait(), 128 + SIGKILL) << At(shard, copy).process->err();
+}
+
+void ShardCopies::Stop(TandemProcess& process) {
+  process.Signal(SIGSTOP);
+  siginfo_t info = {};
+  TANDEM_CHECK(::waitid(P_PID, static_cast<id_t>(process.pid()), &info, WSTOPPED) == 0);
+}
+
+void ShardCopies::Start(uint32_t shard, uint32_t copy) {
+  Spawn(shard, copy);
+  AwaitListening(shard, copy);
+}
+
+bool ShardCopies::AwaitEnd(uint32_t shard, uint32_t copy, const std::string& text) {
+  TandemProcess& process = *At(shard, copy).process;
+  const int code = process.Wait();
+  const bool as_wanted = code == 1 && absl::StrContains(process.err(), text);
+  EXPECT_TRUE(as_wanted) << "exit code " << code << ", expected 1 and '" << text << "': " << process.err();
+  return as_wanted;
+}
+
+bool ShardCopies::HasEnded(uint32_t shard, uint32_t copy) {
+  siginfo_t info = {};
+  const auto pid = static_cast<id_t>(At(shard, copy).process->pid());
+  return ::waitid(P_PID, pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
+}
+
+int ShardCopies::AwaitExit(uint32_t shard, uint32_t copy) { return At(shard, copy).process->Wait(); }
+
+absl::StatusOr<v1::HandOverResponse> ShardCopies::TryHandOver(uint32_t shard, uint32_t primary, uint32_t to,
+                                                              absl::Duration timeout) {
+  v1::HandOverRequest request;
+  request.set_to(At(shard, to).address);
+  v1::HandOverResponse response;
+  TANDEM_RETURN_IF_ERROR(rpc::CallProto(*At(shard, primary).channel, "/tandem.v1.Failover/HandOver", request,
+                                        &response, {.timeout = timeout}));
+  return response;
+}
+
+absl::StatusOr<v1::HandOverResponse> ShardCopies::HandOver(uint32_t shard, uint32_t primary, uint32_t to) {
+  const absl::Time deadline = MonotonicNow() + kTestTimeout;
+  while (true) {
+    absl::StatusOr<v1::HandOverResponse> response = TryHandOver(shard, primary, to, kTestTimeout);
+    if (!absl::IsUnavailable(response.status()) || MonotonicNow() > deadline) return response;
+    if (HasEnded(shard, primary)) return v1::HandOverResponse();
+  }
+}
+
+absl::StatusOr<v1::LeaveResponse> ShardCopies::Leave(uint32_t shard, uint32_t copy) {
+  v1::LeaveResponse response;
+  TANDEM_RETURN_IF_ERROR(rpc::CallProto(*At(shard, copy).channel, "/tandem.v1.Failover/Leave",
+                                        v1::LeaveRequest(), &response, {.timeout = kTestTimeout}));
+  return response;
+}
+
+absl::StatusOr<v1::ReplicaStatus> ShardCopies::Status(uint32_t shard, uint32_t copy, uint64_t wait_version,
+                                                      absl::Duration wait) {
+  v1::GetPlacementRequest request;
+  request.set_wait_version(wait_version);
+  request.set_wait_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(wait)));
+  v1::ReplicaStatus status;
+  TANDEM_RETURN_IF_ERROR(rpc::CallProto(*At(shard, copy).channel, "/tandem.v1.Failover/GetPlacement", request,
+                                        &status, {.timeout = wait + absl::Seconds(1)}));
+  return status;
+}
+
+bool ShardCopies::AwaitStatus(uint32_t shard, uint32_t copy,
+                              const std::function<bool(const v1::ReplicaStatus&)>& wanted) {
+  const absl::Time deadline = MonotonicNow() + kTestTimeout;
+  uint64_t version = 0;
+  absl::Duration wait = absl::ZeroDuration();
+  while (MonotonicNow() < deadline) {
+    const absl::StatusOr<v1::ReplicaStatus> status = Status(shard, copy, version, wait);
+    if (status.ok() && wanted(*status)) return true;
+    version = status.ok() ? status->placement().version() : 0;
+    // Not every change that `wanted` looks at changes the version or the role.
+    wait = status.ok() ? absl::Milliseconds(50) : absl::ZeroDuration();
+  }
+  return false;
+}
+
+void ShardCopies::Tend(uint32_t shard) {
+  for (uint32_t c = 0; c < copies(); ++c) {
+    if (HasEnded(shard, c)) Start(shard, c);
+  }
+}
+
+int ShardCopies::AwaitRedundant(uint32_t shard) {
+  const absl::Time deadline = MonotonicNow() + kTestTimeout;
+  while (MonotonicNow() < deadline) {
+    Tend(shard);
+    for (uint32_t c = 0; c < copies(); ++c) {
+      const absl::StatusOr<v1::ReplicaStatus> status = Status(shard, c);
+      if (status.ok() && status->role() == v1::REPLICA_ROLE_PRIMARY && status->serving() &&
+          status->placement().in_sync_size() == static_cast<int>(followers_)) {
+        return static_cast<int>(c);
+      }
+      if (status.ok()) Status(shard, c, status->placement().version(), absl::Milliseconds(20)).IgnoreError();
+    }
+  }
+  return -1;
+}
+
+int ShardCopies::AwaitTermAbove(uint32_t shard, uint64_t term) {
+  const absl::Time deadline = MonotonicNow() + kTestTimeout;
+  while (MonotonicNow() < deadline) {
+    for (uint32_t c = 0; c < copies(); ++c) {
+      const absl::StatusOr<v1::ReplicaStatus> status = Status(shard, c, 0, absl::ZeroDuration());
+      if (status.ok() && status->role() == v1::REPLICA_ROLE_PRIMARY && status->serving() &&
+          status->placement().term() > term) {
+        return static_cast<int>(c);
+      }
+      if (status.ok()) Status(shard, c, status->placement().version(), absl::Milliseconds(20)).IgnoreError();
+    }
+  }
+  return -1;
+}
+
+std::string ShardCopies::Describe() {
+  std::string text;
+  for (uint32_t s = 0; s < shards_; ++s) {
+    for (uint32_t c = 0; c < copies(); ++c) {
+      const absl::StatusOr<v1::ReplicaStatus> status = Status(s, c);
+      absl::StrAppend(&text, "shard ", s, " copy ", c, " at ", At(s, c).address, ": ",
+                      status.ok() ? status->ShortDebugString() : std::string(status.status().message()), "\n",
+                      At(s, c).process->err(), "\n");
+    }
+  }
+  return text;
+}
+
+}  // namespace tandem::cli

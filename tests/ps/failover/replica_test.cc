@@ -1,0 +1,501 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies of a shard that decide their roles themselves, over gRPC and a board in memory.
+
+#include "ps/failover/replica.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/ipc/descriptor.h"
+#include "base/timed_wait.h"
+#include "gtest/gtest.h"
+#include "rpc/server.h"
+#include "tests/ps/server/driver.h"
+#include "tests/ps/storage/spill/memory_tier.h"
+#include "tests/testing/memory_board.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::ps::testing {
+namespace {
+
+using ::tandem::testing::MemoryBoard;
+using ::tandem::testing::MemoryDocuments;
+
+constexpr uint64_t kCommonRow = 7;
+uint64_t RowOf(uint32_t worker, uint64_t step) { return 1000 + 100000 * uint64_t{worker} + step; }
+
+// A process with one copy of shard 0.
+class CopyProcess {
+ public:
+  explicit CopyProcess(std::shared_ptr<MemoryDocuments> documents,
+                       const std::function<void(ReplicaOptions*)>& change = nullptr,
+                       std::shared_ptr<ColdStore> cold_store = nullptr)
+      : board_(std::move(documents)), driver_({.cold_store = std::move(cold_store), .failover = true}) {
+    ReplicaOptions options{.board = &board_, .server = &driver_.server()};
+    options.on_end = [this](const absl::Status& status) {
+      absl::MutexLock lock(&mutex_);
+      end_ = status;
+    };
+    if (change) change(&options);
+    replica_ = std::make_unique<Replica>(options);
+    service_ = replica_->service();
+    auto listening = rpc::Server::Start({.listen = "127.0.0.1:0", .transport = "grpc"}, {service_});
+    TANDEM_CHECK_MSG(listening.ok(), listening.status().ToString());
+    listening_ = *std::move(listening);
+    replica_->Start(absl::StrCat("127.0.0.1:", listening_->port()));
+  }
+  ~CopyProcess() { Kill(); }
+
+  // Closes the connections of the process before it ends, so that it can tell nobody anything.
+  void Kill() {
+    listening_->Shutdown(absl::ZeroDuration());
+    replica_->Stop();
+    driver_.server().Stop();
+  }
+  Driver* operator->() { return &driver_; }
+  MemoryBoard& board() { return board_; }
+  std::string address() const { return absl::StrCat("127.0.0.1:", listening_->port()); }
+  Replica& replica() { return *replica_; }
+
+  // Waits for a status with a property, by GetPlacement. Returns false after a minute.
+  bool Await(const std::function<bool(const v1::ReplicaStatus&)>& property) {
+    const absl::Time deadline = MonotonicNow() + absl::Minutes(1);
+    v1::ReplicaStatus status = replica_->Status();
+    while (!property(status)) {
+      if (MonotonicNow() > deadline) {
+        ADD_FAILURE() << status.ShortDebugString();
+        return false;
+      }
+      v1::GetPlacementRequest request;
+      request.set_wait_version(status.placement().version());
+      request.set_wait_ms(20);
+      const auto call =
+          std::make_shared<TestCall>(Bytes(request.SerializeAsString()), absl::InfiniteFuture());
+      for (const rpc::Method& method : service_.methods) {
+        if (method.name == "GetPlacement") method.handler(call);
+      }
+      TANDEM_CHECK(status.ParseFromString(call->Wait()->Flatten()));
+    }
+    return true;
+  }
+  bool AwaitServing() {
+    return Await([](const v1::ReplicaStatus& status) { return status.serving(); });
+  }
+  bool AwaitInSync(int followers) {
+    return Await([&](const v1::ReplicaStatus& status) {
+      return status.role() == v1::REPLICA_ROLE_PRIMARY && status.placement().in_sync_size() == followers;
+    });
+  }
+  // Waits for the status with which the process has to end.
+  absl::Status AwaitEnd() {
+    absl::MutexLock lock(&mutex_);
+    const auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !end_.ok(); };
+    EXPECT_TRUE(AwaitFor(&mutex_, absl::Condition(&ended), absl::Minutes(1)));
+    return end_;
+  }
+
+ private:
+  MemoryBoard board_;
+  Driver driver_;
+  absl::Mutex mutex_;
+  absl::Status end_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<Replica> replica_;
+  rpc::Service service_;
+  std::unique_ptr<rpc::Server> listening_;
+};
+
+v1::TableConfig Counters(uint32_t workers) {
+  v1::TableConfig config = TestTable("user", 1, workers, Async(), Sgd(1.0f));
+  *config.mutable_initializer() = Zeros();
+  return config;
+}
+
+PushOf Count(uint32_t worker, uint64_t step) {
+  return {.table = "user", .dim = 1, .ids = {kCommonRow, RowOf(worker, step)}, .gradients = {-1, -1}};
+}
+
+float Value(CopyProcess& process, uint64_t id) {
+  const absl::StatusOr<Rows> rows = process->Pull(0, 0, {{"user", {id}}}, /*read_only=*/true);
+  TANDEM_CHECK_MSG(rows.ok(), rows.status().ToString());
+  return rows->slices[0][0];
+}
+
+// Starts a primary with the table "user".
+std::unique_ptr<CopyProcess> StartPrimary(const std::shared_ptr<MemoryDocuments>& documents,
+                                          uint32_t workers) {
+  auto primary = std::make_unique<CopyProcess>(documents);
+  EXPECT_TRUE(primary->AwaitServing());
+  TANDEM_EXPECT_OK((*primary)->CreateTable(Counters(workers)));
+  return primary;
+}
+
+TEST(ReplicaTest, EachPushCountsOnceThoughPrimariesDieOneAfterTheOther) {
+  constexpr uint32_t kWorkers = 3;
+  constexpr uint64_t kSteps = 400;
+  constexpr int kDeaths = 3;
+  const auto documents = std::make_shared<MemoryDocuments>();
+  std::vector<std::unique_ptr<CopyProcess>> processes;
+  processes.push_back(StartPrimary(documents, kWorkers));
+  std::atomic<CopyProcess*> primary{processes[0].get()};
+  std::atomic<uint64_t> pushed{0};
+
+  std::vector<std::thread> workers;
+  for (uint32_t w = 0; w < kWorkers; ++w) {
+    workers.emplace_back([&, w] {
+      for (uint64_t step = 0; step < kSteps; ++step) {
+        absl::Status status;
+        do {
+          CopyProcess& server = *primary.load();
+          status = server->Push({.worker = w, .step = step}, {Count(w, step)}).status();
+          if (absl::IsUnavailable(status)) std::this_thread::yield();
+        } while (absl::IsUnavailable(status));
+        TANDEM_EXPECT_OK(status);
+        ++pushed;
+      }
+    });
+  }
+  for (int death = 0; death < kDeaths; ++death) {
+    processes.push_back(std::make_unique<CopyProcess>(documents));
+    CopyProcess& before = *primary.load();
+    CopyProcess& after = *processes.back();
+    ASSERT_TRUE(before.AwaitInSync(1));
+    // Deaths are spread over the pushes.
+    while (pushed < kWorkers * kSteps * (death + 1) / (kDeaths + 1)) std::this_thread::yield();
+    before.Kill();
+    ASSERT_TRUE(after.AwaitServing());
+    primary = &after;
+  }
+  for (std::thread& worker : workers) worker.join();
+
+  CopyProcess& last = *primary.load();
+  EXPECT_EQ(last.replica().Status().placement().term(), 1u + kDeaths);
+  EXPECT_EQ(last.replica().Status().placement().failovers(), uint64_t{kDeaths});
+  EXPECT_EQ(Value(last, kCommonRow), static_cast<float>(kWorkers * kSteps));
+  for (uint32_t w = 0; w < kWorkers; ++w) {
+    for (uint64_t step = 0; step < kSteps; ++step) {
+      ASSERT_EQ(Value(last, RowOf(w, step)), 1.0f) << w << " " << step;
+    }
+  }
+}
+
+TEST(ReplicaTest, OneOfTwoFollowersTakesOverAndTheOtherFollowsIt) {
+  const auto documents = std::make_shared<MemoryDocuments>();
+  const auto a = StartPrimary(documents, 1);
+  CopyProcess b(documents), c(documents);
+  ASSERT_TRUE(a->AwaitInSync(2));
+  TANDEM_ASSERT_OK((*a)->Push({.step = 0}, {Count(0, 0)}));
+  a->Kill();
+  const auto settled = [](const v1::ReplicaStatus& status) {
+    return status.placement().term() == 2 && status.placement().in_sync_size() == 1;
+  };
+  ASSERT_TRUE(b.Await(settled));
+  ASSERT_TRUE(c.Await(settled));
+  CopyProcess& next = b.replica().Status().role() == v1::REPLICA_ROLE_PRIMARY ? b : c;
+  EXPECT_EQ(Value(next, RowOf(0, 0)), 1.0f);
+}
+
+TEST(ReplicaTest, WithTwoRequiredCopiesAPushWaitsForAFollower) {
+  const auto documents = std::make_shared<MemoryDocuments>();
+  const auto two = [](ReplicaOptions* options) { options->min_copies = 2; };
+  CopyProcess a(documents, two);
+  ASSERT_TRUE(a.AwaitServing());
+  v1::CreateTableRequest create;
+  *create.mutable_config() = Counters(1);
+  const auto created = a->Start("CreateTable", Bytes(create.SerializeAsString()));
+  CopyProcess b(documents, two);
+  ASSERT_TRUE(a.AwaitInSync(1));
+  TANDEM_ASSERT_OK(created->Wait().status());
+  TANDEM_ASSERT_OK(a->Push({.step = 0}, {Count(0, 0)}));
+  b.Kill();
+  const auto waiting = a->StartPush({.step = 1}, {Count(0, 1)});
+  EXPECT_FALSE(waiting->answered() && waiting->Wait().ok());
+  // The dead follower stays the one that could take over until another one has every acknowledged push.
+  EXPECT_EQ(a.replica().Status().placement().in_sync_size(), 1);
+  CopyProcess c(documents, two);
+  ASSERT_TRUE(a.Await([&](const v1::ReplicaStatus& status) {
+    return status.serving() && status.placement().in_sync_size() == 1 &&
+           status.placement().in_sync(0).id() == c.replica().Status().self().id();
+  }));
+  TANDEM_EXPECT_OK(a->Push({.step = 1}, {Count(0, 1)}));
+  EXPECT_EQ(Value(a, RowOf(0, 1)), 1.0f);
+}
+
+TEST(ReplicaTest, AFollowerThatIsRequiredTakesOverThoughItWasSilent) {
+  const auto documents = std::make_shared<MemoryDocuments>();
+  const auto two = [](ReplicaOptions* options) { options->min_copies = 2; };
+  CopyProcess a(documents, two);
+  ASSERT_TRUE(a.AwaitServing());
+  CopyProcess b(documents, two);
+  ASSERT_TRUE(a.AwaitInSync(1));
+  TANDEM_ASSERT_OK(a->CreateTable(Counters(1)));
+  TANDEM_ASSERT_OK(a->Push({.step = 0}, {Count(0, 0)}));
+  a.Kill();
+  ASSERT_TRUE(b.AwaitServing());
+  EXPECT_EQ(Value(b, RowOf(0, 0)), 1.0f);
+}
+
+TEST(ReplicaTest, ALearnerThatCannotReachALivingPrimaryLooksOn) {
+  const auto documents = std::make_shared<MemoryDocuments>();
+  const auto a = StartPrimary(documents, 1);
+  std::atomic<bool> reachable{false};
+  std::atomic<int> asked{0};
+  CopyProcess b(documents, [&](ReplicaOptions* options) {
+    static_cast<MemoryBoard*>(options->board)->SetAlive(a->replica().Status().self().address(), true);
+    options->connect = [&](const std::string& address) {
+      return rpc::ConnectGrpc(reachable ? address : "127.0.77.9:1");
+    };
+    options->refuses = [&](const std::string&) {
+      ++asked;
+      return !reachable;
+    };
+  });
+  const absl::Time deadline = MonotonicNow() + absl::Minutes(1);
+  while (asked < 3 && MonotonicNow() < deadline) std::this_thread::yield();
+  EXPECT_GE(asked, 3);
+  EXPECT_EQ(b.replica().Status().role(), v1::REPLICA_ROLE_LEARNER);
+  reachable = true;
+  EXPECT_TRUE(a->AwaitInSync(1));
+}
+
+TEST(ReplicaTest, AShardWhosePrimaryNeverAnswersIsGivenUp) {
+  // A machine that is gone: connections are neither accepted nor refused by a process.
+  const ipc::Descriptor silent(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(::bind(silent.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(::listen(silent.get(), 16), 0);
+  socklen_t size = sizeof(address);
+  ASSERT_EQ(::getsockname(silent.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+
+  const auto documents = std::make_shared<MemoryDocuments>();
+  v1::ShardPlacement placement, current;
+  placement.set_version(1);
+  placement.set_term(1);
+  placement.mutable_primary()->set_id("gone-0");
+  placement.mutable_primary()->set_address(absl::StrCat("127.0.0.1:", ntohs(address.sin_port)));
+  ASSERT_TRUE(documents->Replace(0, 0, placement, &current));
+  CopyProcess b(documents, [](ReplicaOptions* options) { options->give_up = absl::Milliseconds(100); });
+  const absl::Status end = b.AwaitEnd();
+  EXPECT_TRUE(absl::IsDataLoss(end)) << end;
+}
+
+TEST(ReplicaTest, TheLinkToADeadLearnerEnds) {
+  const auto documents = std::make_shared<MemoryDocuments>();
+  const auto a = StartPrimary(documents, 1);
+  CopyProcess b(documents);
+  ASSERT_TRUE(a->AwaitInSync(1));
+  b.Kill();
+  EXPECT_TRUE(a->Await([](const v1::ReplicaStatus& status) {
+    return status.links_size() == 0 && status.placement().in_sync_size() == 0;
+  }));
+}
+
+TEST(ReplicaTest, AShardWithoutALivingCopyIsLostByName) {
+  const auto documents = std::make_shared<MemoryDocuments>();
+  StartPrimary(documents, 1).reset();
+  CopyProcess b(documents);
+  const absl::Status end = b.AwaitEnd();
+  EXPECT_TRUE(absl::IsDataLoss(end)) << end;
+  EXPECT_NE(end.message().find("checkpoint"), absl::string_view::npos) << end;
+}
+
+TEST(ReplicaTest, ACopyOfAnotherShapeIsRefusedByName) {
+  const auto documents = std::make_shared<MemoryDocuments>();
+  const auto a = StartPrimary(documents, 1);
+  CopyProcess b(documents, [](ReplicaOptions* options) { options->num_buckets = 64; });
+  const absl::Status end = b.AwaitEnd();
+  EXPECT_TRUE(absl::IsFailedPrecondition(end)) << end;
+  EXPECT_NE(end.message().find("64 buckets"), absl::string_view::npos) << end;
+}
+
+TEST(ReplicaTest, ACopyThatCannotHoldTheTablesEndsByName) {
+  MemoryDisk disk;
+  const auto documents = std::make_shared<MemoryDocuments>();
+  CopyProcess a(documents, nullptr, std::make_shared<MemoryStore>(&disk));
+  ASSERT_TRUE(a.AwaitServing());
+  v1::TableConfig config = Counters(1);
+  *config.mutable_eviction() = EvictLru();
+  config.set_byte_budget(256 << 10);
+  config.set_spill(true);
+  TANDEM_ASSERT_OK(a->CreateTable(config));
+  CopyProcess b(documents);
+  const absl::Status end = b.AwaitEnd();
+  EXPECT_TRUE(absl::IsFailedPrecondition(end)) << end;
+  EXPECT_NE(end.message().find("--spill-dir"), absl::string_view::npos) << end;
+}
+
+TEST(ReplicaTest, RemovedFollowersAreCopiedAnewOnceTheyAreAllowed) {
+  const auto documents = std::make_shared<MemoryDocuments>();
+  const auto a = StartPrimary(documents, 1);
+  CopyProcess b(documents);
+  ASSERT_TRUE(a->AwaitInSync(1));
+  const std::string before = b.replica().Status().self().id();
+  TANDEM_ASSERT_OK(a->replica().RemoveFollowers(absl::Minutes(1)));
+  EXPECT_EQ(a->replica().Status().placement().in_sync_size(), 0);
+  a->replica().AllowFollowers();
+  ASSERT_TRUE(a->AwaitInSync(1));
+  EXPECT_NE(a->replica().Status().placement().in_sync(0).id(), before);
+  const absl::Status follower = b.replica().RemoveFollowers(absl::Minutes(1));
+  EXPECT_TRUE(absl::IsUnavailable(follower)) << follower;
+}
+
+TEST(ReplicaTest, APrimaryWithoutItsFollowerAndTheStoreServesNothing) {
+  const auto documents = std::make_shared<MemoryDocuments>();
+  const auto a = StartPrimary(documents, 1);
+  auto b = std::make_unique<CopyProcess>(documents);
+  ASSERT_TRUE(a->AwaitInSync(1));
+  a->board().SetReachable(false);
+  b->board().SetReachable(false);
+  b.reset();
+  ASSERT_TRUE(a->Await([](const v1::ReplicaStatus& status) { return !status.serving(); }));
+  const absl::Status pushed = (*a)->Push({.step = 0}, {Count(0, 0)}).status();
+  EXPECT_TRUE(absl::IsUnavailable(pushed)) << pushed;
+  a->board().SetReachable(true);
+  ASSERT_TRUE(a->AwaitServing());
+  ASSERT_TRUE(a->AwaitInSync(0));
+  TANDEM_EXPECT_OK((*a)->Push({.step = 0}, {Count(0, 0)}));
+}
+
+TEST(ReplicaTest, ATakeoverWhoseOutcomeIsUnknownIsSettled) {
+  const auto documents = std::make_shared<MemoryDocuments>();
+  const auto a = StartPrimary(documents, 1);
+  CopyProcess b(documents);
+  ASSERT_TRUE(a->AwaitInSync(1));
+  TANDEM_ASSERT_OK((*a)->Push({.step = 0}, {Count(0, 0)}));
+  b.board().SetFault(MemoryBoard::Fault::kAnswerLost);
+  a->Kill();
+  ASSERT_TRUE(b.AwaitServing());
+  EXPECT_EQ(b.replica().Status().placement().term(), 2u);
+  EXPECT_EQ(Value(b, RowOf(0, 0)), 1.0f);
+}
+
+TEST(ReplicaTest, EachPushCountsOnceThoughPrimariesHandOverOneAfterTheOther) {
+  constexpr uint32_t kWorkers = 8;
+  constexpr int kHandOvers = 4;
+  constexpr uint64_t kRows = 500;  // of a worker
+  const auto documents = std::make_shared<MemoryDocuments>();
+  std::vector<std::unique_ptr<CopyProcess>> processes;
+  processes.push_back(StartPrimary(documents, kWorkers));
+  std::atomic<CopyProcess*> primary{processes[0].get()};
+  std::atomic<bool> stop{false};
+  std::array<std::atomic<uint64_t>, kWorkers> steps = {};
+  std::vector<std::thread> workers;
+  for (uint32_t w = 0; w < kWorkers; ++w) {
+    workers.emplace_back([&, w] {
+      for (; !stop; ++steps[w]) {
+        absl::Status status;
+        do {
+          status =
+              (*primary.load())->Push({.worker = w, .step = steps[w]}, {Count(w, steps[w] % kRows)}).status();
+          if (absl::IsUnavailable(status)) std::this_thread::yield();
+        } while (absl::IsUnavailable(status));
+        TANDEM_EXPECT_OK(status);
+      }
+    });
+  }
+  for (int h = 0; h < kHandOvers; ++h) {
+    processes.push_back(std::make_unique<CopyProcess>(documents));
+    CopyProcess& before = *primary.load();
+    CopyProcess& after = *processes.back();
+    absl::Status handed;
+    do {  // the follower may be too slow on a loaded machine
+      handed = before.replica().HandOver(after.address(), absl::Minutes(1));
+    } while (absl::IsUnavailable(handed) && before.replica().Status().serving());
+    // The follower serves when the primary says so; the answer may have been lost.
+    EXPECT_TRUE(handed.ok() ? after.replica().Status().serving() : after.AwaitServing()) << handed;
+    const absl::Status end = before.AwaitEnd();
+    EXPECT_TRUE(absl::IsCancelled(end)) << end;
+    EXPECT_NE(end.message().find(after.address()), std::string::npos) << end;
+    before.Kill();
+    primary = &after;
+  }
+  stop = true;
+  for (std::thread& worker : workers) worker.join();
+  CopyProcess& last = *primary.load();
+  EXPECT_EQ(last.replica().Status().placement().handovers(), uint64_t{kHandOvers});
+  EXPECT_EQ(last.replica().Status().placement().failovers(), 0u);
+  uint64_t pushes = 0;
+  for (uint32_t w = 0; w < kWorkers; ++w) {
+    pushes += steps[w];
+    for (uint64_t row = 0; row < kRows; ++row) {
+      const uint64_t counted = steps[w] / kRows + (row < steps[w] % kRows ? 1 : 0);
+      ASSERT_EQ(Value(last, RowOf(w, row)), static_cast<float>(counted)) << w << " " << row;
+    }
+  }
+  // A float counts exactly up to 2^24.
+  if (pushes < uint64_t{1} << 24) {
+    EXPECT_EQ(Value(last, kCommonRow), static_cast<float>(pushes));
+  }
+}
+
+TEST(ReplicaTest, APrimaryWhoseFollowerCannotTakeOverGoesOn) {
+  const auto documents = std::make_shared<MemoryDocuments>();
+  const auto a = StartPrimary(documents, 1);
+  CopyProcess b(documents);
+  ASSERT_TRUE(a->AwaitInSync(1));
+  b.board().SetReachable(false);
+  const absl::Status handed = a->replica().HandOver("", absl::Minutes(1));
+  EXPECT_TRUE(absl::IsUnavailable(handed)) << handed;
+  ASSERT_TRUE(a->AwaitServing());
+  const std::string before = b.replica().Status().self().id();
+  TANDEM_EXPECT_OK((*a)->Push({.step = 0}, {Count(0, 0)}));
+  // The follower finds out that it cannot take over any more, and copies the shard again.
+  b.board().SetReachable(true);
+  ASSERT_TRUE(b.Await([&](const v1::ReplicaStatus& status) {
+    return status.self().id() != before && status.placement().in_sync_size() == 1;
+  }));
+  EXPECT_EQ(a->replica().Status().placement().term(), 1u);
+  TANDEM_EXPECT_OK((*a)->Push({.step = 1}, {Count(0, 1)}));
+}
+
+TEST(ReplicaTest, AHandOverWithoutItsFollowerOrToAnotherPrimaryIsRefusedByName) {
+  const auto documents = std::make_shared<MemoryDocuments>();
+  const auto a = StartPrimary(documents, 1);
+  const absl::Status alone = a->replica().HandOver("10.0.0.9:1", absl::Milliseconds(20));
+  EXPECT_TRUE(absl::IsFailedPrecondition(alone)) << alone;
+  EXPECT_NE(alone.message().find("10.0.0.9:1"), std::string::npos) << alone;
+  CopyProcess b(documents);
+  ASSERT_TRUE(a->AwaitInSync(1));
+  const absl::Status follower = b.replica().HandOver("", absl::ZeroDuration());
+  EXPECT_TRUE(absl::IsFailedPrecondition(follower)) << follower;
+  EXPECT_NE(follower.message().find(a->address()), std::string::npos) << follower;
+  EXPECT_TRUE(a->replica().Status().serving());
+}
+
+TEST(ReplicaTest, CopiesThatLeaveAreNotInTheDocumentAndTheLastOneMayNotLeave) {
+  const auto documents = std::make_shared<MemoryDocuments>();
+  const auto a = StartPrimary(documents, 1);
+  CopyProcess b(documents), c(documents);
+  ASSERT_TRUE(a->AwaitInSync(2));
+  TANDEM_ASSERT_OK((*a)->Push({.step = 0}, {Count(0, 0)}));
+  TANDEM_EXPECT_OK(b.replica().Leave(absl::Minutes(1)));
+  EXPECT_TRUE(b.replica().left());
+  EXPECT_TRUE(absl::IsCancelled(b.AwaitEnd()));
+  EXPECT_EQ(a->replica().Status().placement().in_sync_size(), 1);
+  TANDEM_EXPECT_OK(a->replica().Leave(absl::Minutes(1)));
+  EXPECT_TRUE(absl::IsCancelled(a->AwaitEnd()));
+  EXPECT_TRUE(c.replica().Status().serving());
+  EXPECT_EQ(Value(c, RowOf(0, 0)), 1.0f);
+  const absl::Status last = c.replica().Leave(absl::Minutes(1));
+  EXPECT_TRUE(absl::IsFailedPrecondition(last)) << last;
+  EXPECT_FALSE(c.replica().left());
+}
+
+}  // namespace
+}  // namespace tandem::ps::testing

@@ -6,7 +6,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/logging.h"
 #include "base/status.h"
+#include "collectives/store/remote_store.h"
 #include "rpc/address.h"
 #include "rpc/connect.h"
 #include "rpc/epoch_gate.h"
@@ -21,6 +23,10 @@ std::string RoleCountKey(absl::string_view role) { return absl::StrCat("rl/", ro
 
 namespace {
 
+// How often a server looks whether the store still knows it, and the longest time that this takes.
+constexpr absl::Duration kRegistrationPeriod = absl::Seconds(1);
+constexpr absl::Duration kStoreTimeout = absl::Seconds(30);
+
 // Returns the address at which an earlier life of this process was registered, or "".
 absl::StatusOr<std::string> EarlierAddress(const Environment& env, Store* store) {
   const std::vector<std::string> key = {RoleAddressKey(env.role, env.role_rank)};
@@ -29,28 +35,92 @@ absl::StatusOr<std::string> EarlierAddress(const Environment& env, Store* store)
   return store->Get(key[0], absl::Seconds(10));
 }
 
+// Publishes the address of a server, and how many there are of its role.
+absl::Status Register(const Environment& env, const std::string& address, Store* store) {
+  const std::string keys[] = {RoleAddressKey(env.role, env.role_rank), RoleCountKey(env.role)};
+  const std::string values[] = {address, absl::StrCat(env.role_world_size)};
+  return store->MultiSet(keys, values);
+}
+
+// Does so again if the store does not know the server: it has started again, and is empty.
+absl::Status KeepRegistered(const Environment& env, const std::string& address, Store* store) {
+  const std::vector<std::string> keys = {RoleAddressKey(env.role, env.role_rank), RoleCountKey(env.role)};
+  TANDEM_ASSIGN_OR_RETURN(const bool known, store->Check(keys));
+  return known ? absl::OkStatus() : Register(env, address, store);
+}
+
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RoleServer>> RoleServer::Start(std::vector<rpc::Service> services,
-                                                              const Environment& env, Store* store) {
-  TANDEM_ASSIGN_OR_RETURN(std::string listen, EarlierAddress(env, store));
-  std::string host;
-  if (listen.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(host, rpc::LocalAddressFor(store->address()));
-    listen = rpc::IsLoopbackHost(host) ? "127.0.0.1:0" : rpc::ListenAddressFor(host, 0);
-  } else {
-    TANDEM_ASSIGN_OR_RETURN(const rpc::Address address, rpc::ParseAddress(listen));
-    host = address.host;
+absl::StatusOr<ListenOptions> ChooseAddress(const ListenOptions& options, const std::string& earlier,
+                                            const std::string& store) {
+  if (options.listen.empty()) {
+    if (!options.advertise.empty())
+      return absl::InvalidArgumentError("--advertise needs --listen, with the port at which others arrive");
+    if (!earlier.empty()) return ListenOptions{.listen = earlier};
+    TANDEM_ASSIGN_OR_RETURN(const std::string host, rpc::LocalAddressFor(store));
+    if (rpc::IsLoopbackHost(host)) return ListenOptions{.listen = "127.0.0.1:0"};
+    return ListenOptions{.listen = rpc::ListenAddressFor(host, 0),
+                         .advertise = absl::StrContains(host, ':') ? "" : host};
   }
+  absl::StatusOr<rpc::Address> listen = rpc::ParseAddress(options.listen);
+  if (!listen.ok()) return Annotate(listen.status(), "--listen");
+  if (listen->is_unix() || listen->port != 0) {
+    if (options.advertise.empty() || (!listen->is_unix() && !absl::StrContains(options.advertise, ':')))
+      return options;
+    const absl::StatusOr<rpc::Address> advertised = rpc::ParseAddress(options.advertise);
+    if (!advertised.ok()) return Annotate(advertised.status(), "--advertise");
+    if (!advertised->is_unix() && advertised->port == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--advertise ", options.advertise,
+                       " has port 0; give the port at which others arrive, or the host alone"));
+    }
+    return options;
+  }
+  if (absl::StrContains(options.advertise, ':')) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--advertise ", options.advertise, " names a port, and --listen ", options.listen,
+                     " has the kernel pick one; give --listen the port, or --advertise the host alone"));
+  }
+  if (earlier.empty()) return options;
+  TANDEM_ASSIGN_OR_RETURN(const rpc::Address before, rpc::ParseAddress(earlier));
+  const std::string host =
+      absl::StrContains(listen->host, ':') ? absl::StrCat("[", listen->host, "]") : listen->host;
+  return ListenOptions{.listen = absl::StrCat(host, ":", before.port), .advertise = options.advertise};
+}
+
+absl::StatusOr<std::unique_ptr<RoleServer>> RoleServer::Start(std::vector<rpc::Service> services,
+                                                              const Environment& env,
+                                                              std::shared_ptr<rpc::Channel> store,
+                                                              const ListenOptions& options) {
+  RemoteStore registry(store, kStoreTimeout);
+  TANDEM_ASSIGN_OR_RETURN(const std::string earlier, EarlierAddress(env, &registry));
+  TANDEM_ASSIGN_OR_RETURN(const ListenOptions chosen, ChooseAddress(options, earlier, registry.address()));
   TANDEM_ASSIGN_OR_RETURN(
       std::unique_ptr<rpc::Server> server,
-      rpc::Server::Start({.listen = listen, .gate = std::make_shared<rpc::EpochGate>(env.caller())},
+      rpc::Server::Start({.listen = chosen.listen, .gate = std::make_shared<rpc::EpochGate>(env.caller())},
                          std::move(services)));
-  if (absl::StrContains(host, ':') && host.front() != '[') host = absl::StrCat("[", host, "]");
-  const std::string address = absl::StrCat(host, ":", server->port());
-  TANDEM_RETURN_IF_ERROR(store->Set(RoleAddressKey(env.role, env.role_rank), address));
-  TANDEM_RETURN_IF_ERROR(store->Set(RoleCountKey(env.role), absl::StrCat(env.role_world_size)));
-  return std::unique_ptr<RoleServer>(new RoleServer(std::move(server), address));
+  TANDEM_ASSIGN_OR_RETURN(const std::string address,
+                          rpc::AdvertisedAddress(chosen.listen, chosen.advertise, server->port()));
+  TANDEM_RETURN_IF_ERROR(Register(env, address, &registry));
+  return std::unique_ptr<RoleServer>(new RoleServer(std::move(server), address, env, std::move(store)));
+}
+
+RoleServer::RoleServer(std::unique_ptr<rpc::Server> server, std::string address, const Environment& env,
+                       std::shared_ptr<rpc::Channel> store)
+    : server_(std::move(server)),
+      address_(std::move(address)),
+      registering_([this, env, store = std::move(store)] {
+        RemoteStore registry(store, kRegistrationPeriod);
+        while (!stop_.WaitFor(kRegistrationPeriod)) {
+          const absl::Status kept = KeepRegistered(env, address_, &registry);
+          if (!kept.ok()) LogDebug(kept.message());
+        }
+      }) {}
+
+RoleServer::~RoleServer() {
+  stop_.Notify();
+  registering_.join();
+  server_->Shutdown(absl::Seconds(1));
 }
 
 absl::StatusOr<int> CountRoleServers(Store* store, absl::string_view role, absl::Duration timeout) {

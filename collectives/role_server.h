@@ -7,11 +7,13 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/timed_wait.h"
 #include "collectives/environment.h"
 #include "collectives/store/store.h"
 #include "rpc/channel.h"
@@ -24,26 +26,48 @@ namespace tandem::collectives {
 std::string RoleAddressKey(absl::string_view role, int index);
 std::string RoleCountKey(absl::string_view role);
 
-// A server of this process that is registered with the job. One that has started again listens at the address
-// of its earlier life, because clients keep their channels to that. The destructor ends all connections; it
-// blocks as rpc::Server::Shutdown does.
+// Where a server listens. A machine whose address changes when it starts again, such as a container, needs
+// both.
+struct ListenOptions {
+  // "host:port"; empty: an address that the job's other machines reach, with any port.
+  std::string listen;
+  // The host, or "host:port", under which others reach the server. Empty: that of `listen`. Requires
+  // `listen`.
+  std::string advertise;
+};
+
+// Returns where a server listens and what it advertises. `earlier` is the address at which an earlier life of
+// the server was registered, or "". The server listens there again, because clients keep their channels to
+// that address. With options.listen it listens at that address, on the earlier port if the port is 0.
+// `store` is the address of the job's store. InvalidArgument, which names the flag: an address that does not
+// parse, or a port that is advertised while the kernel picks the port. Errors of LocalAddressFor.
+absl::StatusOr<ListenOptions> ChooseAddress(const ListenOptions& options, const std::string& earlier,
+                                            const std::string& store);
+
+// A server of this process that is registered with the job, again if the job's store has lost the
+// registration. One thread looks after that. The destructor ends all connections; it blocks as
+// rpc::Server::Shutdown does, and about a second if the store is away.
 class RoleServer {
  public:
-  // Serves the processes of the job's round, and registers as server env.role_rank of env.role.
-  // Errors: those of rpc::Server::Start and of the store.
+  // Serves the processes of the job's round, and registers as server env.role_rank of env.role. `store` is
+  // the connection to the job's store. Errors: those of ChooseAddress, rpc::Server::Start and the store.
   static absl::StatusOr<std::unique_ptr<RoleServer>> Start(std::vector<rpc::Service> services,
-                                                           const Environment& env, Store* store);
-  ~RoleServer() { server_->Shutdown(absl::Seconds(1)); }
+                                                           const Environment& env,
+                                                           std::shared_ptr<rpc::Channel> store,
+                                                           const ListenOptions& options = {});
+  ~RoleServer();
 
   // Returns the address at which the other processes of the job reach this server.
   const std::string& address() const { return address_; }
 
  private:
-  RoleServer(std::unique_ptr<rpc::Server> server, std::string address)
-      : server_(std::move(server)), address_(std::move(address)) {}
+  RoleServer(std::unique_ptr<rpc::Server> server, std::string address, const Environment& env,
+             std::shared_ptr<rpc::Channel> store);
 
   const std::unique_ptr<rpc::Server> server_;
   const std::string address_;
+  TimedNotification stop_;
+  std::thread registering_;
 };
 
 // Returns how many servers of `role` the job has. Blocks until one has registered, at most `timeout`; then

@@ -9,23 +9,15 @@ inserts go through a TrajectoryWriter, which may have four times as many items u
 TrajectoryDataset, batched by tf.data, with Reverb's own choice of workers.
 """
 import argparse
-import json
 import os
 import random
 import subprocess
 import sys
-import time
+
+import replay_cases
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-
-
-def items_of_insert(size):
-    return 16 if size > 8192 else 64
-
-
-def default_items(size):
-    return min(1_000_000, (128 << 20) // size)
 
 
 def serve(size, items, prioritized):
@@ -44,7 +36,7 @@ def serve(size, items, prioritized):
 class Case:
     def __init__(self, op, size, items, batch):
         self.op, self.size, self.batch = op, size, batch
-        self.per_call = items_of_insert(size) if op == "insert" else batch
+        self.per_call = replay_cases.items_of_insert(size) if op == "insert" else batch
         command = [sys.executable, os.path.abspath(__file__), "--serve", op, "--bytes", str(size), "--items", str(items)]
         self.server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                                        text=True)
@@ -55,8 +47,8 @@ class Case:
         self.writer = self.client.trajectory_writer(num_keep_alive_refs=1)
         written = 0
         while written < items:
-            self.insert(min(items_of_insert(size), items - written))
-            written += items_of_insert(size)
+            self.insert(min(replay_cases.items_of_insert(size), items - written))
+            written += replay_cases.items_of_insert(size)
         self.writer.flush()
         if op != "insert":
             dataset = reverb.TrajectoryDataset.from_table_signature(
@@ -86,44 +78,14 @@ class Case:
         self.server.wait()
 
 
-def measure(case, seconds):
-    end = time.perf_counter() + seconds / 5
-    while time.perf_counter() < end:
-        case.call()
-    times = []
-    begin = now = time.perf_counter()
-    while now < begin + seconds:
-        case.call()
-        after = time.perf_counter()
-        times.append((after - now) * 1e6)
-        now = after
-    rate = len(times) * case.per_call / (now - begin)
-    times.sort()
-    return rate, times[len(times) // 2], times[min(len(times) - 1, int(.99 * len(times)))]
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--op", default="insert,sample,priorities")
-    parser.add_argument("--bytes", default="28224,100")
-    parser.add_argument("--items", type=int, default=0)
-    parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--time-per-case", type=float, default=500, help="milliseconds")
+    parser = replay_cases.parser(__doc__)
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:
         serve(int(args.bytes), args.items, args.serve == "priorities")
         return
-    for size in map(int, args.bytes.split(",")):
-        for op in args.op.split(","):
-            items = args.items or default_items(size)
-            case = Case(op, size, items, args.batch)
-            try:
-                rate, median, p99 = measure(case, args.time_per_case / 1e3)
-            finally:
-                case.close()
-            print(json.dumps({"transport": "tcp", "op": op, "bytes": size, "items": items, "per_call": case.per_call,
-                              "items_per_s": rate, "gbps": rate * size / 1e9, "median_us": median, "p99_us": p99}), flush=True)
+    replay_cases.run(args, Case, "tcp")
 
 
 if __name__ == "__main__":

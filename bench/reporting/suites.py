@@ -145,7 +145,15 @@ def rpc(options):
 
 def replay(options):
     measured = Measured()
-    measured.compare(options, "compare_replay", ["--time-per-case", "50", "--peers", "grpc"] if options.quick else [])
+    quick = ["--time-per-case", "50"] if options.quick else []
+    measured.compare(options, "compare_replay", ["--peers", "grpc" if options.quick else "reverb,grpc"] + quick)
+    # TorchRL has no server, and its launches are short: alternated with Tandem in its own process alone.
+    measured.compare(options, "compare_replay", ["--transports", "in-process", "--peers", "torchrl"] + quick)
+    cases = {}
+    for case in measured.cases:
+        first = cases.setdefault((case["system"], case["op"], case["bytes"]), case)
+        first["ratios"].update(case["ratios"])
+    measured.cases = list(cases.values())
     return measured
 
 

@@ -40,7 +40,7 @@ constexpr absl::Duration kCallTimeout = absl::Minutes(1);
 
 struct WeightsFlags {
   std::string transports = "in-process,shm,tcp";
-  std::string bytes = "67108864,65536";
+  std::string bytes = "1048576,16777216,67108864,268435456";
   double time_ms = 500;
   bool json = false;
 };
@@ -70,13 +70,17 @@ absl::StatusOr<std::vector<WeightsCase>> CasesOf(const WeightsFlags& flags) {
   return cases;
 }
 
-// Calls `call` for a fifth of the time to warm up, then measures, and prints a line. `moved`: each call moves
-// the values of the model.
+// A store keeps 4 versions. Until it has them each one gets new memory, whose page faults cost more than the
+// rest of the call.
+constexpr int kWarmUpCalls = 6;
+
+// Calls `call` for a fifth of the time, and at least kWarmUpCalls times, to warm up, then measures, and
+// prints a line. `moved`: each call moves the values of the model.
 absl::Status MeasureCalls(const WeightsCase& c, const char* op, bool moved, const WeightsFlags& flags,
                           const std::function<absl::Status()>& call) {
   const absl::Duration time = absl::Milliseconds(flags.time_ms);
-  for (const absl::Time end = MonotonicNow() + time / 5; MonotonicNow() < end;)
-    TANDEM_RETURN_IF_ERROR(call());
+  const absl::Time warm = MonotonicNow() + time / 5;
+  for (int calls = 0; calls < kWarmUpCalls || MonotonicNow() < warm; ++calls) TANDEM_RETURN_IF_ERROR(call());
   std::vector<double> calls_us;
   const absl::Time begin = MonotonicNow();
   absl::Time now = begin;

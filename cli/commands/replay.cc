@@ -27,7 +27,6 @@
 #include "replay/client/remote_replay.h"
 #include "replay/server/replay_server.h"
 #include "replay/wire/messages.h"
-#include "rpc/address.h"
 #include "rpc/connect.h"
 #include "rpc/server.h"
 
@@ -95,7 +94,6 @@ absl::StatusOr<TableOptions> ParseTable(const std::string& text) {
 absl::Status ServeReplay(const ReplayServeFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<launcher::SignalPipe> signals,
                           launcher::SignalPipe::Install({SIGTERM, SIGINT}));
-  TANDEM_ASSIGN_OR_RETURN(const rpc::Address address, rpc::ParseAddress(flags.listen));
   std::vector<TableOptions> tables;
   for (const std::string& text : flags.tables) {
     TANDEM_ASSIGN_OR_RETURN(tables.emplace_back(), ParseTable(text));
@@ -116,7 +114,7 @@ absl::Status ServeReplay(const ReplayServeFlags& flags) {
           {.listen = flags.listen, .transport = flags.transport, .reflection = flags.reflection},
           {server->service()}));
   TANDEM_RETURN_IF_ERROR(ServeUntilSignal(
-      address, listening->port(), *signals,
+      flags.listen, listening->port(), *signals,
       {.port = flags.metrics_port, .text = [&server] { return ReplayMetricsText(server->State()); }}));
   server->Stop();  // before the checkpoint, so that it has everything that was acknowledged
   absl::Status saved;

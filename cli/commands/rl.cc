@@ -38,16 +38,13 @@
 namespace tandem::cli {
 namespace {
 
-// The exit code of a run that was asked to stop: EX_TEMPFAIL of sysexits.h, as `tandem train` has it.
-constexpr int kAskedToStopRl = 75;
-
 struct RlFlags {
   std::string job_file;
   std::vector<std::string> set;
   std::string report, tensorboard, seeds;
   int parallel = 1;
   bool print_job = false, resume = false;
-  rl::ListenOptions listen;
+  collectives::ListenOptions listen;
 };
 
 struct ModelFlags {
@@ -206,7 +203,7 @@ int RunJob(const RlFlags& flags) {
         "stopped on request; the models of the runs so far are saved, but not all evaluated; --resume goes "
         "on");
   const int code = Report("rl", status);
-  return code == 0 && stopped ? kAskedToStopRl : code;
+  return code == 0 && stopped ? kRlAskedToStop : code;
 }
 
 // Loads the model and applies the overrides of the flags to its job.

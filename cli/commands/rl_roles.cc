@@ -30,12 +30,11 @@ namespace tandem::cli {
 namespace {
 
 constexpr absl::Duration kStoreTimeout = absl::Seconds(60);
-constexpr int kRlAskedToStop = 75;
 
 // Starts a server and serves until the launcher's signal. Signals of others are ignored, as `tandem ps` does:
 // systemd and Slurm signal all processes of a job, and the learners may still need this one.
 template <typename Role>
-absl::Status ServeRole(const rl::RlSpec& spec, const rl::ListenOptions& listen, rl::RoleJob* job) {
+absl::Status ServeRole(const rl::RlSpec& spec, const collectives::ListenOptions& listen, rl::RoleJob* job) {
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<launcher::SignalPipe> signals,
                           launcher::SignalPipe::Install({SIGTERM, SIGINT}));
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Role> server, Role::Start(spec, listen, job));
@@ -69,15 +68,16 @@ int Learn(const rl::RlSpec& spec, const RlRoleOptions& options, rl::RoleJob* job
 
 int RunRlRole(const rl::RlSpec& spec, const RlRoleOptions& options) {
   const rl::AlgorithmKind* const algorithm = rl::Algorithms().Find(spec.learner.algorithm.kind);
-  if (algorithm != nullptr && !algorithm->build.has_actors) {
+  if (algorithm != nullptr && !algorithm->build.has_roles) {
     return Report("rl", absl::InvalidArgumentError(absl::StrCat(
                             "the algorithm '", algorithm->name,
                             "' acts and learns in one process; run `tandem rl` without `tandem run`, or use "
-                            "impala, which has roles")));
+                            "impala or dqn, which have roles")));
   }
   // All processes of a job have the same flags, so a mistake ends them all at once.
   if (!options.listen.listen.empty()) {
-    const absl::Status valid = rl::ChooseAddress(options.listen, /*earlier=*/"", /*store=*/"").status();
+    const absl::Status valid =
+        collectives::ChooseAddress(options.listen, /*earlier=*/"", /*store=*/"").status();
     if (!valid.ok()) return Report("rl", valid);
   }
   absl::StatusOr<std::unique_ptr<rl::RoleJob>> job = rl::RoleJob::Open(kStoreTimeout);

@@ -5,16 +5,19 @@
 #include <atomic>
 #include <string>
 
+#include "collectives/role_server.h"
 #include "worker/rl/job/rl_spec.h"
-#include "worker/rl/roles/listening.h"
 #include "worker/rl/run/rl_run.h"
 
 namespace tandem::cli {
 
+// The exit code of a run that was asked to stop: EX_TEMPFAIL of sysexits.h, as `tandem train` has it.
+inline constexpr int kRlAskedToStop = 75;
+
 struct RlRoleOptions {
-  rl::RlRunOptions run;      // `stop` is set by SIGTERM
-  std::string report;        // the JSON file of rank 0; empty: none
-  rl::ListenOptions listen;  // of the roles that serve
+  rl::RlRunOptions run;               // `stop` is set by SIGTERM
+  std::string report;                 // the JSON file of rank 0; empty: none
+  collectives::ListenOptions listen;  // of the roles that serve
 };
 
 // Runs this process's part of a job that `tandem run` has started: learner, actor, replay or inference

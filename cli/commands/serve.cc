@@ -8,26 +8,25 @@
 #include <memory>
 #include <string>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "base/status.h"
 #include "cli/monitor/page_http.h"
+#include "rpc/address.h"
+#include "rpc/network.h"
 
 namespace tandem::cli {
 
-absl::Status ServeUntilSignal(const rpc::Address& listen, int bound_port, const launcher::SignalPipe& signals,
+absl::Status ServeUntilSignal(const std::string& listen, int bound_port, const launcher::SignalPipe& signals,
                               const ServedMetrics& metrics) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string address, rpc::AdvertisedAddress(listen, "", bound_port));
   std::unique_ptr<PageHttp> http;
   if (metrics.port >= 0) {
+    TANDEM_ASSIGN_OR_RETURN(const rpc::Address bound, rpc::ParseAddress(listen));
     TANDEM_ASSIGN_OR_RETURN(
-        http, PageHttp::Start(listen.is_unix() ? "127.0.0.1" : listen.host, metrics.port, metrics.text));
+        http, PageHttp::Start(bound.is_unix() ? "127.0.0.1" : bound.host, metrics.port, metrics.text));
     LogInfo(absl::StrCat("metrics at port ", http->port(), ", path /metrics"));
   }
-  const std::string host =
-      absl::StrContains(listen.host, ':') ? absl::StrCat("[", listen.host, "]") : listen.host;
-  const std::string address =
-      listen.is_unix() ? absl::StrCat("unix:", listen.unix_path) : absl::StrCat(host, ":", bound_port);
   std::printf("%s\n", address.c_str());
   std::fflush(stdout);
   pollfd stop = {signals.fd(), POLLIN, 0};

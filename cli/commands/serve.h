@@ -9,7 +9,6 @@
 
 #include "absl/status/status.h"
 #include "launcher/process/signal_pipe.h"
-#include "rpc/address.h"
 
 namespace tandem::cli {
 
@@ -19,11 +18,11 @@ struct ServedMetrics {
   std::function<std::string()> text;  // runs on another thread
 };
 
-// Prints the address that clients connect to, which is `listen` with the bound port, and blocks until the
-// process gets one of the signals. Serves the metrics meanwhile, at the host of `listen`, or at 127.0.0.1 if
-// that is a Unix socket. Errors: those of PageHttp::Start; then it has not blocked, and no address was
-// printed.
-absl::Status ServeUntilSignal(const rpc::Address& listen, int bound_port, const launcher::SignalPipe& signals,
+// Prints the address that clients connect to, rpc::AdvertisedAddress of `listen` ("host:port" or
+// "unix:/path") with the bound port, and blocks until the process gets one of the signals. Serves the metrics
+// meanwhile, at the host of `listen`, or at 127.0.0.1 if that is a Unix socket. Errors: those of
+// AdvertisedAddress and PageHttp::Start; then it has not blocked, and no address was printed.
+absl::Status ServeUntilSignal(const std::string& listen, int bound_port, const launcher::SignalPipe& signals,
                               const ServedMetrics& metrics = {});
 
 }  // namespace tandem::cli

@@ -16,7 +16,6 @@
 #include "collectives/store/limits.h"
 #include "collectives/store/store_server.h"
 #include "launcher/process/signal_pipe.h"
-#include "rpc/address.h"
 
 namespace tandem::cli {
 namespace {
@@ -30,11 +29,10 @@ struct StoreFlags {
 absl::Status Serve(const StoreFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<launcher::SignalPipe> signals,
                           launcher::SignalPipe::Install({SIGTERM, SIGINT}));
-  TANDEM_ASSIGN_OR_RETURN(const rpc::Address address, rpc::ParseAddress(flags.listen));
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<collectives::StoreServer> store,
                           collectives::StoreServer::Start(flags.listen, Clock::Real(), nullptr, flags.limits,
                                                           flags.max_connections));
-  TANDEM_RETURN_IF_ERROR(ServeUntilSignal(address, store->port(), *signals));
+  TANDEM_RETURN_IF_ERROR(ServeUntilSignal(flags.listen, store->port(), *signals));
   store->Shutdown(absl::Seconds(1));
   return absl::OkStatus();
 }

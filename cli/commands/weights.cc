@@ -15,7 +15,6 @@
 #include "cli/monitor/weights_metrics.h"
 #include "google/protobuf/util/json_util.h"
 #include "launcher/process/signal_pipe.h"
-#include "rpc/address.h"
 #include "rpc/connect.h"
 #include "rpc/server.h"
 #include "tandem/v1/weights.pb.h"
@@ -42,7 +41,6 @@ struct WeightsListFlags {
 absl::Status ServeWeights(const WeightsServeFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<launcher::SignalPipe> signals,
                           launcher::SignalPipe::Install({SIGTERM, SIGINT}));
-  TANDEM_ASSIGN_OR_RETURN(const rpc::Address address, rpc::ParseAddress(flags.listen));
   weights::WeightServer server({.store = {.keep = flags.keep, .max_bytes = flags.max_memory}});
   TANDEM_ASSIGN_OR_RETURN(
       const std::unique_ptr<rpc::Server> listening,
@@ -50,7 +48,7 @@ absl::Status ServeWeights(const WeightsServeFlags& flags) {
           {.listen = flags.listen, .transport = flags.transport, .reflection = flags.reflection},
           {server.service()}));
   TANDEM_RETURN_IF_ERROR(ServeUntilSignal(
-      address, listening->port(), *signals,
+      flags.listen, listening->port(), *signals,
       {.port = flags.metrics_port, .text = [&server] { return WeightsMetricsText(server.State()); }}));
   server.Stop();
   listening->Shutdown(absl::Seconds(1));

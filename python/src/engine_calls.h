@@ -27,6 +27,7 @@
 #include "python/src/errors.h"
 #include "python/src/process.h"
 #include "python/src/stoppable_channel.h"
+#include "replay/client/may_repeat.h"
 
 namespace tandem::python {
 
@@ -163,9 +164,7 @@ auto CallUntil(const std::shared_ptr<Gate>& gate, double timeout_s, Attempt atte
       const absl::Duration left = deadline - MonotonicNow();
       result.emplace((*attempt)(left < part + kFirstPart / 2 ? deadline : deadline - left + part));
       const absl::Status& status = StatusOf(*result);
-      const bool may_pass = absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status) ||
-                            absl::IsCancelled(status) || absl::IsAborted(status);
-      if (!may_pass || policy.once || state->given_up.stop_requested() || gate->closed() ||
+      if (!replay::MayRepeat(status) || policy.once || state->given_up.stop_requested() || gate->closed() ||
           MonotonicNow() >= deadline) {
         break;
       }

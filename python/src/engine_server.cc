@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "base/clock.h"
 #include "base/logging.h"
 #include "base/status.h"
@@ -36,12 +37,21 @@ absl::StatusOr<LaunchedJob> LaunchedJob::Open(absl::Duration timeout) {
   return job;
 }
 
+namespace {
+
+// Returns the status with the names of Python's arguments in the place of flags of commands.
+absl::Status InPythonsWords(const absl::Status& status) {
+  return {status.code(),
+          absl::StrReplaceAll(status.message(), {{"--listen", "listen"}, {"--advertise", "advertise"}})};
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<EngineServer>> EngineServer::Start(EngineServerOptions options) {
   std::unique_ptr<EngineServer> server(new EngineServer);
   LaunchedJob job;
-  const bool in_job = options.listen == "job";
   std::string member = "replay/0";
-  if (in_job) {
+  if (options.in_job) {
     TANDEM_ASSIGN_OR_RETURN(job, LaunchedJob::Open(options.timeout));
     member = job.env.member();
     SetLogName(member);
@@ -62,15 +72,20 @@ absl::StatusOr<std::unique_ptr<EngineServer>> EngineServer::Start(EngineServerOp
     services.push_back(server->weights_->service());
   }
   server->services_ = std::make_shared<const std::vector<rpc::Service>>(services);
-  if (in_job) {
-    TANDEM_ASSIGN_OR_RETURN(server->registered_,
-                            collectives::RoleServer::Start(std::move(services), job.env, job.store.get()));
+  if (options.in_job) {
+    auto registered =
+        collectives::RoleServer::Start(std::move(services), job.env, job.store->channel(),
+                                       {.listen = options.listen, .advertise = options.advertise});
+    if (!registered.ok()) return InPythonsWords(registered.status());
+    server->registered_ = *std::move(registered);
     server->address_ = server->registered_->address();
   } else if (!options.listen.empty()) {
     TANDEM_ASSIGN_OR_RETURN(server->listening_,
                             rpc::Server::Start({.listen = options.listen}, std::move(services)));
-    TANDEM_ASSIGN_OR_RETURN(server->address_,
-                            rpc::AdvertisedAddress(options.listen, "", server->listening_->port()));
+    absl::StatusOr<std::string> address =
+        rpc::AdvertisedAddress(options.listen, options.advertise, server->listening_->port());
+    if (!address.ok()) return InPythonsWords(address.status());
+    server->address_ = *std::move(address);
   }
   return server;
 }
@@ -91,22 +106,33 @@ absl::Status EngineServer::Stop() {
   return stop_status_;
 }
 
+namespace {
+
+absl::StatusOr<int> CountServers(const LaunchedJob& job, const std::string& role, absl::Duration timeout) {
+  absl::StatusOr<int> servers = collectives::CountRoleServers(job.store.get(), role, timeout);
+  if (!absl::IsDeadlineExceeded(servers.status())) return servers;
+  return absl::DeadlineExceededError(
+      absl::StrCat("no process of role '", role, "' serves within ", absl::FormatDuration(timeout),
+                   "; start the job with --", role, " 1, and call tandem.replay.serve() in that process"));
+}
+
+}  // namespace
+
+absl::StatusOr<int> CountInJob(const std::string& role, absl::Duration timeout) {
+  TANDEM_ASSIGN_OR_RETURN(const LaunchedJob job, LaunchedJob::Open(timeout));
+  return CountServers(job, role, timeout);
+}
+
 absl::StatusOr<std::shared_ptr<rpc::Channel>> ConnectInJob(const std::string& role, int index,
                                                            absl::Duration timeout) {
   const absl::Time deadline = MonotonicNow() + timeout;
   TANDEM_ASSIGN_OR_RETURN(const LaunchedJob job, LaunchedJob::Open(timeout));
-  const absl::StatusOr<int> servers = collectives::CountRoleServers(job.store.get(), role, timeout);
-  if (absl::IsDeadlineExceeded(servers.status())) {
-    return absl::DeadlineExceededError(
-        absl::StrCat("no process of role '", role, "' serves within ", absl::FormatDuration(timeout),
-                     "; start the job with --", role, " 1, and call tandem.replay.serve() in that process"));
+  TANDEM_ASSIGN_OR_RETURN(const int servers, CountServers(job, role, timeout));
+  if (index >= servers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("there is no ", role, "/", index, ": the job has ", servers, " processes of this role"));
   }
-  TANDEM_RETURN_IF_ERROR(servers.status());
-  if (index >= *servers) {
-    return absl::InvalidArgumentError(absl::StrCat("there is no ", role, "/", index, ": the job has ",
-                                                   *servers, " processes of this role"));
-  }
-  if (index < 0) index = job.env.role_rank % *servers;
+  if (index < 0) index = job.env.role_rank % servers;
   return collectives::ConnectToRole(job.env, job.store.get(), role, index,
                                     std::max(deadline - MonotonicNow(), absl::Milliseconds(1)));
 }

@@ -31,9 +31,13 @@ struct EngineServerOptions {
   replay::ReplayServerOptions replay_options;
   weights::ModelStoreOptions weight_options;
   std::vector<replay::v1::ReplayTableOptions> tables;  // created at the start
-  // "host:port". Empty: only this process uses them. "job": this process is a server of its role in the job
-  // that a launcher has started, at an address that the other processes of the job find.
+  // "host:port". Empty: only this process uses them, unless `in_job`.
   std::string listen;
+  // The host, or "host:port", under which others reach the server. Empty: that of `listen`.
+  std::string advertise;
+  // This process is a server of its role in the job that a launcher has started: the other processes of the
+  // job find its address (collectives::RoleServer). If `listen` is empty, the address is one that they reach.
+  bool in_job = false;
   absl::Duration timeout = absl::Seconds(60);  // of the wait for the job's store
 };
 
@@ -76,6 +80,10 @@ struct LaunchedJob {
   // FailedPrecondition: this process was not started by `tandem run`.
   static absl::StatusOr<LaunchedJob> Open(absl::Duration timeout);
 };
+
+// Returns how many servers of `role` the job has. Blocks until one has registered, at most `timeout`; errors
+// say how to start one.
+absl::StatusOr<int> CountInJob(const std::string& role, absl::Duration timeout);
 
 // Connects to a server of `role` in the job: number `index`, or, if that is negative, this process's rank in
 // its role modulo their number. Blocks until it has registered, at most `timeout`; errors say how to start

@@ -19,6 +19,7 @@
 #include "python/src/config.h"
 #include "python/src/helper_thread.h"
 #include "python/src/replay_client.h"
+#include "python/src/replay_sharded.h"
 #include "python/src/weights.h"
 #include "replay/wire/messages.h"
 #include "rpc/connect.h"
@@ -98,9 +99,10 @@ class PyEngineServer {
 
 std::unique_ptr<PyEngineServer> Serve(bool with_replay, bool with_weights,
                                       const std::vector<std::string>& tables, const std::string& listen,
-                                      uint64_t max_memory, uint64_t max_parked,
-                                      const std::string& checkpoint_directory, double checkpoint_seconds,
-                                      uint32_t keep, uint64_t max_weight_bytes, double timeout_s) {
+                                      const std::string& advertise, bool in_job, uint64_t max_memory,
+                                      uint64_t max_parked, const std::string& checkpoint_directory,
+                                      double checkpoint_seconds, uint32_t keep, uint64_t max_weight_bytes,
+                                      double timeout_s) {
   EngineServerOptions options{
       .replay = with_replay,
       .weights = with_weights,
@@ -112,6 +114,8 @@ std::unique_ptr<PyEngineServer> Serve(bool with_replay, bool with_weights,
                                                                     : absl::InfiniteDuration()},
       .weight_options = {.keep = keep, .max_bytes = max_weight_bytes},
       .listen = listen,
+      .advertise = advertise,
+      .in_job = in_job,
       .timeout = absl::Seconds(timeout_s)};
   for (const std::string& json : tables) {
     replay::v1::ReplayTableOptions& table = options.tables.emplace_back();
@@ -230,6 +234,7 @@ void BindReplay(nb::module_& module) {
                    [role, index, timeout_s] { return ConnectInJob(role, index, absl::Seconds(timeout_s)); }));
                return ClientOver(nullptr, std::move(channel), name, timeout_s);
              });
+  BindShardedReplay(module);
 }
 
 }  // namespace tandem::python

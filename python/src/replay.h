@@ -6,8 +6,8 @@
 
 namespace tandem::python {
 
-// Adds EngineServer, ReplayClient, ReplayWriter and ReplaySampler to the module. python/tandem/replay is their only
-// user: it checks arrays and arranges samples.
+// Adds EngineServer, ReplayClient, ReplayWriter and ReplaySampler to the module. python/tandem/replay is
+// their only user: it checks arrays and arranges samples.
 void BindReplay(nanobind::module_& module);
 
 }  // namespace tandem::python

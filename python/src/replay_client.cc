@@ -13,6 +13,7 @@
 #include "nanobind/stl/tuple.h"
 #include "nanobind/stl/vector.h"
 #include "python/src/config.h"
+#include "replay/client/may_repeat.h"
 #include "replay/wire/messages.h"
 
 namespace nb = nanobind;
@@ -220,9 +221,7 @@ nb::tuple PyReplaySampler::Next(double timeout_s) {
       return true;
     }
     batch.emplace(sampler->object->Next(MonotonicNow() + absl::Seconds(seconds)));
-    return batch->ok() ||
-           !(absl::IsDeadlineExceeded(batch->status()) || absl::IsUnavailable(batch->status()) ||
-             absl::IsAborted(batch->status()) || absl::IsCancelled(batch->status()));
+    return batch->ok() || !replay::MayRepeat(batch->status());
   });
   return BatchToPython(ValueOrRaise(*std::move(batch)));
 }
@@ -314,16 +313,17 @@ uint64_t PyReplayClient::UpdatePriorities(const std::string& table, nb::object k
       }));
 }
 
-std::vector<std::tuple<uint64_t, int64_t, double>> PyReplayClient::Admit(const std::string& table,
-                                                                         const std::string& actor,
-                                                                         uint32_t count, double timeout_s) {
+std::vector<std::tuple<uint64_t, int64_t, double, uint64_t>> PyReplayClient::Admit(const std::string& table,
+                                                                                   const std::string& actor,
+                                                                                   uint32_t count,
+                                                                                   double timeout_s) {
   const std::vector<replay::Ticket> tickets = ValueOrRaise(
       CallUntil(gate_, timeout_s, [connection = Use(), table, actor, count](absl::Time deadline) {
         return connection->replay->Admit(table, {.actor = actor, .count = count}, deadline);
       }));
-  std::vector<std::tuple<uint64_t, int64_t, double>> tuples;
+  std::vector<std::tuple<uint64_t, int64_t, double, uint64_t>> tuples;
   for (const replay::Ticket& ticket : tickets) {
-    tuples.emplace_back(ticket.id, ticket.min_version, absl::ToDoubleSeconds(ticket.lease));
+    tuples.emplace_back(ticket.id, ticket.min_version, absl::ToDoubleSeconds(ticket.lease), ticket.epoch);
   }
   return tuples;
 }

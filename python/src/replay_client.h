@@ -122,16 +122,19 @@ class PyReplayClient {
   // The arrays are uint64 and float64, one-dimensional and contiguous.
   uint64_t UpdatePriorities(const std::string& table, nanobind::object keys, nanobind::object priorities);
   // Returns tickets (id, min version, lease).
-  std::vector<std::tuple<uint64_t, int64_t, double>> Admit(const std::string& table, const std::string& actor,
-                                                           uint32_t count, double timeout_s);
+  std::vector<std::tuple<uint64_t, int64_t, double, uint64_t>> Admit(const std::string& table,
+                                                                     const std::string& actor, uint32_t count,
+                                                                     double timeout_s);
   uint64_t Renew(const std::string& table, const std::vector<uint64_t>& tickets, bool end);
   void Commit(const std::string& table, uint64_t epoch, int64_t version, uint64_t items_consumed);
   // Calls a method of the service, with request and response as JSON.
   std::string Call(const std::string& method, const std::string& request, double timeout_s);
 
- private:
+  // Returns the connection. Raises if the client is closed, or if this process was forked.
   std::shared_ptr<ReplayConnection> Use() const;
+  const std::shared_ptr<Gate>& gate() const { return gate_; }
 
+ private:
   const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>("replay client");
   const double timeout_s_;
   std::shared_ptr<ReplayConnection> connection_;

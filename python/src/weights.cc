@@ -97,34 +97,23 @@ class PyPublisher {
     }
     // Interrupted calls go on, so the values are copied here, with the GIL released and the arrays kept by
     // `tensors`.
-    struct Copied {
-      std::vector<weights::NamedTensor> tensors;
-      std::vector<float> values;
-    };
-    auto copied = std::make_shared<Copied>();
+    absl::StatusOr<std::shared_ptr<Model>> model;
     {
       GilReleased release;
-      size_t count = 0;
-      for (const weights::NamedTensor& tensor : named) count += tensor.values.size();
-      copied->values.reserve(count);
-      for (weights::NamedTensor& tensor : named) {
-        const float* const begin = copied->values.data() + copied->values.size();
-        copied->values.insert(copied->values.end(), tensor.values.begin(), tensor.values.end());
-        tensor.values = {begin, tensor.values.size()};
-      }
-      copied->tensors = std::move(named);
+      model = weights::MakeModel(named);
     }
+    RaiseIfError(model.status());
     return ValueOrRaise(CallUntil(
         gate_, timeout_s,
-        [publisher = publisher_, copied, turn = std::move(turn), step, items_consumed, last,
-         begun = false](absl::Time deadline) mutable -> absl::StatusOr<uint64_t> {
+        [publisher = publisher_, model = *std::move(model), turn = std::move(turn), step, items_consumed,
+         last, begun = false](absl::Time deadline) mutable -> absl::StatusOr<uint64_t> {
           Publisher& p = *publisher->publisher;
           if (begun) {
             TANDEM_RETURN_IF_ERROR(p.Repeat(deadline));
             return p.version().number;
           }
           begun = true;
-          return p.Publish(copied->tensors, {.step = step, .items_consumed = items_consumed, .last = last},
+          return p.Publish(std::move(model), {.step = step, .items_consumed = items_consumed, .last = last},
                            deadline);
         },
         {.whole = true}));

@@ -16,15 +16,15 @@ from __future__ import annotations
 
 import json
 import sys
-import weakref
 from typing import Any, Callable, Mapping, NamedTuple
 
 import numpy as np
 
 from tandem import _arrays
+from tandem._engine_client import EngineClient, seconds_of
 from tandem._load import load_core
 from tandem.errors import InvalidArgumentError, NotFoundError
-from tandem.replay._client import plain, seconds_of
+from tandem.replay._client import plain
 from tandem.replay._server import _serve
 from tandem.replay._tables import count
 
@@ -149,39 +149,14 @@ class Subscriber:
         return self.model is not None and self.model.last
 
 
-class Client:
+class Client(EngineClient):
     """The weights of a server, or of this process. Made by tandem.weights.connect() or local(). Thread-safe.
 
     Calls are repeated after a broken connection, also to a server that has started again. Such a server has lost all versions until its
     publisher publishes again.
     """
 
-    def __init__(self, core: Any, timeout: float, server: Any = None) -> None:
-        self._core = core
-        self._timeout = timeout
-        self._server = server
-        self._finalizer = weakref.finalize(self, _close, core, server)
-
-    def close(self) -> None:
-        """Ends waiting calls and refuses later ones by CancelledError. The store of local() ends. Idempotent."""
-        self._finalizer.detach()
-        _close(self._core, self._server)
-
-    @property
-    def closed(self) -> bool:
-        return self._core.closed
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __reduce__(self) -> Any:
-        raise TypeError("a weights client cannot be pickled: connect in the process that uses it")
-
-    def _seconds(self, timeout: Any) -> float:
-        return seconds_of(timeout, self._timeout)
+    _WHAT = "a weights client"
 
     def publisher(
         self, model: str, *, name: str = "publisher", after_version: int = 0, timeout: float | None = None
@@ -254,12 +229,6 @@ def _same_integers(values: np.ndarray, array: np.ndarray) -> Any:
     return fits & (np.where(fits, wide, 0).astype(array.dtype) == array)
 
 
-def _close(core: Any, server: Any) -> None:
-    core.close()
-    if server is not None:
-        server.stop()
-
-
 def _connected(make: Callable[[], Any], timeout: float) -> Client:
     client = Client(make(), timeout)
     try:
@@ -275,7 +244,7 @@ def local(*, keep: int = 4, max_bytes: int = 0, timeout: float = 60.0) -> Client
 
     keep: versions of each model that can be pulled. max_bytes: of all versions; 0: no limit.
     """
-    server = _serve((), "", True, False, 0, 0, None, 0.0, keep, max_bytes, timeout)
+    server = _serve((), "", "", False, True, False, 0, 0, None, 0.0, keep, max_bytes, timeout)
     return Client(server.weights(seconds_of(timeout, 60.0)), timeout, server)
 
 

@@ -63,6 +63,16 @@ char* Trajectory::Copy(size_t c, char* out) const {
   return out;
 }
 
+void Trajectory::Share(size_t c, Bytes* out) const {
+  const size_t source = layout->sources[c];
+  const size_t step_bytes = layout->items->step_bytes(c);
+  for (size_t i = slices_begin(c); i < slices_end[c]; ++i) {
+    const ChunkSlice& slice = slices[i];
+    const std::shared_ptr<const Chunk>& chunk = chunks[slice.chunk];
+    out->Append(Slice(chunk, chunk->column(source) + slice.offset * step_bytes, slice.length * step_bytes));
+  }
+}
+
 absl::Status Trajectory::Check() const {
   if (layout == nullptr || slices_end.size() != layout->items->size()) {
     return absl::InvalidArgumentError(absl::StrCat("an item has ", slices_end.size(),

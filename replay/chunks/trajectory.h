@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/bytes.h"
 #include "replay/chunks/chunk.h"
 #include "replay/chunks/signature.h"
 
@@ -61,6 +62,8 @@ struct Trajectory {
   // Copies the values of column `c` to `out`, which has room for steps(c) values. Returns the end of the
   // copy.
   char* Copy(size_t c, char* out) const;
+  // Appends the values of column `c` to `out`, as slices that share the memory of the chunks.
+  void Share(size_t c, Bytes* out) const;
 
   // Returns InvalidArgument, which names the column, if the item is not well formed: a number of columns
   // other than the layout's, a column without steps, slices outside a chunk, chunks of other columns,

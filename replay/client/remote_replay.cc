@@ -14,92 +14,16 @@
 #include "base/status.h"
 #include "replay/client/may_repeat.h"
 #include "replay/client/remote_stream.h"
+#include "replay/client/sample_response.h"
 #include "replay/wire/messages.h"
-#include "rpc/wire/bulk_codec.h"
 
 namespace tandem::replay {
 namespace {
 
 constexpr char kService[] = "/tandem.v1.Replay/";
-constexpr size_t kPayloadAlignment = 64;
 // A server keeps 16 answers of a sampler, so that many calls may be under way or without an answer.
 constexpr size_t kMaxOutstanding = 16;
 constexpr size_t kKeptUnresolved = 8;
-
-// Returns the payload as one run of memory that is aligned to 8 bytes. Shares the transport's memory while
-// the bytes in `in_place` permit it; otherwise copies.
-std::shared_ptr<const char> PayloadMemory(const Bytes& payload, size_t max_in_place,
-                                          const std::shared_ptr<std::atomic<size_t>>& in_place) {
-  const size_t size = payload.size();
-  const bool one = payload.slices().size() == 1 && payload.slices()[0].owner() != nullptr &&
-                   reinterpret_cast<uintptr_t>(payload.slices()[0].data()) % 8 == 0;
-  if (one) {
-    if (in_place->fetch_add(size) + size <= max_in_place) {
-      const Slice slice = payload.slices()[0];
-      return std::shared_ptr<const char>(
-          slice.data(), [owner = slice.owner(), in_place, size](const char*) { *in_place -= size; });
-    }
-    *in_place -= size;
-  }
-  std::shared_ptr<char> copy(
-      static_cast<char*>(::operator new (size, std::align_val_t{kPayloadAlignment})),
-      [](char* memory) { ::operator delete (memory, std::align_val_t{kPayloadAlignment}); });
-  BytesReader(payload).Copy(copy.get(), size);
-  return copy;
-}
-
-absl::StatusOr<Batch> DecodeBatch(const Bytes& wire, size_t max_in_place,
-                                  const std::shared_ptr<std::atomic<size_t>>& in_place) {
-  v1::ReplaySampleResponse response;
-  Bytes payload;
-  TANDEM_RETURN_IF_ERROR(rpc::DecodeBulk(wire, &response, &payload));
-  Batch batch;
-  batch.keys.assign(response.keys().begin(), response.keys().end());
-  batch.probabilities.assign(response.probabilities().begin(), response.probabilities().end());
-  batch.priorities.assign(response.priorities().begin(), response.priorities().end());
-  batch.times_sampled.assign(response.times_sampled().begin(), response.times_sampled().end());
-  batch.min_versions.assign(response.min_versions().begin(), response.min_versions().end());
-  batch.max_versions.assign(response.max_versions().begin(), response.max_versions().end());
-  batch.table_items = response.table_items();
-  batch.mass = response.mass();
-  if (response.has_committed_version()) batch.committed_version = response.committed_version();
-  const size_t n = batch.keys.size();
-  const auto malformed = [](absl::string_view what) {
-    return absl::InternalError(absl::StrCat("the server's sample is malformed: ", what));
-  };
-  for (const size_t size : {batch.probabilities.size(), batch.priorities.size(), batch.times_sampled.size(),
-                            batch.min_versions.size(), batch.max_versions.size()}) {
-    if (size != n) return malformed("its lists differ in length");
-  }
-  const std::shared_ptr<const char> memory = PayloadMemory(payload, max_in_place, in_place);
-  for (const v1::ReplayBatchColumn& message : response.columns()) {
-    BatchColumn& column = batch.columns.emplace_back();
-    ColumnMessages one;
-    *one.Add() = message.column();
-    TANDEM_ASSIGN_OR_RETURN(std::vector<Column> columns, FromProto(one));
-    TANDEM_ASSIGN_OR_RETURN(const auto signature, Signature::Make(columns));
-    column.column = std::move(columns[0]);
-    column.steps = message.steps();
-    column.lengths.assign(message.lengths().begin(), message.lengths().end());
-    if (column.lengths.empty()) {
-      column.total_steps = uint64_t{column.steps} * n;
-    } else {
-      if (column.lengths.size() != n) return malformed("a column has other items");
-      for (const uint32_t length : column.lengths) {
-        if (length == 0) return malformed("an item without steps");
-        column.total_steps += length;
-      }
-    }
-    column.bytes = message.bytes();
-    if (column.total_steps > payload.size() ||
-        column.bytes != column.total_steps * signature->step_bytes(0) || message.offset() % 8 != 0 ||
-        message.offset() > payload.size() || column.bytes > payload.size() - message.offset()) {
-      return malformed("a column lies outside the payload");
-    }
-    column.data = std::shared_ptr<const char>(memory, memory.get() + message.offset());
-  }
-  return batch;
-}
 
 v1::ReplayCommitRequest CommitRequest(absl::string_view table, const CommittedVersion& version) {
   v1::ReplayCommitRequest request;
@@ -115,6 +39,7 @@ v1::ReplayCommitRequest CommitRequest(absl::string_view table, const CommittedVe
 RemoteReplay::RemoteReplay(std::shared_ptr<rpc::Channel> channel, const Options& options)
     : channel_(std::move(channel)),
       options_(options),
+      memory_(std::make_shared<BatchMemory>(options.max_in_place_bytes)),
       incarnation_(NewIncarnation()),
       sampler_(absl::StrCat(options.name, "#",
                             absl::Hex(Mix64(incarnation_, static_cast<uint64_t>(::getpid()))))) {}
@@ -129,10 +54,14 @@ uint64_t RemoteReplay::NewIncarnation() {
   return next;
 }
 
+absl::Duration RemoteReplay::TimeOfCall(absl::Duration left) const {
+  return std::min(left > absl::ZeroDuration() ? left : options_.round_trip, options_.call_timeout);
+}
+
 absl::Status RemoteReplay::Call(absl::string_view method, const google::protobuf::MessageLite& request,
                                 google::protobuf::MessageLite* response, absl::Duration timeout) {
   return rpc::CallProto(*channel_, absl::StrCat(kService, method), request, response,
-                        {.timeout = timeout, .idempotent = true});
+                        {.timeout = timeout, .idempotent = true, .cancel = options_.cancel});
 }
 
 absl::Status RemoteReplay::CreateTable(const TableOptions& options) {
@@ -145,7 +74,7 @@ absl::Status RemoteReplay::CreateTable(const TableOptions& options) {
 
 absl::StatusOr<std::unique_ptr<InsertStream>> RemoteReplay::OpenStream(absl::string_view writer) {
   if (writer.empty()) return absl::InvalidArgumentError("a writer of a replay server must have a name");
-  return std::make_unique<RemoteStream>(channel_, writer, options_.call_timeout);
+  return std::make_unique<RemoteStream>(channel_, writer, options_.call_timeout, options_.round_trip);
 }
 
 void RemoteReplay::StartSample(const std::string& table, const SampleSize& size, const SampleId& id,
@@ -166,16 +95,17 @@ void RemoteReplay::StartSample(const std::string& table, const SampleSize& size,
   }
   const bool no_wait = timeout <= absl::ZeroDuration();
   request.set_no_wait(no_wait);
+  const auto read = std::make_shared<SampleResponse>(memory_);
   channel_->CallAsync(
       absl::StrCat(kService, "Sample"), Bytes(request.SerializeAsString()),
-      {.timeout = no_wait ? options_.call_timeout : std::min(timeout, options_.call_timeout),
+      {.timeout = TimeOfCall(timeout),
        // Without a sampler a repetition would draw other items, and those of the first be lost.
        .idempotent = !id.sampler.empty(),
-       .cancel = std::move(cancel)},
-      [max_in_place = options_.max_in_place_bytes, in_place = in_place_,
-       done = std::move(done)](absl::StatusOr<Bytes> response) mutable {
+       .cancel = cancel.stop_possible() ? std::move(cancel) : options_.cancel,
+       .sink = read},
+      [read, done = std::move(done)](absl::StatusOr<Bytes> response) mutable {
         if (!response.ok()) return std::move(done)(response.status());
-        std::move(done)(DecodeBatch(*response, max_in_place, in_place));
+        std::move(done)(read->Finish(*response));
       });
 }
 
@@ -281,8 +211,7 @@ absl::StatusOr<std::vector<Ticket>> RemoteReplay::Admit(absl::string_view table,
     const absl::Duration left = deadline - MonotonicNow();
     request.set_no_wait(left <= absl::ZeroDuration());
     response.Clear();
-    status = Call("Admit", request, &response,
-                  request.no_wait() ? options_.call_timeout : std::min(left, options_.call_timeout));
+    status = Call("Admit", request, &response, TimeOfCall(left));
   } while (absl::IsDeadlineExceeded(status) && deadline - MonotonicNow() >= kShortestCall);
   if (absl::IsDeadlineExceeded(status) && !reason.ok()) status = reason;
   if (wanted.sequence == 0) {
@@ -297,8 +226,10 @@ absl::StatusOr<std::vector<Ticket>> RemoteReplay::Admit(absl::string_view table,
   TANDEM_RETURN_IF_ERROR(status);
   std::vector<Ticket> tickets;
   for (const uint64_t id : response.tickets()) {
-    tickets.push_back(
-        {.id = id, .min_version = response.min_version(), .lease = absl::Seconds(response.lease_seconds())});
+    tickets.push_back({.id = id,
+                       .min_version = response.min_version(),
+                       .epoch = response.epoch(),
+                       .lease = absl::Seconds(response.lease_seconds())});
   }
   return tickets;
 }
@@ -354,7 +285,9 @@ absl::StatusOr<TableInfo> RemoteReplay::Info(absl::string_view table, absl::Time
   }
   TANDEM_RETURN_IF_ERROR(Call("ListTables", request, &response, std::min(left, options_.call_timeout)));
   if (response.tables_size() != 1) return absl::InternalError("the server's answer has no table");
-  return FromProto(response.tables(0));
+  TANDEM_ASSIGN_OR_RETURN(TableInfo info, FromProto(response.tables(0)));
+  info.server_incarnation = response.server_incarnation();
+  return info;
 }
 
 }  // namespace tandem::replay

@@ -27,15 +27,21 @@ class MessageLite;
 
 namespace tandem::replay {
 
+struct BatchMemory;
+
 struct RemoteReplayOptions {
   // Names this client in reports of the server.
   std::string name = "client";
   // The longest time of one call. A call that waits longer for its table is made again, so this is not a
   // limit of how long an insert or a sample may wait.
   absl::Duration call_timeout = absl::Seconds(30);
+  // The time that a call gets, for the way to the server and back, if its deadline has passed when it starts.
+  absl::Duration round_trip = absl::Seconds(5);
   // Sampled batches of up to this many bytes, all batches that are in use together, are read in the memory
   // that the transport delivered. Larger ones are copied, because that memory is also needed for other calls.
   size_t max_in_place_bytes = size_t{8} << 20;
+  // All calls of this object, also later ones, end with Cancelled once it is requested.
+  std::stop_token cancel;
 };
 
 // The tables of a replay server. Thread-safe. Calls block; none may be made on an RPC thread.
@@ -83,7 +89,7 @@ class RemoteReplay : public Replay {
   void ForgetUnanswered(absl::string_view table) override;
 
   // Starts one sample call. It ends with DeadlineExceeded after `timeout`; if that is 0 or less, after
-  // call_timeout, and the server does not wait for its table. `done` runs exactly once, on an RPC thread or
+  // round_trip, and the server does not wait for its table. `done` runs exactly once, on an RPC thread or
   // in this call, and must not block.
   void StartSample(const std::string& table, const SampleSize& size, const SampleId& id,
                    absl::Duration timeout, std::stop_token cancel, SampleDone done);
@@ -102,11 +108,14 @@ class RemoteReplay : public Replay {
   static uint64_t NewIncarnation();
 
  private:
+  // Returns the time of one call if the caller waits for `left`.
+  absl::Duration TimeOfCall(absl::Duration left) const;
   absl::Status Call(absl::string_view method, const google::protobuf::MessageLite& request,
                     google::protobuf::MessageLite* response, absl::Duration timeout);
 
   const std::shared_ptr<rpc::Channel> channel_;
   const Options options_;
+  const std::shared_ptr<BatchMemory> memory_;
   // The identity of Sample's requests.
   const uint64_t incarnation_;
   const std::string sampler_;
@@ -123,8 +132,6 @@ class RemoteReplay : public Replay {
   // Requests of Admit that ended without an answer, by their keys. The next such call gets their tickets.
   std::map<std::string, AdmitRequest> unresolved_admits_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, CommittedVersion> commits_ ABSL_GUARDED_BY(mutex_);  // the last one to each table
-  // The bytes of batches that are read in place. Batches may outlive this object.
-  const std::shared_ptr<std::atomic<size_t>> in_place_ = std::make_shared<std::atomic<size_t>>(0);
 };
 
 }  // namespace tandem::replay

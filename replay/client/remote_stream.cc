@@ -24,10 +24,11 @@ constexpr size_t kMaxPayload = size_t{16} << 20;
 }  // namespace
 
 RemoteStream::RemoteStream(std::shared_ptr<rpc::Channel> channel, absl::string_view writer,
-                           absl::Duration call_timeout)
+                           absl::Duration call_timeout, absl::Duration round_trip)
     : channel_(std::move(channel)),
       writer_(writer),
       call_timeout_(call_timeout),
+      round_trip_(round_trip),
       incarnation_(RemoteReplay::NewIncarnation()) {}
 
 absl::Status RemoteStream::Insert(const std::string& table, absl::Span<const NewItem> items,
@@ -124,7 +125,7 @@ absl::Status RemoteStream::Send(const std::string& table, const TableState& stat
     Bytes request = Encode(table, state, items, no_wait, &sent);
     const absl::StatusOr<Bytes> wire = channel_->Call(
         kInsert, std::move(request),
-        {.timeout = no_wait ? call_timeout_ : std::min(left, call_timeout_), .idempotent = true});
+        {.timeout = std::min(no_wait ? round_trip_ : left, call_timeout_), .idempotent = true});
     if (wire.ok()) {
       v1::ReplayInsertResponse response;
       const std::string flat = wire->Flatten();

@@ -27,7 +27,8 @@ inline constexpr absl::Duration kShortestCall = absl::Milliseconds(20);
 class RemoteStream : public InsertStream {
  public:
   // `channel` must outlive the stream.
-  RemoteStream(std::shared_ptr<rpc::Channel> channel, absl::string_view writer, absl::Duration call_timeout);
+  RemoteStream(std::shared_ptr<rpc::Channel> channel, absl::string_view writer, absl::Duration call_timeout,
+               absl::Duration round_trip);
 
   absl::Status Insert(const std::string& table, absl::Span<const NewItem> items, absl::Time deadline,
                       size_t* inserted) override;
@@ -53,7 +54,7 @@ class RemoteStream : public InsertStream {
 
   const std::shared_ptr<rpc::Channel> channel_;
   const std::string writer_;
-  const absl::Duration call_timeout_;
+  const absl::Duration call_timeout_, round_trip_;  // RemoteReplayOptions
   const uint64_t incarnation_;
   uint64_t server_ = 0;                      // the incarnation of the server that has answered
   absl::flat_hash_set<uint64_t> delivered_;  // the chunks that it has

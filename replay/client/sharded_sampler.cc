@@ -3,22 +3,31 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/random.h"
 #include "base/status.h"
+#include "base/timed_wait.h"
 #include "replay/client/may_repeat.h"
+#include "replay/limiter/rate_limiter.h"
 
 namespace tandem::replay {
 namespace {
 
 // A shard that was not chosen in this many samples is asked for its mass.
 constexpr uint32_t kOldMass = 16;
-// How long shards are asked for their masses, all together, and each of many at least.
+// How long shards are asked for their masses.
 constexpr absl::Duration kLookTime = absl::Seconds(1);
-constexpr absl::Duration kShortestLook = absl::Milliseconds(100);
+// A call that ends at its deadline may take so much longer to say so.
+constexpr absl::Duration kMoment = absl::Milliseconds(500);
+// The time of the first attempt to draw a batch ahead. An attempt that ends without one doubles it, so that
+// batches may take long.
+constexpr absl::Duration kFirstAttempt = absl::Seconds(5);
+constexpr absl::Duration kLongestAttempt = absl::Minutes(2);
+constexpr absl::Duration kPause = absl::Milliseconds(50);
 // A shard that has given nothing for so long, or for the time that it may need, is asked whether it is empty.
 constexpr absl::Duration kShortestWait = absl::Milliseconds(200);
 
@@ -73,28 +82,46 @@ absl::StatusOr<BatchColumn> JoinColumn(absl::Span<const Batch> parts, size_t c) 
 absl::StatusOr<std::unique_ptr<ShardedSampler>> ShardedSampler::Create(std::vector<Replay*> shards,
                                                                        ShardedSamplerOptions options) {
   if (shards.empty()) return absl::InvalidArgumentError("a sharded sampler needs at least one shard");
+  if (options.batch > 0 && options.prefetch == 0)
+    return absl::InvalidArgumentError("a sharded sampler's prefetch is 0; it must be at least 1");
   std::unique_ptr<ShardedSampler> sampler(new ShardedSampler(std::move(options)));
-  for (Replay* const replay : shards) sampler->shards_.push_back({.replay = replay, .wait = kShortestWait});
-  for (size_t i = 0; i < shards.size(); ++i) TANDEM_RETURN_IF_ERROR(sampler->Look(i, absl::InfiniteFuture()));
+  sampler->replays_ = shards;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    sampler->shards_.push_back({.index = i, .replay = shards[i], .wait = kShortestWait});
+    sampler->callers_.push_back(std::make_unique<Callers>());
+  }
+  TANDEM_RETURN_IF_ERROR(sampler->LookAtShards(/*all=*/true, absl::InfiniteFuture(), absl::InfiniteFuture(),
+                                               /*must_answer=*/true));
+  if (sampler->options_.batch > 0) sampler->ahead_ = std::thread([s = sampler.get()] { s->DrawAhead(); });
   return sampler;
 }
 
-absl::Status ShardedSampler::Look(size_t i, absl::Time deadline) {
-  Shard& shard = shards_[i];
-  const absl::StatusOr<TableInfo> info = shard.replay->Info(options_.table, deadline);
-  shard.silent = !info.ok();
-  shard.age = 0;
-  if (!info.ok()) return Annotate(info.status(), ShardName(i));
+ShardedSampler::~ShardedSampler() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopped_ = true;
+  }
+  if (ahead_.joinable()) ahead_.join();
+  ends_.request_stop();
+}
+
+absl::Status ShardedSampler::Look(const std::string& table, Shard* shard, absl::Time deadline) {
+  const absl::StatusOr<TableInfo> info = shard->replay->Info(table, deadline);
+  shard->silent = !info.ok();
+  shard->age = 0;
+  if (!info.ok()) return Annotate(info.status(), ShardName(shard->index));
   const SelectorKind kind = info->options.sampler.kind;
   if ((kind != SelectorKind::kUniform && kind != SelectorKind::kPrioritized) ||
       info->options.max_times_sampled > 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat(ShardName(i), ", table '", options_.table, "': its sampler is ", Name(kind),
+        absl::StrCat(ShardName(shard->index), ", table '", table, "': its sampler is ", Name(kind),
                      " and max_times_sampled ", info->options.max_times_sampled,
                      "; a table of several shards must be uniform or prioritized, with 0"));
   }
-  shard.mass = info->mass;
-  shard.items = info->items;
+  shard->mass = info->mass;
+  shard->items = info->items;
+  shard->largest = static_cast<uint32_t>(
+      std::min<uint64_t>(LargestBatch(info->options.limit), std::numeric_limits<uint32_t>::max()));
   return absl::OkStatus();
 }
 
@@ -115,26 +142,37 @@ std::vector<double> ShardedSampler::Parts() const {
   return parts;
 }
 
-absl::Status ShardedSampler::LookAtShards(bool all, absl::Time deadline) {
+absl::Status ShardedSampler::LookAtShards(bool all, absl::Time deadline, absl::Time end, bool must_answer) {
+  const absl::Time now = MonotonicNow();
+  const absl::Time until =
+      must_answer ? deadline
+                  : std::min(end, EndOfLook(now, kLookTime, /*may_wait=*/now < deadline, deadline));
+  std::vector<std::shared_ptr<CallResult<Looked>>> calls(shards_.size());
   std::vector<size_t> asked;
   for (size_t i = 0; i < shards_.size(); ++i) {
     const Shard& shard = shards_[i];
     // A shard without a mass is never chosen, so that only this tells when it has one.
-    if (all || shard.age >= kOldMass || (shard.mass == 0 && !shard.silent)) asked.push_back(i);
+    if (!all && shard.age < kOldMass && (shard.mass != 0 || shard.silent)) continue;
+    asked.push_back(i);
+    const auto look = [table = options_.table, seen = Shard(shard), until]() mutable {
+      const absl::Status status = Look(table, &seen, until);
+      return Looked{status, seen};
+    };
+    calls[i] = callers_[i]->drawing.Start<Looked>(look, now);
   }
-  std::stable_partition(asked.begin(), asked.end(), [this](size_t i) { return !shards_[i].silent; });
-  const absl::Time start = MonotonicNow();
-  const bool may_wait = start < deadline;
-  for (size_t n = 0; n < asked.size(); ++n) {
-    const absl::Time now = MonotonicNow();
-    if (may_wait && now >= deadline) break;  // the next call asks the others
-    // A shard that hangs leaves time for those behind it.
-    const absl::Duration time =
-        std::max((start + kLookTime - now) / static_cast<int64_t>(asked.size() - n), kShortestLook);
-    const absl::Status status = Look(asked[n], EndOfLook(now, time, may_wait, deadline));
-    if (!status.ok() && !MayRepeat(status)) return status;
+  absl::Status first;
+  for (const size_t i : asked) {
+    if (calls[i] == nullptr || !calls[i]->over.WaitUntil(std::min(end, until + kMoment))) {
+      // The shard's thread is in a call that has not ended.
+      shards_[i].silent = true;
+      shards_[i].age = 0;
+      continue;
+    }
+    shards_[i] = calls[i]->value.shard;
+    const absl::Status& status = calls[i]->value.status;
+    if (!status.ok() && (must_answer || !MayRepeat(status))) first.Update(status);
   }
-  return absl::OkStatus();
+  return first;
 }
 
 std::vector<uint32_t> ShardedSampler::Choose(uint32_t batch, absl::Span<const double> parts) {
@@ -154,88 +192,230 @@ std::vector<uint32_t> ShardedSampler::Choose(uint32_t batch, absl::Span<const do
   return counts;
 }
 
-absl::StatusOr<Batch> ShardedSampler::SampleShard(size_t i, uint32_t count, absl::Time deadline) {
-  Shard& shard = shards_[i];
-  while (true) {
+ShardedSampler::Drawn ShardedSampler::DrawFrom(const std::string& table, const std::string& name, Shard shard,
+                                               uint32_t count, absl::Time deadline, std::stop_token stop) {
+  Drawn drawn;
+  // The items of a sample that was given up without an answer are not for this one.
+  if (std::exchange(shard.forget, false)) shard.replay->ForgetUnanswered(table);
+  while (count > 0 && drawn.status.ok()) {
+    if (stop.stop_requested()) {
+      drawn.status = absl::CancelledError(absl::StrCat(ShardName(shard.index), ": the draw was given up"));
+      break;
+    }
     const absl::Time now = MonotonicNow();
     const absl::Time end = deadline <= now ? deadline : std::min(deadline, now + shard.wait);
-    absl::StatusOr<Batch> part = shard.replay->Sample(options_.table, {.batch = count}, end, options_.name);
+    const SampleSize size = {.batch = count, .min_batch = count > shard.largest ? shard.largest : 0};
+    absl::StatusOr<Batch> part = shard.replay->Sample(table, size, end, name);
     const absl::Time answered = MonotonicNow();
     if (part.ok()) {
       shard.mass = part->mass;
       shard.items = part->table_items;
       shard.age = 0;
       shard.wait = std::max(kShortestWait, 2 * (answered - now));
-      return part;
+      count -= std::min<uint32_t>(count, static_cast<uint32_t>(part->size()));
+      drawn.batches.push_back(*std::move(part));
+      continue;
     }
-    if (!MayRepeat(part.status())) return Annotate(part.status(), ShardName(i));
-    if (absl::IsDeadlineExceeded(part.status())) {
+    absl::Status status = Annotate(part.status(), ShardName(shard.index));
+    if (absl::IsInvalidArgument(status)) {
+      // The limit may have become narrower meanwhile.
       const absl::Status looked =
-          Look(i, EndOfLook(answered, kLookTime, /*may_wait=*/answered < deadline, deadline));
-      if (!looked.ok() && !MayRepeat(looked)) return looked;
-      if (end != deadline && !IsEmpty(i)) {
+          Look(table, &shard, EndOfLook(answered, kLookTime, /*may_wait=*/answered < deadline, deadline));
+      if (looked.ok() && shard.largest < size.least()) continue;
+    } else if (absl::IsDeadlineExceeded(status)) {
+      const absl::Status looked =
+          Look(table, &shard, EndOfLook(answered, kLookTime, /*may_wait=*/answered < deadline, deadline));
+      if (!looked.ok() && !MayRepeat(looked)) {
+        status = looked;
+      } else if (shard.items == 0) {
+        shard.wait = kShortestWait;
+        shard.replay->ForgetUnanswered(table);  // the others give this part
+      } else if (end != deadline) {
         // The next attempt has more time, because the transfer of a part counts as well.
         shard.wait *= 2;
         continue;
       }
-      if (IsEmpty(i)) shard.wait = kShortestWait;
     }
-    // The next request may be of another size, and is for other items.
-    shard.replay->ForgetUnanswered(options_.table);
-    return Annotate(part.status(), ShardName(i));
+    drawn.status = std::move(status);
+  }
+  drawn.shard = shard;
+  return drawn;
+}
+
+absl::Status ShardedSampler::Stopped(const std::stop_token& stop) {
+  if (stop.stop_requested()) return absl::CancelledError("the sample was cancelled");
+  absl::MutexLock lock(&mutex_);
+  return stopped_ ? absl::CancelledError("the sampler ends") : absl::OkStatus();
+}
+
+void ShardedSampler::StartDraws(absl::Time deadline, absl::Time end, const std::stop_token& stop) {
+  Unfinished& whole = *unfinished_;
+  const auto start = [&](size_t i, absl::Time until) {
+    whole.draws[i] = {.call = callers_[i]->drawing.Start<Drawn>(
+                          [table = options_.table, name = options_.name, shard = shards_[i],
+                           count = whole.counts[i], deadline, ends = ends_.get_token()] {
+                            return DrawFrom(table, name, shard, count, deadline, ends);
+                          },
+                          until),
+                      .deadline = deadline};
+    return whole.draws[i].call != nullptr;
+  };
+  const auto missing = [&](size_t i) { return whole.counts[i] > 0 && whole.draws[i].call == nullptr; };
+  // First the shards whose threads are idle, then those whose earlier call took too long and goes on.
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    if (missing(i)) start(i, absl::InfinitePast());
+  }
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    while (missing(i) && !start(i, std::min(end, MonotonicNow() + kShortestWait))) {
+      if (MonotonicNow() >= end || !Stopped(stop).ok()) return;
+    }
   }
 }
 
-absl::StatusOr<ShardedBatch> ShardedSampler::Sample(uint32_t batch, absl::Time deadline) {
-  TANDEM_RETURN_IF_ERROR(LookAtShards(/*all=*/false, deadline));
-  std::vector<double> parts = Parts();
-  std::vector<uint32_t> counts = Choose(batch, parts);
-  std::vector<std::vector<Batch>> given(shards_.size());
-  for (size_t i = 0; i < shards_.size();) {
-    if (counts[i] == 0) {
-      ++i;
-      continue;
+void ShardedSampler::AwaitDraws(absl::Time deadline, absl::Time end, const std::stop_token& stop) {
+  const std::vector<Draw>& draws = unfinished_->draws;
+  const auto ended_for_good = [](const Draw& draw) {
+    return draw.call != nullptr && draw.call->over.HasBeenNotified() && !draw.call->value.status.ok() &&
+           !MayRepeat(draw.call->value.status);
+  };
+  for (const Draw& draw : draws) {
+    if (draw.call == nullptr) continue;
+    const absl::Time until = draw.deadline > deadline ? std::min(end, deadline) : end;
+    while (!draw.call->over.WaitUntil(std::min(until, MonotonicNow() + kShortestWait))) {
+      if (!Stopped(stop).ok() || std::any_of(draws.begin(), draws.end(), ended_for_good)) return;
+      if (MonotonicNow() >= until) break;
     }
-    absl::StatusOr<Batch> part = SampleShard(i, counts[i], deadline);
-    if (part.ok()) {
-      given[i].push_back(*std::move(part));
-      counts[i] = 0;
-      ++i;
-      continue;
-    }
-    if (!absl::IsDeadlineExceeded(part.status()) || !IsEmpty(i)) return part.status();
-    parts[i] = 0;
-    double sum = 0;
-    for (const double one : parts) sum += one;
-    if (sum > 0 && given[i].empty()) {
-      // The others are chosen in the place of the empty shard with the same odds among them, which then are
-      // those of the whole batch.
-      for (double& one : parts) one /= sum;
-      const std::vector<uint32_t> more = Choose(std::exchange(counts[i], 0), parts);
-      for (size_t s = 0; s < shards_.size(); ++s) counts[s] += more[s];
-    } else {
-      // No shard is left, or the empty one has given items, which could not have been drawn with these odds.
-      // The whole batch is drawn anew.
-      if (sum <= 0) TANDEM_RETURN_IF_ERROR(LookAtShards(/*all=*/true, deadline));
-      const bool all_empty =
-          std::all_of(shards_.begin(), shards_.end(), [](const Shard& s) { return s.items == 0; });
-      if (all_empty && MonotonicNow() >= deadline) return part.status();
-      for (std::vector<Batch>& one : given) one.clear();
-      parts = Parts();
-      counts = Choose(batch, parts);
-    }
-    i = 0;
   }
+}
+
+absl::StatusOr<std::vector<size_t>> ShardedSampler::DrawFromShards(absl::Time deadline, absl::Time end,
+                                                                   const std::stop_token& stop,
+                                                                   absl::Status* emptiness) {
+  Unfinished& whole = *unfinished_;
+  while (true) {
+    StartDraws(deadline, end, stop);
+    AwaitDraws(deadline, end, stop);
+    absl::Status refusal, late;
+    bool again = false;
+    std::vector<size_t> empty;
+    for (size_t i = 0; i < shards_.size(); ++i) {
+      if (whole.counts[i] == 0) continue;
+      Draw& draw = whole.draws[i];
+      if (draw.call == nullptr || !draw.call->over.HasBeenNotified()) {
+        late.Update(absl::DeadlineExceededError(absl::StrCat(
+            ShardName(i), " at table '", options_.table,
+            "': it has not answered, and its call goes on; is its server alive and reachable?")));
+        continue;
+      }
+      Drawn drawn = std::move(draw.call->value);
+      draw.call = nullptr;
+      shards_[i] = drawn.shard;
+      for (Batch& batch : drawn.batches) {
+        whole.counts[i] -= std::min<uint32_t>(whole.counts[i], static_cast<uint32_t>(batch.size()));
+        whole.given[i].push_back(std::move(batch));
+      }
+      if (drawn.status.ok()) continue;
+      if (!MayRepeat(drawn.status)) {
+        refusal.Update(drawn.status);
+      } else if (absl::IsDeadlineExceeded(drawn.status) && shards_[i].items == 0) {
+        empty.push_back(i);
+        *emptiness = drawn.status;
+      } else if (draw.earlier) {
+        again = true;  // with the time of this sample
+      } else {
+        late.Update(drawn.status);
+      }
+    }
+    if (!refusal.ok()) return refusal;
+    TANDEM_RETURN_IF_ERROR(Stopped(stop));
+    if (!late.ok()) return late;
+    if (!again) return empty;
+  }
+}
+
+absl::StatusOr<ShardedBatch> ShardedSampler::Sample(uint32_t batch, absl::Time deadline,
+                                                    std::stop_token stop) {
+  const absl::Time end = std::max(deadline, MonotonicNow()) + options_.answer_time;
+  if (!unfinished_ || unfinished_->size != batch) {
+    Drop();
+    TANDEM_RETURN_IF_ERROR(LookAtShards(/*all=*/false, deadline, end));
+    const size_t shards = shards_.size();
+    unfinished_.emplace(Unfinished{.size = batch, .parts = Parts()});
+    unfinished_->counts = Choose(batch, unfinished_->parts);
+    unfinished_->given.resize(shards);
+    unfinished_->draws.resize(shards);
+  }
+  for (Draw& draw : unfinished_->draws) draw.earlier = draw.call != nullptr;
+  absl::StatusOr<ShardedBatch> drawn = Complete(deadline, end, stop);
+  if (!drawn.ok() && stop.stop_requested()) EndDraws();
+  if (!drawn.ok() && !MayRepeat(drawn.status())) Drop();
+  return drawn;
+}
+
+void ShardedSampler::EndDraws() {
+  ends_.request_stop();
+  ends_ = std::stop_source();
+}
+
+void ShardedSampler::Drop() {
+  if (!unfinished_) return;
+  EndDraws();
+  for (Shard& shard : shards_) shard.forget = true;
+  unfinished_.reset();
+}
+
+absl::StatusOr<ShardedBatch> ShardedSampler::Complete(absl::Time deadline, absl::Time end,
+                                                      const std::stop_token& stop) {
+  Unfinished& whole = *unfinished_;
+  while (true) {
+    TANDEM_RETURN_IF_ERROR(Stopped(stop));
+    absl::Status emptiness;
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<size_t> empty, DrawFromShards(deadline, end, stop, &emptiness));
+    if (empty.empty()) {
+      Unfinished complete = *std::move(unfinished_);
+      unfinished_.reset();
+      return Join(std::move(complete));
+    }
+    bool may_complete = true;
+    uint32_t missing = 0;
+    for (const size_t i : empty) {
+      whole.parts[i] = 0;
+      missing += std::exchange(whole.counts[i], 0);
+      may_complete = may_complete && whole.given[i].empty();
+    }
+    double sum = 0;
+    for (const double one : whole.parts) sum += one;
+    if (sum > 0 && may_complete) {
+      // The others are chosen in the place of the empty shards with the same odds among them, which then are
+      // those of the whole batch.
+      for (double& one : whole.parts) one /= sum;
+      whole.counts = Choose(missing, whole.parts);
+      continue;
+    }
+    // No shard is left, or an empty one has given items, which could not have been drawn with these odds. The
+    // whole batch is drawn anew.
+    if (sum <= 0) TANDEM_RETURN_IF_ERROR(LookAtShards(/*all=*/true, deadline, end));
+    for (std::vector<Batch>& one : whole.given) one.clear();
+    whole.parts = Parts();
+    whole.counts = Choose(whole.size, whole.parts);
+    const bool all_empty =
+        std::all_of(shards_.begin(), shards_.end(), [](const Shard& s) { return s.items == 0; });
+    const absl::Time now = MonotonicNow();
+    if ((all_empty && now >= deadline) || now >= end) return emptiness;
+  }
+}
+
+absl::StatusOr<ShardedBatch> ShardedSampler::Join(Unfinished whole) {
   ShardedBatch result;
   Batch& all = result.batch;
   std::vector<Batch> drawn;
   for (size_t i = 0; i < shards_.size(); ++i) {
-    if (given[i].empty()) ++shards_[i].age;
-    for (Batch& one : given[i]) {
+    if (whole.given[i].empty()) ++shards_[i].age;
+    for (Batch& one : whole.given[i]) {
       Batch* const part = &one;
       AppendTo(&all.keys, part->keys);
       for (const double probability : part->probabilities)
-        all.probabilities.push_back(parts[i] * probability);
+        all.probabilities.push_back(whole.parts[i] * probability);
       AppendTo(&all.priorities, part->priorities);
       AppendTo(&all.times_sampled, part->times_sampled);
       AppendTo(&all.min_versions, part->min_versions);
@@ -269,19 +449,93 @@ absl::StatusOr<uint64_t> ShardedSampler::UpdatePriorities(const ShardedBatch& ba
     return absl::InvalidArgumentError(
         absl::StrCat(priorities.size(), " priorities for ", batch.batch.size(), " items"));
   }
-  uint64_t changed = 0;
+  if (batch.shards.size() != batch.batch.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("the batch says the shard of ", batch.shards.size(),
+                                                   " of its ", batch.batch.size(), " items"));
+  }
+  for (const uint32_t shard : batch.shards) {
+    if (shard < replays_.size()) continue;
+    return absl::InvalidArgumentError(absl::StrCat("the batch has an item of shard ", shard,
+                                                   ", and this sampler has ", replays_.size(),
+                                                   " shards; it must be the one that has drawn the batch"));
+  }
+  std::vector<std::pair<uint32_t, std::shared_ptr<CallResult<absl::StatusOr<uint64_t>>>>> calls;
   for (size_t begin = 0; begin < priorities.size();) {
     const uint32_t shard = batch.shards[begin];
     size_t end = begin;
     while (end < priorities.size() && batch.shards[end] == shard) ++end;
-    const absl::StatusOr<uint64_t> part = shards_[shard].replay->UpdatePriorities(
-        options_.table, absl::MakeSpan(batch.batch.keys).subspan(begin, end - begin),
-        priorities.subspan(begin, end - begin));
-    if (!part.ok()) return Annotate(part.status(), ShardName(shard));
-    changed += *part;
+    const absl::Span<const uint64_t> keys = absl::MakeConstSpan(batch.batch.keys).subspan(begin, end - begin);
+    const absl::Span<const double> values = priorities.subspan(begin, end - begin);
+    const auto update = [this, shard, keys, values]() -> absl::StatusOr<uint64_t> {
+      return replays_[shard]->UpdatePriorities(options_.table, keys, values);
+    };
+    calls.emplace_back(
+        shard, callers_[shard]->updating.Start<absl::StatusOr<uint64_t>>(update, absl::InfiniteFuture()));
     begin = end;
   }
+  uint64_t changed = 0;
+  absl::Status first;
+  for (const auto& [shard, call] : calls) {  // all of them: they use the caller's memory
+    call->over.Wait();
+    if (call->value.ok()) changed += *call->value;
+    first.Update(Annotate(call->value.status(), ShardName(shard)));
+  }
+  if (!first.ok()) return first;
   return changed;
+}
+
+bool ShardedSampler::MayDrawAhead() const {
+  if (stopped_) return true;
+  const size_t wanted =
+      batch_bytes_ == 0 ? options_.prefetch
+                        : std::clamp<size_t>(options_.prefetch_bytes / batch_bytes_, 1, options_.prefetch);
+  return ready_.size() < wanted;
+}
+
+void ShardedSampler::DrawAhead() {
+  absl::Duration attempt = kFirstAttempt;
+  while (true) {
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(this, &ShardedSampler::MayDrawAhead));
+      if (stopped_) return;
+    }
+    const absl::Time begin = MonotonicNow();
+    absl::StatusOr<ShardedBatch> batch = Sample(options_.batch, begin + attempt);
+    absl::MutexLock lock(&mutex_);
+    if (batch.ok()) {
+      attempt = kFirstAttempt;
+      batch_bytes_ = 0;
+      for (const BatchColumn& column : batch->batch.columns) batch_bytes_ += column.bytes;
+      ready_.push_back(*std::move(batch));
+      continue;
+    }
+    reason_ = batch.status();
+    if (!MayRepeat(reason_)) {
+      failure_ = reason_;
+      return;
+    }
+    if (absl::IsDeadlineExceeded(reason_)) attempt = std::min(2 * attempt, kLongestAttempt);
+    // A call that fails at once, because a server is away, is not repeated in a hurry.
+    AwaitUntil(&mutex_, absl::Condition(&stopped_), begin + kPause);
+  }
+}
+
+absl::StatusOr<ShardedBatch> ShardedSampler::Next(absl::Time deadline) {
+  if (options_.batch == 0)
+    return absl::InvalidArgumentError("Next needs ShardedSamplerOptions::batch, which is 0");
+  absl::MutexLock lock(&mutex_);
+  const auto there = +[](ShardedSampler* s)
+                          ABSL_NO_THREAD_SAFETY_ANALYSIS { return !s->ready_.empty() || !s->failure_.ok(); };
+  if (!AwaitUntil(&mutex_, absl::Condition(there, this), deadline)) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("sampler '", options_.name, "', table '", options_.table, "': no batch has arrived",
+                     reason_.ok() ? "" : absl::StrCat("; the last draw ended with: ", reason_.message())));
+  }
+  if (ready_.empty()) return failure_;
+  ShardedBatch batch = std::move(ready_.front());
+  ready_.pop_front();
+  return batch;
 }
 
 }  // namespace tandem::replay

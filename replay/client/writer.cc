@@ -282,11 +282,8 @@ absl::Status Writer::Add(absl::string_view table, PendingItem item, absl::Time d
   auto queue = std::find_if(queues_.begin(), queues_.end(),
                             [&](const TableQueue& existing) { return existing.table == table; });
   if (queue == queues_.end()) queue = queues_.insert(queue, TableQueue{.table = std::string(table)});
-  for (HeldTicket& ticket : tickets_) {
-    if (ticket.used || ticket.table != table) continue;
-    ticket.used = true;
-    item.ticket = ticket.id;
-    break;
+  for (TicketHolder& tickets : tickets_) {
+    if (tickets.table() == table) item.ticket = tickets.Use();
   }
   if (item.end == next_step_) item_follows_ = true;
   const bool complete = item.end <= next_step_ - current_steps_;
@@ -348,7 +345,7 @@ bool Writer::delivery_due() const {
   if (tickets_.empty()) return false;
   const absl::Time now = MonotonicNow();
   return std::any_of(tickets_.begin(), tickets_.end(),
-                     [&](const HeldTicket& ticket) { return TicketIsDue(ticket, now); });
+                     [&](const TicketHolder& tickets) { return tickets.due(now); });
 }
 
 absl::Status Writer::Deliver(absl::Time deadline) {
@@ -401,31 +398,29 @@ absl::Status Writer::DeliverTo(TableQueue* queue, absl::Time deadline) {
 
 void Writer::RemoveReady(TableQueue* queue, size_t items) {
   const auto end = queue->ready.begin() + static_cast<ptrdiff_t>(items);
-  for (auto item = queue->ready.begin(); item != end && !tickets_.empty(); ++item) {
-    if (item->ticket == 0) continue;
-    std::erase_if(tickets_, [&](const HeldTicket& ticket) { return ticket.id == item->ticket; });
+  for (TicketHolder& tickets : tickets_) {
+    if (tickets.table() != queue->table) continue;
+    for (auto item = queue->ready.begin(); item != end; ++item) tickets.Remove(item->ticket);
   }
   queue->ready.erase(queue->ready.begin(), end);
   pending_ -= items;
 }
 
 void Writer::Hold(absl::string_view table, const Ticket& ticket) {
-  tickets_.push_back(
-      {.table = std::string(table), .id = ticket.id, .lease = ticket.lease, .renewed = MonotonicNow()});
+  auto found = std::find_if(tickets_.begin(), tickets_.end(),
+                            [&](const TicketHolder& tickets) { return tickets.table() == table; });
+  if (found == tickets_.end()) {
+    tickets_.emplace_back(std::string(table));
+    found = std::prev(tickets_.end());
+  }
+  found->Add(ticket, MonotonicNow());
 }
 
 void Writer::RenewTickets() {
   const absl::Time now = MonotonicNow();
-  for (HeldTicket& held : tickets_) {
-    if (!TicketIsDue(held, now)) continue;
-    std::vector<uint64_t> due;
-    for (HeldTicket& other : tickets_) {
-      if (other.table != held.table) continue;
-      due.push_back(other.id);
-      other.renewed = now;
-    }
-    // A failure shows when the item is delivered; a server that is away for a moment is asked again soon.
-    if (!replay_->Renew(held.table, due).ok()) held.renewed = now - held.lease / 4;
+  // A failure shows when the item is delivered.
+  for (TicketHolder& tickets : tickets_) {
+    if (tickets.due(now)) tickets.Renew(replay_, now).IgnoreError();
   }
 }
 

@@ -19,6 +19,7 @@
 #include "replay/chunks/signature.h"
 #include "replay/chunks/trajectory.h"
 #include "replay/client/replay.h"
+#include "replay/client/ticket_holder.h"
 
 namespace tandem::replay {
 
@@ -138,14 +139,6 @@ class Writer {
     int64_t min_version = 0, max_version = 0;
     uint64_t ticket = 0;
   };
-  // A ticket whose item is not in the table yet.
-  struct HeldTicket {
-    std::string table;
-    uint64_t id = 0;
-    absl::Duration lease;
-    absl::Time renewed;
-    bool used = false;  // by an item that waits for delivery
-  };
   // The items of one table, in the order of their creation. `ready` have complete chunks.
   struct TableQueue {
     std::string table;
@@ -173,11 +166,8 @@ class Writer {
   absl::Status DeliverTo(TableQueue* queue, absl::Time deadline);
   // Forgets the first `items` of the queue, which are in the table or refused.
   void RemoveReady(TableQueue* queue, size_t items);
-  // Renews the tickets whose lease has run for a third.
+  // Renews the tickets of tables with a lease that has run for a third.
   void RenewTickets();
-  bool TicketIsDue(const HeldTicket& ticket, absl::Time now) const {
-    return now - ticket.renewed >= ticket.lease / 3;
-  }
 
   Replay* const replay_;
   const std::unique_ptr<InsertStream> stream_;
@@ -202,7 +192,7 @@ class Writer {
   bool delivery_due_ = false;  // items wait for the call after the one that completed their chunk
   bool deferred_ = false;      // with deliver_on_request: Deliver is to be called
   uint64_t dropped_ = 0;
-  std::vector<HeldTicket> tickets_;
+  std::deque<TicketHolder> tickets_;  // of each table; those whose items are not in it yet
 };
 
 }  // namespace tandem::replay

@@ -46,7 +46,7 @@ class ReplayServerImpl : public ReplayServer {
       : options_(options),
         incarnation_(NewIncarnation()),
         started_(options.clock->Now()),
-        tables_(options.clock),
+        tables_(options.clock, incarnation_ >> 32),
         parked_(options.clock, options.max_wait, options.max_parked_bytes),
         inserts_({.server = options.name,
                   .incarnation = incarnation_,
@@ -291,6 +291,7 @@ void ReplayServerImpl::Admit(const std::shared_ptr<rpc::ServerCall>& call,
                           v1::ReplayAdmitResponse response;
                           for (const Ticket& ticket : *tickets) response.add_tickets(ticket.id);
                           response.set_min_version(tickets->front().min_version);
+                          response.set_epoch(tickets->front().epoch);
                           response.set_lease_seconds(absl::ToDoubleSeconds(tickets->front().lease));
                           reply(std::move(response));
                         });
@@ -407,7 +408,7 @@ absl::StatusOr<v1::ReplayPeekResponse> ReplayServerImpl::Peek(const v1::ReplayPe
     info.set_key(item.key);
     info.set_priority(item.priority);
     info.set_times_sampled(item.times_sampled);
-    info.set_serial(item.serial);
+    info.set_serial(item.serial - served->table->first_serial());
     info.set_min_version(item.trajectory->min_version);
     info.set_max_version(item.trajectory->max_version);
     for (size_t c = 0; c < item.trajectory->slices_end.size(); ++c) {

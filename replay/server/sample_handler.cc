@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "base/round_up.h"
 #include "base/status.h"
 #include "replay/table/batch.h"
 #include "replay/wire/messages.h"
@@ -266,14 +267,17 @@ void SampleHandler::Done(const std::shared_ptr<Sampler>& sampler, uint64_t seque
 }
 
 void SampleHandler::Respond(const Sample& sample, rpc::ServerCall* call) {
+  // Shared memory is filled by one copy. A socket sends from the memory of the chunks.
   size_t total = 0;
-  std::shared_ptr<char> memory;
-  const Batch batch = GatherBatch(sample, [&](size_t bytes) {
-    total = bytes;
-    memory = call->ResponseMemory(bytes);
-    if (memory == nullptr) memory = buffers_.Get(bytes);
-    return memory;
-  });
+  Batch batch = DescribeBatch(sample, &total);
+  Bytes values;
+  if (std::shared_ptr<char> memory = call->ResponseMemory(total)) {
+    batch = GatherBatch(sample, [&memory](size_t) { return memory; });
+    const char* const data = memory.get();
+    values = Bytes(Slice(std::move(memory), data, total));
+  } else {
+    values = ShareValues(sample, batch, &buffers_);
+  }
   v1::ReplaySampleResponse response;
   response.mutable_keys()->Add(batch.keys.begin(), batch.keys.end());
   response.mutable_probabilities()->Add(batch.probabilities.begin(), batch.probabilities.end());
@@ -284,16 +288,17 @@ void SampleHandler::Respond(const Sample& sample, rpc::ServerCall* call) {
   response.set_table_items(batch.table_items);
   response.set_mass(batch.mass);
   if (batch.committed_version) response.set_committed_version(*batch.committed_version);
+  size_t offset = 0;
   for (const BatchColumn& column : batch.columns) {
     v1::ReplayBatchColumn& message = *response.add_columns();
     *message.mutable_column() = ToProto(column.column);
     message.set_steps(column.steps);
     message.mutable_lengths()->Add(column.lengths.begin(), column.lengths.end());
-    message.set_offset(static_cast<uint64_t>(column.data.get() - memory.get()));
+    message.set_offset(offset);
     message.set_bytes(column.bytes);
+    offset += RoundUp(column.bytes, kBatchAlignment);
   }
-  const char* const data = memory.get();
-  call->Finish(rpc::EncodeBulk(response, Bytes(Slice(std::move(memory), data, total))));
+  call->Finish(rpc::EncodeBulk(response, std::move(values)));
 }
 
 }  // namespace tandem::replay

@@ -77,7 +77,10 @@ std::vector<Ticket> Pace::Admit(const AdmitRequest& request, absl::Time now) {
               .min_version = versions_.head().version,
               .granted = now};
     SetEnd(id, &ticket, now + options_.lease);
-    actor.last.push_back({.id = id, .min_version = ticket.min_version, .lease = options_.lease});
+    actor.last.push_back({.id = id,
+                          .min_version = ticket.min_version,
+                          .epoch = versions_.head().epoch,
+                          .lease = options_.lease});
   }
   actor.running += request.count;
   groups_[versions_.commits()].running += request.count;
@@ -206,8 +209,8 @@ std::vector<uint32_t> Pace::NextSlots(size_t n) const {
   std::vector<uint32_t> slots;
   for (const auto& [ticket, resident] : residents_) {
     if (slots.size() >= n) break;
-    const bool too_old = options_.slow != SlowRollouts::kTake &&
-                         Deadline(resident.commit) <= Signed(sampled_ + slots.size());
+    const bool too_old =
+        options_.slow != SlowRollouts::kTake && Deadline(resident.commit) <= Signed(sampled_ + slots.size());
     if (!too_old) slots.push_back(resident.slot);
   }
   return slots;

@@ -15,6 +15,9 @@ struct Ticket {
   // The committed version when the ticket was granted. The actor must act by this or a later version in every
   // step of the item.
   int64_t min_version = 0;
+  // The epoch of the learner that had committed it. A version of an earlier epoch is one of an earlier life
+  // of the learner, whatever its number. 0: the server does not say.
+  uint64_t epoch = 0;
   // The ticket ends unless it is renewed within this time; Writer::Append does so.
   absl::Duration lease;
 };

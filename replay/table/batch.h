@@ -13,6 +13,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/buffer_pool.h"
+#include "base/bytes.h"
 #include "base/numeric/dtype.h"
 #include "base/status.h"
 #include "replay/chunks/signature.h"
@@ -39,6 +41,9 @@ struct BatchColumn {
   }
 };
 
+// Columns begin at multiples of this number of bytes in a batch's memory.
+inline constexpr size_t kBatchAlignment = 64;
+
 // Sampled items with their values. The first arrays have an element for each item, in the order of the draws.
 struct Batch {
   std::vector<uint64_t> keys;         // for UpdatePriorities
@@ -60,12 +65,20 @@ struct Batch {
 };
 
 // Returns the items of `sample` with their values, which are copied into memory from `allocate`: `bytes`
-// bytes, aligned to 64, or nullptr to use the heap. All columns lie in one allocation, each aligned to 64
-// bytes. Requires that all items have the same columns, as those of one table do.
+// bytes, aligned to 64, or nullptr to use the heap. All columns lie in one allocation, each aligned to
+// kBatchAlignment. Requires that all items have the same columns, as those of one table do.
 Batch GatherBatch(
     const Sample& sample, absl::FunctionRef<std::shared_ptr<char>(size_t bytes)> allocate = [](size_t) {
       return std::shared_ptr<char>();
     });
+
+// Returns the items of `sample` as GatherBatch does, but columns have no values: their `data` is null. Sets
+// `*bytes` to the size of the memory that GatherBatch would allocate for them.
+Batch DescribeBatch(const Sample& sample, size_t* bytes);
+// Returns the bytes that GatherBatch would write to its memory. `described` is DescribeBatch(sample). Values
+// of long runs of steps are not copied: the slices share the memory of their chunks. The others are copied
+// into memory of `buffers`.
+Bytes ShareValues(const Sample& sample, const Batch& described, BufferPool* buffers);
 
 // Pads a column whose items differ in their number of steps with zero bytes, to the largest number. No effect
 // on columns whose items have the same number of steps, or that are padded already. BatchColumn::lengths

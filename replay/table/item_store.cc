@@ -30,8 +30,11 @@ constexpr uint64_t kRemovals = uint64_t{1} << 63;
 
 }  // namespace
 
-ItemStore::ItemStore(const TableOptions& options)
-    : options_(options), sampler_(MakeSelector(options.sampler)), remover_(MakeSelector(options.remover)) {}
+ItemStore::ItemStore(const TableOptions& options, uint64_t first_serial)
+    : options_(options),
+      sampler_(MakeSelector(options.sampler)),
+      remover_(MakeSelector(options.remover)),
+      serial_(first_serial) {}
 
 absl::Status ItemStore::CheckPriority(double priority) const {
   TANDEM_RETURN_IF_ERROR(replay::CheckPriority(options_.sampler, priority));

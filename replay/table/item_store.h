@@ -49,7 +49,7 @@ class ItemStore {
     uint64_t key = 0;
     double priority = 0;
     uint32_t times_sampled = 0;
-    uint64_t serial = 0;  // counts insertions from 1
+    uint64_t serial = 0;  // counts insertions
     std::shared_ptr<const Trajectory> trajectory;
     uint64_t ticket = 0;  // with StalenessKind::kPace: what permitted the insertion; else 0
   };
@@ -61,8 +61,8 @@ class ItemStore {
     std::vector<uint32_t> sampler, remover;  // Selector::Order
   };
 
-  // `options` must pass CheckTableOptions.
-  explicit ItemStore(const TableOptions& options);
+  // `options` must pass CheckTableOptions. The serials of inserted items begin above `first_serial`.
+  explicit ItemStore(const TableOptions& options, uint64_t first_serial = 0);
 
   // Inserts an item, after removing others until it fits. Without a priority it gets the largest one so far
   // given to an item of this table, at first 1. Returns its slot. Requires FitsAlone, and a priority that

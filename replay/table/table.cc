@@ -87,9 +87,10 @@ struct Table::Finished {
   }
 };
 
-absl::StatusOr<std::shared_ptr<Table>> Table::Create(const TableOptions& options, Clock* clock) {
+absl::StatusOr<std::shared_ptr<Table>> Table::Create(const TableOptions& options, Clock* clock,
+                                                     uint64_t first_serial) {
   TANDEM_RETURN_IF_ERROR(CheckTableOptions(options));
-  std::shared_ptr<Table> table(new Table(options, options, clock));
+  std::shared_ptr<Table> table(new Table(options, options, clock, first_serial));
   if (!options.columns.empty()) {
     TANDEM_ASSIGN_OR_RETURN(auto signature, Signature::Make(options.columns));
     absl::MutexLock lock(&table->mutex_);
@@ -98,12 +99,13 @@ absl::StatusOr<std::shared_ptr<Table>> Table::Create(const TableOptions& options
   return table;
 }
 
-Table::Table(const TableOptions& options, const TableOptions& created, Clock* clock)
+Table::Table(const TableOptions& options, const TableOptions& created, Clock* clock, uint64_t first_serial)
     : created_(created),
       clock_(clock),
+      first_serial_(first_serial),
       tick_period_(TickPeriodOf(options)),
       options_(options),
-      store_(options),
+      store_(options, first_serial),
       limiter_(options.limit),
       pace_(PaceOf(options, &versions_, clock->Now())) {}
 

@@ -107,6 +107,7 @@ struct TableInfo {
   // Why an insert, or a sample of one item, would wait now; empty if it would not.
   std::string why_no_insert, why_no_sample;
   StalenessInfo staleness;
+  uint64_t server_incarnation = 0;  // another one after each start of its server; 0 without a server
 };
 
 // The content of a table, for a checkpoint.
@@ -146,9 +147,12 @@ class Table {
     std::function<void(size_t inserted)> progress;
   };
 
-  // Errors: those of CheckTableOptions. `clock` must outlive the table.
+  // Errors: those of CheckTableOptions. `clock` must outlive the table. The serials of items begin above
+  // `first_serial`. Keys are made of serials: a table that takes the place of one which is lost needs another
+  // `first_serial`, or priorities for items of the lost one would meet its own.
   static absl::StatusOr<std::shared_ptr<Table>> Create(const TableOptions& options,
-                                                       Clock* clock = Clock::Real());
+                                                       Clock* clock = Clock::Real(),
+                                                       uint64_t first_serial = 0);
   // Makes a table with the content of a checkpoint. InvalidArgument: the snapshot is inconsistent.
   static absl::StatusOr<std::shared_ptr<Table>> Restore(TableSnapshot snapshot, Clock* clock = Clock::Real());
   ~Table();
@@ -156,6 +160,8 @@ class Table {
   const std::string& name() const { return created_.name; }
   // Returns the options that the table was created with. SetLimits changes those in use (Info).
   const TableOptions& created_options() const { return created_; }
+  // Returns the `first_serial` of Create; 0 after Restore.
+  uint64_t first_serial() const { return first_serial_; }
 
   // Inserts items, each as soon as the limiter permits it, in order. Blocks until all are in the table or
   // `deadline` has passed. Sets `inserted`, if given, to the number of items that are in the table. `client`
@@ -240,8 +246,8 @@ class Table {
   // chunks are shared, not copied. Calls `locked` meanwhile, for what must be saved at the same moment; it
   // must not block, nor call the table.
   TableSnapshot Snapshot(absl::FunctionRef<void()> locked = [] {}) const;
-  // Returns whether items may leave though none are inserted: there are some, and they have a ttl, or leave by
-  // samples or commits and the last sample did not find too few of them.
+  // Returns whether items may leave though none are inserted: there are some, and they have a ttl, or leave
+  // by samples or commits and the last sample did not find too few of them.
   bool MayLoseItems() const;
   // Returns the columns of items; nullptr before they are known.
   std::shared_ptr<const Signature> signature() const;
@@ -281,7 +287,7 @@ class Table {
   struct Finished;
 
   // `created`: see created_options.
-  Table(const TableOptions& options, const TableOptions& created, Clock* clock);
+  Table(const TableOptions& options, const TableOptions& created, Clock* clock, uint64_t first_serial);
 
   absl::Status CheckItems(absl::Span<const NewItem> items) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckSize(const SampleSize& size) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -318,6 +324,7 @@ class Table {
 
   const TableOptions created_;
   Clock* const clock_;
+  const uint64_t first_serial_;
   const absl::Duration tick_period_;
   mutable absl::Mutex mutex_;
   TableOptions options_ ABSL_GUARDED_BY(mutex_);

@@ -33,14 +33,15 @@ class TableRegistry {
  public:
   static constexpr size_t kMaxTables = 1024;
 
-  // `clock` must outlive this object and its tables.
-  explicit TableRegistry(Clock* clock) : clock_(clock) {}
+  // `clock` must outlive this object and its tables. `first_serial` is for Table::Create.
+  explicit TableRegistry(Clock* clock, uint64_t first_serial = 0)
+      : clock_(clock), first_serial_(first_serial) {}
 
   // Creates a table. OK if it was created with the same options, AlreadyExists if with others,
   // ResourceExhausted if there are kMaxTables, InvalidArgument as of Table::Create.
   absl::Status Create(const TableOptions& options) {
     auto entry = std::make_shared<Entry>();
-    TANDEM_ASSIGN_OR_RETURN(entry->table, Table::Create(options, clock_));
+    TANDEM_ASSIGN_OR_RETURN(entry->table, Table::Create(options, clock_, first_serial_));
     absl::MutexLock lock(&mutex_);
     if (const auto found = tables_.find(options.name); found != tables_.end()) {
       if (found->second->table->created_options() == options) return absl::OkStatus();
@@ -86,6 +87,7 @@ class TableRegistry {
 
  private:
   Clock* const clock_;
+  const uint64_t first_serial_;
   mutable absl::Mutex mutex_;
   std::map<std::string, std::shared_ptr<Entry>, std::less<>> tables_ ABSL_GUARDED_BY(mutex_);
 };

@@ -28,7 +28,7 @@ absl::StatusOr<std::shared_ptr<Table>> Table::Restore(TableSnapshot snapshot, Cl
   TableOptions options = snapshot.options;
   if (options.columns.empty()) options.columns = snapshot.columns;
   TANDEM_RETURN_IF_ERROR(CheckTableOptions(options));
-  std::shared_ptr<Table> table(new Table(options, snapshot.created, clock));
+  std::shared_ptr<Table> table(new Table(options, snapshot.created, clock, /*first_serial=*/0));
   const auto wrong = [&](absl::string_view what) {
     return absl::InvalidArgumentError(absl::StrCat("table '", options.name, "' of a checkpoint: ", what));
   };

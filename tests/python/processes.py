@@ -107,6 +107,16 @@ def start_job(folder: pathlib.Path, text: str, *options: str, **environment: str
     return Process(command, **environment)
 
 
+def interrupt_when(condition: Callable[[], bool], what: str) -> None:
+    """Sends SIGINT to this process, from another thread, once the condition holds."""
+
+    def interrupt() -> None:
+        wait_until(condition, what)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+
+
 def wait_until(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while not condition():

@@ -139,7 +139,7 @@ for _ in range(3): client.push_async("t", ids, np.ones((20_000, 64), np.float32)
             make_waiting_table(client)
             before = signal.signal(signal.SIGUSR1, lambda *_: client.close())
             try:
-                signal_when(lambda: client.servers()[0].get("parked_calls", "0") != "0", signal.SIGUSR1)
+                signal_when(lambda: client.servers()[0]["parked_calls"] > 0, signal.SIGUSR1)
                 with pytest.raises(errors.DeadlineExceededError):
                     client.pull("t", [1], step=1)
             finally:

@@ -20,16 +20,27 @@ absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Create(Weights* weights,
 
 absl::StatusOr<uint64_t> Publisher::Publish(absl::Span<const NamedTensor> tensors, const PublishInfo& info,
                                             absl::Time deadline) {
-  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Model> model, MakeModel(tensors));
+  TANDEM_ASSIGN_OR_RETURN(UnfilledModel unfilled, PrepareModel(tensors));
+  last_ = Next(unfilled.model, info);
+  TANDEM_RETURN_IF_ERROR(weights_->FillAndCommit(&unfilled, deadline));
+  return version_;
+}
+
+absl::StatusOr<uint64_t> Publisher::Publish(std::shared_ptr<Model> model, const PublishInfo& info,
+                                            absl::Time deadline) {
+  last_ = Next(std::move(model), info);
+  TANDEM_RETURN_IF_ERROR(weights_->Commit(last_, deadline));
+  return version_;
+}
+
+std::shared_ptr<const Model> Publisher::Next(std::shared_ptr<Model> model, const PublishInfo& info) {
   model->info.model = options_.model;
   model->info.publisher = options_.name;
   model->info.version = {.epoch = epoch_, .number = ++version_};
   model->info.step = info.step;
   model->info.items_consumed = info.items_consumed;
   model->info.last = info.last;
-  last_ = std::move(model);
-  TANDEM_RETURN_IF_ERROR(weights_->Commit(last_, deadline));
-  return version_;
+  return model;
 }
 
 absl::Status Publisher::Repeat(absl::Time deadline) {

@@ -45,6 +45,10 @@ class Publisher {
   // the same version, and Publish the next one.
   absl::StatusOr<uint64_t> Publish(absl::Span<const NamedTensor> tensors, const PublishInfo& info,
                                    absl::Time deadline);
+  // Does the same with a model of MakeModel, whose values are not copied, and which must be used for nothing
+  // else.
+  absl::StatusOr<uint64_t> Publish(std::shared_ptr<Model> model, const PublishInfo& info,
+                                   absl::Time deadline);
   // Commits the last version again. No effect if it is the head, or if there was none: for a store that may
   // have started again and lost it.
   absl::Status Repeat(absl::Time deadline);
@@ -54,6 +58,9 @@ class Publisher {
 
  private:
   Publisher(Weights* weights, const PublisherOptions& options) : weights_(weights), options_(options) {}
+
+  // Makes `model` the next version.
+  std::shared_ptr<const Model> Next(std::shared_ptr<Model> model, const PublishInfo& info);
 
   Weights* const weights_;
   const PublisherOptions options_;

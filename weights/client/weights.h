@@ -30,6 +30,13 @@ class Weights {
   // Commits a version as ModelStore::Commit does, with the same errors. After DeadlineExceeded or Unavailable
   // the version may have been committed; the same call may be repeated.
   virtual absl::Status Commit(const std::shared_ptr<const Model>& model, absl::Time deadline) = 0;
+  // Copies the values of a model, as UnfilledModel::Fill does, and commits it, as Commit does. A server
+  // receives values while later ones are copied. The model is complete when this returns, also after an
+  // error.
+  virtual absl::Status FillAndCommit(UnfilledModel* unfilled, absl::Time deadline) {
+    unfilled->Fill();
+    return Commit(unfilled->model, deadline);
+  }
   // Returns the head once it is newer than `than`. Blocks for it until `deadline`; then returns nullptr. The
   // digest has been checked. Errors: DataLoss if it was wrong, and those of the connection; the caller may
   // call again.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/copy_bytes.h"
 #include "base/status.h"
 #include "rpc/deferred_calls.h"
 #include "rpc/wire/bulk_codec.h"
@@ -23,6 +24,7 @@ WeightServer::WeightServer(const WeightServerOptions& options)
     : options_(options),
       started_(options.store.clock->Now()),
       store_(options.store),
+      uploads_(options.store.max_bytes, options.store.clock),
       timers_(std::make_unique<rpc::DeferredCalls>(options.store.clock)) {}
 
 WeightServer::~WeightServer() { Stop(); }
@@ -42,6 +44,11 @@ rpc::Service WeightServer::service() {
                            return response;
                          })},
       {"Publish", [this](std::shared_ptr<rpc::ServerCall> call) { Publish(call); }},
+      {"BeginUpload", rpc::ProtoHandler<v1::BeginWeightsUploadRequest, v1::BeginWeightsUploadResponse>(
+                          [this](const auto& request) -> absl::StatusOr<v1::BeginWeightsUploadResponse> {
+                            return BeginUpload(request);
+                          })},
+      {"PutPiece", [this](std::shared_ptr<rpc::ServerCall> call) { PutPiece(call); }},
       {"Head", [this](std::shared_ptr<rpc::ServerCall> call) { Head(call); }},
       {"Pull", [this](std::shared_ptr<rpc::ServerCall> call) { Pull(call); }},
       {"ListModels", rpc::ProtoHandler<v1::ListWeightsRequest, v1::ListWeightsResponse>(
@@ -55,22 +62,88 @@ void WeightServer::Publish(const std::shared_ptr<rpc::ServerCall>& call) {
   Bytes payload;
   absl::Status status = rpc::DecodeBulk(call->request(), &request, &payload, options_.max_header_bytes);
   if (!status.ok()) return call->Finish(std::move(status));
-  absl::StatusOr<std::shared_ptr<Model>> model = FromProto(request.info(), payload);
-  status = model.ok() ? store_.Commit(*std::move(model)) : model.status();
+  if (request.upload() != 0) {
+    status = CommitUpload(request);
+  } else {
+    absl::StatusOr<std::shared_ptr<Model>> model = FromProto(request.info(), payload);
+    status = model.ok() ? store_.Commit(*std::move(model)) : model.status();
+  }
   if (!status.ok()) return call->Finish(Annotate(status, options_.name));
   call->Finish(rpc::internal::SerializeResponse(v1::PublishWeightsResponse()));
+}
+
+absl::StatusOr<v1::BeginWeightsUploadResponse> WeightServer::BeginUpload(
+    const v1::BeginWeightsUploadRequest& request) {
+  ModelInfo info = FromProto(request.info());
+  v1::BeginWeightsUploadResponse response;
+  const auto begin = [&]() -> absl::Status {
+    TANDEM_ASSIGN_OR_RETURN(const size_t count, CheckTensors(info.tensors));
+    TANDEM_ASSIGN_OR_RETURN(const bool committed, store_.CheckCommit(info, count * sizeof(float)));
+    response.set_committed(committed);
+    return committed ? absl::OkStatus() : uploads_.Begin(request.upload(), std::move(info));
+  };
+  TANDEM_RETURN_IF_ERROR(Annotate(begin(), options_.name));
+  return response;
+}
+
+void WeightServer::PutPiece(const std::shared_ptr<rpc::ServerCall>& call) {
+  v1::PutWeightsPieceRequest request;
+  Bytes payload;
+  absl::Status status = rpc::DecodeBulk(call->request(), &request, &payload, options_.max_header_bytes);
+  if (status.ok())
+    status = Annotate(uploads_.Put(request.upload(), request.offset(), payload), options_.name);
+  if (!status.ok()) return call->Finish(std::move(status));
+  call->Finish(rpc::internal::SerializeResponse(v1::PutWeightsPieceResponse()));
+}
+
+absl::Status WeightServer::CommitUpload(const v1::PublishWeightsRequest& request) {
+  ModelInfo info = FromProto(request.info());
+  absl::StatusOr<std::shared_ptr<Model>> model = uploads_.Take(request.upload());
+  if (!model.ok()) {
+    // A repeated request, if the first one has committed the version.
+    const std::shared_ptr<const Model> head = store_.Head(info.model);
+    const bool committed = head != nullptr && head->info.version == info.version &&
+                           head->info.digest == info.digest && head->info.digest_kind == info.digest_kind;
+    return committed ? absl::OkStatus() : model.status();
+  }
+  Model& uploaded = **model;
+  if (info.model != uploaded.info.model || info.version != uploaded.info.version) {
+    return absl::InvalidArgumentError(absl::StrCat("model '", info.model, "', ", ToString(info.version),
+                                                   ": the upload is of model '", uploaded.info.model, "', ",
+                                                   ToString(uploaded.info.version)));
+  }
+  info.tensors = std::move(uploaded.info.tensors);
+  uploaded.info = std::move(info);
+  // The digest of the upload is that of the newest kind; the store computes others.
+  if (uploaded.info.digest_kind != DigestKind::kPieces) uploaded.computed_digest.reset();
+  return store_.Commit(*std::move(model));
 }
 
 void WeightServer::Pull(const std::shared_ptr<rpc::ServerCall>& call) {
   v1::PullWeightsRequest request;
   absl::Status status = rpc::internal::ParseRequest(*call, &request);
   if (!status.ok()) return call->Finish(std::move(status));
+  const size_t offset = request.offset();
   const absl::StatusOr<std::shared_ptr<const Model>> model =
-      store_.Get(request.model(), {.epoch = request.epoch(), .number = request.version()});
+      store_.Get(request.model(), {.epoch = request.epoch(), .number = request.version()},
+                 /*count=*/offset == 0);
   if (!model.ok()) return call->Finish(Annotate(model.status(), options_.name));
+  const size_t bytes = (*model)->count * sizeof(float);
+  if (offset > bytes) {
+    return call->Finish(
+        absl::InvalidArgumentError(absl::StrCat(options_.name, ", model '", request.model(), "': offset ",
+                                                offset, " is behind the ", bytes, " bytes of the version")));
+  }
   v1::PullWeightsResponse response;
-  *response.mutable_info() = ToProto((*model)->info);
-  call->Finish(rpc::EncodeBulk(response, PayloadOf(*model)));
+  *response.mutable_info() = ToProto((*model)->info, /*tensors=*/offset == 0);
+  const size_t size = request.limit() == 0 ? bytes - offset : std::min(bytes - offset, request.limit());
+  Bytes payload = PayloadOf(*model, offset, size);
+  if (std::shared_ptr<char> memory = size > 0 && size <= kPieceBytes ? call->ResponseMemory(size) : nullptr) {
+    const char* const copy = memory.get();
+    CopyBytes(memory.get(), payload.slices()[0].data(), size);
+    payload = Bytes(Slice(std::move(memory), copy, size));
+  }
+  call->Finish(rpc::EncodeBulk(response, std::move(payload)));
 }
 
 v1::WeightsHeadResponse WeightServer::HeadOf(const std::string& model, const ModelVersion& have) const {

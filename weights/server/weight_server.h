@@ -8,10 +8,13 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "rpc/service.h"
 #include "tandem/v1/weights.pb.h"
+#include "weights/server/uploads.h"
 #include "weights/store/model_store.h"
 
 namespace tandem::rpc {
@@ -51,6 +54,10 @@ class WeightServer {
   struct Waiting;
 
   void Publish(const std::shared_ptr<rpc::ServerCall>& call);
+  absl::StatusOr<v1::BeginWeightsUploadResponse> BeginUpload(const v1::BeginWeightsUploadRequest& request);
+  void PutPiece(const std::shared_ptr<rpc::ServerCall>& call);
+  // Commits the version whose values are an upload.
+  absl::Status CommitUpload(const v1::PublishWeightsRequest& request);
   void Head(const std::shared_ptr<rpc::ServerCall>& call);
   void Pull(const std::shared_ptr<rpc::ServerCall>& call);
   v1::WeightsHeadResponse HeadOf(const std::string& model, const ModelVersion& have) const;
@@ -58,6 +65,7 @@ class WeightServer {
   const WeightServerOptions options_;
   const absl::Time started_;
   ModelStore store_;
+  Uploads uploads_;
   const std::unique_ptr<rpc::DeferredCalls> timers_;
 };
 

@@ -78,8 +78,7 @@ absl::StatusOr<EpochGrant> ModelStore::StartEpoch(absl::string_view model, absl:
   return EpochGrant{.epoch = entry->state.epoch, .version = version};
 }
 
-absl::Status ModelStore::CheckCommit(const Entry& entry, const Model& model) const {
-  const ModelInfo& info = model.info;
+absl::Status ModelStore::CheckSuccessor(const Entry& entry, const ModelInfo& info, uint64_t bytes) const {
   const ModelState& state = entry.state;
   if (info.version.epoch < state.epoch) {
     return absl::FailedPreconditionError(
@@ -94,44 +93,62 @@ absl::Status ModelStore::CheckCommit(const Entry& entry, const Model& model) con
   }
   uint64_t others = bytes_;  // of the other models: the versions of this one may be dropped
   for (const std::shared_ptr<const Model>& one : entry.versions) others -= BytesOf(*one);
-  if (options_.max_bytes > 0 && others + BytesOf(model) > options_.max_bytes) {
+  if (options_.max_bytes > 0 && bytes > options_.max_bytes - std::min(others, options_.max_bytes)) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("model '", info.model, "': a version of ", BytesOf(model), " bytes beside ", others,
+        absl::StrCat("model '", info.model, "': a version of ", bytes, " bytes beside ", others,
                      " of other models exceeds the limit of ", options_.max_bytes, " bytes"));
   }
   return absl::OkStatus();
 }
 
-absl::Status ModelStore::Commit(std::shared_ptr<const Model> model) {
-  const ModelInfo& info = model->info;
+absl::Status ModelStore::CheckInfo(const ModelInfo& info) const {
   TANDEM_RETURN_IF_ERROR(CheckName(info.model));
   TANDEM_RETURN_IF_ERROR(CheckPublisher(info.publisher));
-  const bool damaged = DigestOf(info.tensors, model->values()) != info.digest;
+  return Annotate(CheckDigestKind(info.digest_kind), absl::StrCat("model '", info.model, "'"));
+}
+
+absl::StatusOr<bool> ModelStore::CheckNext(const ModelInfo& info, uint64_t bytes, bool damaged) {
+  // A refused version leaves no model behind: peers could fill max_models with them.
+  const auto found = models_.find(info.model);
+  Entry unknown;
+  Entry& entry = found == models_.end() ? unknown : found->second;
+  // Epochs that this store has begun after the greatest of a commit are valid, too.
+  TANDEM_RETURN_IF_ERROR(CheckVersion(info, std::max(kGreatest, entry.state.epoch)));
+  if (damaged) {
+    ++entry.state.refused;
+    return absl::DataLossError(absl::StrCat("model '", info.model, "': the digest of ",
+                                            ToString(info.version), " of '", info.publisher,
+                                            "' is not that of its values: it was damaged on its way"));
+  }
+  if (const std::shared_ptr<const Model>& head = entry.state.head;
+      head != nullptr && head->info.version == info.version && head->info.digest == info.digest &&
+      head->info.digest_kind == info.digest_kind) {
+    return true;
+  }
+  if (absl::Status refused = CheckSuccessor(entry, info, bytes); !refused.ok()) {
+    ++entry.state.refused;
+    return refused;
+  }
+  return false;
+}
+
+absl::StatusOr<bool> ModelStore::CheckCommit(const ModelInfo& info, uint64_t bytes) {
+  TANDEM_RETURN_IF_ERROR(CheckInfo(info));
+  absl::MutexLock lock(&mutex_);
+  return CheckNext(info, bytes, /*damaged=*/false);
+}
+
+absl::Status ModelStore::Commit(std::shared_ptr<const Model> model) {
+  const ModelInfo& info = model->info;
+  TANDEM_RETURN_IF_ERROR(CheckInfo(info));
+  const bool damaged = !model->HasItsDigest();
   std::vector<OnNewer> ready;
   std::vector<std::shared_ptr<const Model>> removed;  // freed outside the lock
   {
     absl::MutexLock lock(&mutex_);
-    // A refused version leaves no model behind: peers could fill max_models with them.
-    const auto found = models_.find(info.model);
-    Entry unknown;
-    Entry* entry = found == models_.end() ? &unknown : &found->second;
-    // Epochs that this store has begun after the greatest of a commit are valid, too.
-    TANDEM_RETURN_IF_ERROR(CheckVersion(info, std::max(kGreatest, entry->state.epoch)));
-    if (damaged) {
-      ++entry->state.refused;
-      return absl::DataLossError(absl::StrCat("model '", info.model, "': the digest of ",
-                                              ToString(info.version), " of '", info.publisher,
-                                              "' is not that of its values: it was damaged on its way"));
-    }
-    if (const std::shared_ptr<const Model>& head = entry->state.head;
-        head != nullptr && head->info.version == info.version && head->info.digest == info.digest) {
-      return absl::OkStatus();  // repeated
-    }
-    if (absl::Status refused = CheckCommit(*entry, *model); !refused.ok()) {
-      ++entry->state.refused;
-      return refused;
-    }
-    TANDEM_ASSIGN_OR_RETURN(entry, FindOrAdd(info.model));
+    TANDEM_ASSIGN_OR_RETURN(const bool repeated, CheckNext(info, BytesOf(*model), damaged));
+    if (repeated) return absl::OkStatus();
+    TANDEM_ASSIGN_OR_RETURN(Entry* const entry, FindOrAdd(info.model));
     ModelState& state = entry->state;
     if (info.version.epoch > state.epoch) {  // of a publisher that another life of this store has admitted
       state.epoch = info.version.epoch;
@@ -171,19 +188,19 @@ std::shared_ptr<const Model> ModelStore::Head(absl::string_view model, absl::Tim
 }
 
 absl::StatusOr<std::shared_ptr<const Model>> ModelStore::Get(absl::string_view model,
-                                                             const ModelVersion& version) {
+                                                             const ModelVersion& version, bool count) {
   absl::MutexLock lock(&mutex_);
   const auto found = models_.find(model);
   if (found == models_.end() || found->second.versions.empty()) {
     return absl::NotFoundError(absl::StrCat("no version of model '", model, "' has been published"));
   }
   if (version.number == 0) {
-    ++found->second.state.pulls;
+    found->second.state.pulls += count ? 1 : 0;
     return found->second.state.head;
   }
   for (const std::shared_ptr<const Model>& one : found->second.versions) {
     if (one->info.version != version) continue;
-    ++found->second.state.pulls;
+    found->second.state.pulls += count ? 1 : 0;
     return one;
   }
   return absl::NotFoundError(absl::StrCat(

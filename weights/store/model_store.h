@@ -76,14 +76,20 @@ class ModelStore {
   //
   // - ResourceExhausted: max_bytes or max_models would be exceeded
   //
-  // - InvalidArgument: an epoch or a number of 0 or above 2^62, or a bad name of the model or the publisher
+  // - InvalidArgument: an epoch or a number of 0 or above 2^62, a bad name of the model or the
+  //   publisher, or a digest of an unknown kind
   absl::Status Commit(std::shared_ptr<const Model> model);
+  // Returns the error that Commit would return now for a version with `bytes` of values, as far as it is
+  // known without them. Returns true if the version is the head already, with info.digest.
+  absl::StatusOr<bool> CheckCommit(const ModelInfo& info, uint64_t bytes);
 
   // Returns the head, or nullptr if nothing has been published under this name. If `published_at` is not
   // null, it gets the time of the head's commit.
   std::shared_ptr<const Model> Head(absl::string_view model, absl::Time* published_at = nullptr) const;
   // Returns a kept version, or the head if version.number is 0. NotFound names the versions that are kept.
-  absl::StatusOr<std::shared_ptr<const Model>> Get(absl::string_view model, const ModelVersion& version);
+  // `count`: counts a pull.
+  absl::StatusOr<std::shared_ptr<const Model>> Get(absl::string_view model, const ModelVersion& version,
+                                                   bool count = true);
 
   // Runs `done` with the head once it is newer than `than`: in this call, which then returns 0, or later. The
   // returned ticket is for CancelWatch. The model need not exist yet.
@@ -116,7 +122,12 @@ class ModelStore {
 
   absl::Status CheckName(absl::string_view model) const;
   absl::StatusOr<Entry*> FindOrAdd(absl::string_view model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status CheckCommit(const Entry& entry, const Model& model) const
+  // Implements Commit and CheckCommit: the checks without the lock, and those with it. The latter return true
+  // if the version is the head already.
+  absl::Status CheckInfo(const ModelInfo& info) const;
+  absl::StatusOr<bool> CheckNext(const ModelInfo& info, uint64_t bytes, bool damaged)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckSuccessor(const Entry& entry, const ModelInfo& info, uint64_t bytes) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Grown(const std::pair<std::string, ModelVersion>& from) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
 

@@ -19,6 +19,7 @@ v1::WeightsInfo ToProto(const ModelInfo& info, bool tensors) {
   message.set_items_consumed(info.items_consumed);
   message.set_last(info.last);
   message.set_digest(info.digest);
+  message.set_digest_kind(static_cast<uint32_t>(info.digest_kind));
   message.set_publisher(info.publisher);
   if (!tensors) return message;
   for (const TensorInfo& tensor : info.tensors) {
@@ -37,6 +38,7 @@ ModelInfo FromProto(const v1::WeightsInfo& message) {
   info.items_consumed = message.items_consumed();
   info.last = message.last();
   info.digest = message.digest();
+  info.digest_kind = static_cast<DigestKind>(message.digest_kind());
   info.publisher = message.publisher();
   info.tensors.reserve(static_cast<size_t>(message.tensors_size()));
   for (const v1::WeightsTensor& tensor : message.tensors())
@@ -54,13 +56,29 @@ absl::StatusOr<std::shared_ptr<Model>> FromProto(const v1::WeightsInfo& message,
                                                    model->count * sizeof(float)));
   }
   const std::shared_ptr<float> data = AllocateValues(model->count);
-  BytesReader(payload).Copy(data.get(), payload.size());
+  if (data == nullptr) return NoMemoryFor(model->count);
+  if (model->info.digest_kind == DigestKind::kPieces) {
+    model->computed_digest = CopyWithDigest(model->info.tensors, PartsOf(payload), data.get());
+  } else {
+    BytesReader(payload).Copy(data.get(), payload.size());
+  }
   model->data = data;
   return model;
 }
 
+std::vector<absl::string_view> PartsOf(const Bytes& payload) {
+  std::vector<absl::string_view> parts;
+  parts.reserve(payload.slices().size());
+  for (const Slice& slice : payload.slices()) parts.push_back(slice.view());
+  return parts;
+}
+
 Bytes PayloadOf(const std::shared_ptr<const Model>& model) {
-  return Bytes(Slice(model, reinterpret_cast<const char*>(model->data.get()), model->count * sizeof(float)));
+  return PayloadOf(model, 0, model->count * sizeof(float));
+}
+
+Bytes PayloadOf(const std::shared_ptr<const Model>& model, size_t offset, size_t size) {
+  return Bytes(Slice(model, reinterpret_cast<const char*>(model->data.get()) + offset, size));
 }
 
 }  // namespace tandem::weights

@@ -17,11 +17,12 @@ docs/python_rl.md describes the module, docs/replay.md what tables do.
 
 from tandem.replay._batch import Batch
 from tandem.replay._client import Client, Sampler
-from tandem.replay._server import Server, connect, local, serve
+from tandem.replay._server import Server, connect, connect_all, local, serve
+from tandem.replay._sharded import ShardedClient, ShardedSampler
 from tandem.replay._tables import Column, RateLimit, Selector, Staleness, Table
 from tandem.replay._writer import Ticket, Window, Writer
 
 __all__ = [
-    "Batch", "Client", "Column", "RateLimit", "Sampler", "Selector", "Server", "Staleness", "Table", "Ticket", "Window", "Writer", "connect",
-    "local", "serve",
+    "Batch", "Client", "Column", "RateLimit", "Sampler", "Selector", "Server", "ShardedClient", "ShardedSampler", "Staleness", "Table", "Ticket",
+    "Window", "Writer", "connect", "connect_all", "local", "serve",
 ]  # fmt: skip

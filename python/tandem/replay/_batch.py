@@ -21,6 +21,7 @@ class Batch:
     probabilities: of each draw. priorities, times_sampled: of the item when it was drawn.
     min_versions, max_versions: of the policy, over the item's steps. committed_version: None if none has been committed.
     table_items, mass: of the table before the first draw.
+    shards: of each item the server that it is on, uint32, if the table is divided among several (connect() with several addresses).
     lengths: the steps of each item, for columns whose items differ in it; these are padded with zeros.
     """
 
@@ -34,6 +35,7 @@ class Batch:
         self.table_items: int = core[6]
         self.mass: float = core[7]
         self.committed_version: int | None = core[8]
+        self.shards: np.ndarray | None = None
         self.columns: dict[str, np.ndarray] = {}
         self.lengths: dict[str, np.ndarray] = {}
         for name, dtype, shape, steps, lengths, data in core[9]:

@@ -9,17 +9,20 @@ import json
 import math
 import os
 import socket
-import weakref
-from typing import Any, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Sequence
 
 import numpy as np
 
 from tandem import _arrays
+from tandem._engine_client import EngineClient, seconds_of
 from tandem._load import load_core
 from tandem.errors import DeadlineExceededError, InvalidArgumentError, TandemError
 from tandem.replay._batch import Batch
 from tandem.replay._tables import Columns, RateLimit, Table, count, to_json
 from tandem.replay._writer import Ticket, Writer
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _core = load_core()
 _numbers = itertools.count(1)
@@ -31,16 +34,6 @@ _TEXTS = frozenset({"name", "last_inserter", "last_sampler", "why_no_insert", "w
 def unique_name(prefix: str) -> str:
     """Returns a name that no other writer, sampler or client has, also in other processes."""
     return f"{prefix}/{socket.gethostname()[:60]}/{os.getpid()}/{next(_numbers)}"
-
-
-def seconds_of(timeout: Any, default: float) -> float:
-    """Returns a time limit in seconds, or raises."""
-    if timeout is None:
-        return default
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float, np.integer, np.floating)) or not timeout >= 0:
-        raise InvalidArgumentError(f"timeout is {timeout!r}; it must be a number of seconds, 0 or more")
-    # A wait of more than a year is one without end.
-    return min(float(timeout), 365 * 86400.0)
 
 
 def plain(value: Any, name: str = "") -> Any:
@@ -55,6 +48,15 @@ def plain(value: Any, name: str = "") -> Any:
         if value in ("NaN", "Infinity", "-Infinity"):
             return float(value)
     return value
+
+
+def priorities_of(table: str, keys: Any, priorities: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Returns keys and priorities as contiguous arrays, or raises."""
+    items = _arrays.as_ids(keys, f"keys of table '{table}'").astype(np.uint64, copy=False)
+    values = np.asarray(priorities.detach().cpu().numpy() if _arrays._is_tensor(priorities) else priorities, dtype=np.float64)
+    if values.shape != items.shape:
+        raise InvalidArgumentError(f"priorities of table '{table}' have shape {values.shape}; keys have {items.shape}, and they must be equal")
+    return items, np.ascontiguousarray(values)
 
 
 @contextlib.contextmanager
@@ -76,47 +78,19 @@ def reasons(client: Client, *tables: str) -> Iterator[None]:
         raise DeadlineExceededError(f"{text}: {'; '.join(why)}" if why else text) from None
 
 
-class Client:
+class Client(EngineClient):
     """The replay tables of a server, or of this process. Made by tandem.replay.connect() or local(). Thread-safe.
 
     Waits end by their time limit (`timeout`, in seconds; None: that of the client) with DeadlineExceededError, whose text says why the
     table takes no inserts or gives no samples; by Ctrl-C; and by close(). A call to a server that does not answer may take a few seconds
     more. Calls are repeated after a broken connection, also to a server
     that has started again: inserts take effect once, and a repeated sample gives the same items.
+
+    close() ends the calls of its writers and samplers as well. What writers have not delivered is lost; Writer.flush() delivers it. The
+    tables of local() end, after a last checkpoint if there is a directory for it.
     """
 
-    def __init__(self, core: Any, timeout: float, server: Any = None) -> None:
-        self._core = core
-        self._timeout = timeout
-        self._server = server  # of local(): ends with the client
-        self._finalizer = weakref.finalize(self, _close, core, server)
-
-    # Life
-
-    def close(self) -> None:
-        """Ends waiting calls of this client, its writers and samplers, and refuses later ones by CancelledError. Idempotent.
-
-        What writers have not delivered is lost; Writer.flush() delivers it. The tables of local() end, after a last checkpoint if there
-        is a directory for it.
-        """
-        self._finalizer.detach()
-        _close(self._core, self._server)
-
-    @property
-    def closed(self) -> bool:
-        return self._core.closed
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __reduce__(self) -> Any:
-        raise TypeError("a replay client cannot be pickled: connect in the process that uses it")
-
-    def _seconds(self, timeout: Any) -> float:
-        return seconds_of(timeout, self._timeout)
+    _WHAT = "a replay client"
 
     def _reasons(self, *tables: str) -> contextlib.AbstractContextManager[None]:
         return reasons(self, *tables)
@@ -245,11 +219,7 @@ class Client:
 
         A priority that is NaN, infinite, negative or too large for the table's exponent raises InvalidArgumentError; none has changed then.
         """
-        items = _arrays.as_ids(keys, f"keys of table '{table}'").astype(np.uint64, copy=False)
-        values = np.asarray(priorities.detach().cpu().numpy() if _arrays._is_tensor(priorities) else priorities, dtype=np.float64)
-        if values.shape != items.shape:
-            raise InvalidArgumentError(f"priorities of table '{table}' have shape {values.shape}; keys have {items.shape}, and they must be equal")
-        return self._core.update_priorities(table, items, np.ascontiguousarray(values))
+        return self._core.update_priorities(table, *priorities_of(table, keys, priorities))
 
     # Staleness
 
@@ -287,12 +257,6 @@ class Client:
 _count = count
 
 
-def _close(core: Any, server: Any) -> None:
-    core.close()
-    if server is not None:
-        server.stop()
-
-
 class Sampler:
     """Batches of a table, requested ahead. Made by Client.sampler(). Iterating waits for each batch at most the client's timeout.
 
@@ -301,8 +265,8 @@ class Sampler:
     Calls of several threads take turns.
     """
 
-    def __init__(self, client: Client, core: Any, name: str, table: str) -> None:
-        self._client = client
+    def __init__(self, client: EngineClient, core: Any, name: str, table: str) -> None:
+        self._client: Any = client
         self._core = core
         self.name = name
         self.table = table
@@ -322,7 +286,7 @@ class Sampler:
         """Cancels the requests that are under way; a next() of another thread raises CancelledError. Idempotent."""
         self._core.close()
 
-    def __enter__(self) -> Sampler:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -31,12 +31,15 @@ class Window(NamedTuple):
 class Ticket(NamedTuple):
     """The permission to roll out one item for a table that paces its actors (Client.admit).
 
-    The policy of every step must have at least `min_version`.
+    The policy of every step must have at least `min_version`. `epoch` is that of the commit of min_version. If learners commit by
+    Publisher.version.epoch, compare it with Model.version.epoch: weights of an earlier epoch are those of an earlier life of the learner,
+    whatever their number. It is 0 if the server does not say.
     """
 
     id: int
     min_version: int
     lease: float
+    epoch: int = 0
 
 
 #: The columns of an item: by name a Window, or (column of the writer, Window).

@@ -88,6 +88,18 @@ TEST_F(RlRolesTest, TwoLearnersTwoReplayServersAndThreeActorsTrainAJob) {
   EXPECT_EQ(RunTandem({"rl", "eval", dir_.File("runs/arms/model.safetensors")}).exit_code, 0);
 }
 
+TEST_F(RlRolesTest, ALearnerOfDqnSamplesFromTwoReplayServers) {
+  const Finished trained = RunTandem(
+      Job({"--learners", "1", "--replay", "2", "--actors", "2"},
+          {"--set", "algorithm={kind: dqn, lr: 0.01, batch: 32, learning_starts: 200, target_every: 200}"}),
+      {}, dir_.path());
+  ASSERT_EQ(trained.exit_code, 0) << trained.out << trained.err;
+  EXPECT_THAT(trained.out, HasSubstr("[learner/0]   greedy evaluation      1.00"));
+  const nlohmann::json report = nlohmann::json::parse(testing::ReadFile(dir_.File("report.json")));
+  EXPECT_GE(report["env_steps"], 20000);
+  EXPECT_GT(report["episodes"], 0);
+}
+
 TEST_F(RlRolesTest, AReturnThatIsHighEnoughEndsAllLearnersWell) {
   const Finished trained = RunTandem(Job({"--learners", "2", "--replay", "1", "--actors", "2"},
                                          {"--set", "stop={env_steps: 1000000000000, mean_return: 0.8}"}),
@@ -226,8 +238,19 @@ TEST_F(RlRolesTest, MistakesAreNamed) {
               HasSubstr("tandem rl has the roles learner, actor, replay and inference"));
   EXPECT_THAT(error(Job({"--learners", "1"}, {"--set", "algorithm={kind: ppo}"})),
               HasSubstr("the algorithm 'ppo' acts and learns in one process"));
+  EXPECT_THAT(error(Job({"--learners", "1", "--replay", "1", "--actors", "1", "--role", "inference=1"},
+                        {"--set", "algorithm={kind: dqn}", "--set", "actors.inference=server"})),
+              HasSubstr("has 'count', 'lockstep' or 'inference', but the algorithm 'dqn'"));
+  EXPECT_THAT(error(Job({"--learners", "1", "--replay", "1", "--actors", "1"},
+                        {"--set", "algorithm={kind: dqn}", "--set", "policy.normalize_observations=true"})),
+              HasSubstr("policy.normalize_observations: a dqn job of several processes"));
   EXPECT_THAT(error(Job({"--learners", "1", "--replay", "2", "--actors", "1"})),
               HasSubstr("the job has 2 replay servers and 1 learners"));
+  EXPECT_THAT(error(Job({"--learners", "2", "--replay", "2", "--actors", "1"})),
+              HasSubstr("the job has 2 replay servers and 1 actors"));
+  EXPECT_THAT(
+      error(Job({"--learners", "1", "--replay", "2", "--actors", "1"}, {"--set", "algorithm={kind: dqn}"})),
+      HasSubstr("the job has 2 replay servers and 1 actors"));
   EXPECT_THAT(error({"rl", dir_.File("job.yaml"), "--set", "actors.inference=server"}),
               HasSubstr("needs processes of role inference"));
   EXPECT_THAT(error(Job({"--learners", "1", "--replay", "1", "--actors", "1"}, {"--listen", "7500"})),

@@ -2,11 +2,13 @@
 // `tandem weights` as users start it.
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "cli/monitor/weights_metrics.h"
 #include "gmock/gmock.h"
@@ -55,6 +57,20 @@ TEST(WeightsCommand, ServesWhatALearnerPublishesAndListsIt) {
                     HasSubstr("3 publishes, 0 refused, 0 pulls; 0 readers wait")));
   EXPECT_THAT(RunTandem({"weights", "list", "--server", address, "--json"}).out,
               HasSubstr("\"publisher\":\"learner/0\""));
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.Wait(), 0) << process.err();
+}
+
+TEST(WeightsCommand, AServerThatListensEverywherePrintsANameUnderWhichOthersReachIt) {
+  TandemProcess process({"weights", "serve", "--listen", "0.0.0.0:0"});
+  std::string address;
+  ASSERT_TRUE(process.WaitForLine([&](const std::string& line) {
+    address = line;
+    return true;
+  })) << process.err();
+  char name[256] = {};
+  ASSERT_EQ(::gethostname(name, sizeof(name) - 1), 0);
+  EXPECT_THAT(address, ::testing::StartsWith(absl::StrCat(name, ":")));
   process.Signal(SIGTERM);
   EXPECT_EQ(process.Wait(), 0) << process.err();
 }

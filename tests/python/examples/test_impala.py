@@ -15,8 +15,9 @@ from processes import Process, tandem_binary
 
 EXAMPLE = pathlib.Path(__file__).resolve().parents[3] / "examples" / "python" / "impala.py"
 
-# A policy that has not learned holds the pole for 10 to 60 steps.
-LEARNED = 120.0
+# A policy that has not learned holds the pole for 10 to 60 steps. After STEPS each of the seeds 1 to 5 has reached more than 475; the
+# order of the actors' unrolls, and with it the result, is not the same in each run.
+STEPS, LEARNED = "120000", 195.0
 
 
 def load() -> ModuleType:
@@ -35,20 +36,15 @@ def greedy_return(command: list[str]) -> float:
         return float(found[1])
 
 
-def learns(command: list[str]) -> bool:
-    """Returns whether one of three seeds learns: the order of the actors' unrolls is not the same in each run, and some runs learn late."""
-    return any(greedy_return([*command, "--seed", str(seed)]) > LEARNED for seed in (1, 2, 3))
-
-
 def test_a_learner_and_two_actors_learn_as_a_job(tmp_path):
     pytest.importorskip("torch")
     job = [tandem_binary(), "run", "--log-dir", str(tmp_path / "logs"), "--learners", "1", "--replay", "1", "--actors", "2", "--no-python", "--"]
-    assert learns([*job, sys.executable, "-B", str(EXAMPLE), "--steps", "80000"])
+    assert greedy_return([*job, sys.executable, "-B", str(EXAMPLE), "--steps", STEPS, "--seed", "1"]) > LEARNED
 
 
 def test_the_roles_learn_as_threads_of_one_process():
     pytest.importorskip("torch")
-    assert learns([sys.executable, "-B", str(EXAMPLE), "--steps", "80000", "--actors", "2"])
+    assert greedy_return([sys.executable, "-B", str(EXAMPLE), "--steps", STEPS, "--actors", "2", "--seed", "2"]) > LEARNED
 
 
 def test_the_estimator_is_the_one_of_the_paper():

@@ -23,7 +23,7 @@ def test_every_block_of_the_page_runs(capsys):
     for name in ("client", "remote", "store", "server"):
         getattr(names[name], "stop" if name == "server" else "close")()
     output = capsys.readouterr().out
-    for line in ["(32, 1, 4)", "['unrolls']", "(4, 1, 3) dict_keys(['image', 'pose'])", "[0 0]", "1 (2, 4)", "table 'paced' gives no"]:
+    for line in ["(32, 1, 4)", "['unrolls']", "(4, 1, 3) dict_keys(['image', 'pose'])", "[0 1] [1, 1]", "[0 0]", "1 (2, 4)", "table 'paced' gives no"]:
         assert line in output, output
 
 

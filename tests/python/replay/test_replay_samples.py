@@ -151,7 +151,7 @@ def test_rollouts_are_admitted_at_the_pace_of_the_learner():
             client.admit("q", timeout=0.3)
         client.commit("q", 1, epoch=1)
         first = client.admit("q", 2, actor="actor/0")
-        assert [ticket.min_version for ticket in first] == [1, 1] and first[0].lease > 0
+        assert [ticket.min_version for ticket in first] == [1, 1] and first[0].lease > 0 and first[0].epoch == 1
         with pytest.raises(TimeoutError, match="admit"):
             client.admit("q", actor="actor/1", timeout=0.3)
         assert client.renew("q", first) == 2

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import signal
@@ -70,36 +71,39 @@ def test_a_server_that_was_killed_comes_back_with_its_checkpoint_and_clients_go_
             sampler.close()
 
 
-def test_a_server_that_hangs_is_named_and_ctrl_c_ends_the_wait(tmp_path):
-    with ReplayServer(tmp_path, "127.0.77.22", "--table", "uniform:t:100") as server:
+@contextlib.contextmanager
+def server_with_a_writer(folder: pathlib.Path, host: str, chunk_steps: int):
+    """A server, a client, and a writer that has made one item of the table `t`."""
+    with ReplayServer(folder, host, "--table", "uniform:t:100") as server:
         with replay.connect(server.address, timeout=60) as client:
-            writer = client.writer(chunk_steps=1)
+            writer = client.writer(chunk_steps=chunk_steps)
             writer.append({"x": 1})
             writer.create_item("t", writer.last(1))
-            with server.process.stopped():
-                for call in (lambda: client.info("t"), lambda: client.sample("t"), lambda: client.update_priorities("t", [1], [1.0])):
-                    with pytest.raises(KeyboardInterrupt):
-                        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-                        call()
-                with pytest.raises(TimeoutError):
-                    client.why("t", timeout=0.2)
-            assert client.info("t")["items"] == 1
+            yield server, client, writer
+
+
+def test_a_server_that_hangs_is_named_and_ctrl_c_ends_the_wait(tmp_path):
+    with server_with_a_writer(tmp_path, "127.0.77.22", chunk_steps=1) as (server, client, _):
+        with server.process.stopped():
+            for call in (lambda: client.info("t"), lambda: client.sample("t"), lambda: client.update_priorities("t", [1], [1.0])):
+                with pytest.raises(KeyboardInterrupt):
+                    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+                    call()
+            with pytest.raises(TimeoutError):
+                client.why("t", timeout=0.2)
+        assert client.info("t")["items"] == 1
 
 
 def test_a_call_that_need_not_wait_ends_soon_if_the_server_hangs(tmp_path):
-    with ReplayServer(tmp_path, "127.0.77.26", "--table", "uniform:t:100") as server:
-        with replay.connect(server.address, timeout=60) as client:
-            writer = client.writer(chunk_steps=8)
-            writer.append({"x": 1})
-            writer.create_item("t", writer.last(1))
-            with server.process.stopped():
-                for call in (lambda: client.sample("t", timeout=0), lambda: writer.flush(timeout=0)):
-                    began = time.monotonic()
-                    with pytest.raises(TimeoutError):
-                        call()
-                    assert time.monotonic() - began < 25  # 5 s for the round trip, and 2 s to ask why
-            writer.flush()
-            assert client.info("t")["items"] == 1
+    with server_with_a_writer(tmp_path, "127.0.77.26", chunk_steps=8) as (server, client, writer):
+        with server.process.stopped():
+            for call in (lambda: client.sample("t", timeout=0), lambda: writer.flush(timeout=0)):
+                began = time.monotonic()
+                with pytest.raises(TimeoutError):
+                    call()
+                assert time.monotonic() - began < 25  # 5 s for the round trip, and 2 s to ask why
+        writer.flush()
+        assert client.info("t")["items"] == 1
 
 
 def test_a_reset_is_made_once(tmp_path):
@@ -231,6 +235,38 @@ else:
     with Process([*command, "--", sys.executable, "-B", str(script)]) as job:
         assert job.wait() == 0, job.output
         assert "learned from [40, 41]" in job.output, job.output
+
+
+@pytest.mark.parametrize("place", ["listen='127.0.0.1:0', advertise='localhost'", "listen='127.0.0.1:0'"])
+def test_the_job_knows_the_first_server_of_a_process_by_its_address(tmp_path, place):
+    script = tmp_path / "named.py"
+    script.write_text(f"""
+import os
+from tandem import replay
+if os.environ["TANDEM_ROLE"] == "replay":
+    server = replay.serve([replay.Table.queue("q", 4)], {place})
+    private = replay.serve([replay.Table.queue("private", 4)], listen="127.0.0.1:0")
+    another = replay.serve([replay.Table.queue("private", 4)])
+    print("serves at", server.address, flush=True)
+    server.wait()
+else:
+    with replay.connect() as client:
+        print("found", client.tables(), flush=True)
+""")
+    command = [tandem_binary(), "run", "--log-dir", str(tmp_path / "logs"), "--learners", "1", "--replay", "1"]
+    with Process([*command, "--", sys.executable, "-B", str(script)]) as job:
+        assert job.wait() == 0, job.output
+        host = "localhost" if "advertise" in place else "127.0.0.1"
+        assert f"serves at {host}:" in job.output and "found ['q']" in job.output, job.output
+
+
+def test_an_advertised_name_needs_a_place_to_listen():
+    with pytest.raises(ValueError, match="advertise needs listen"):
+        replay.serve(advertise="replay0:7400")
+    with pytest.raises(ValueError, match=r"^advertise\b"):
+        replay.serve(listen="127.0.0.1:0", advertise="replay0:none")
+    with replay.serve([replay.Table.queue("q", 10)], listen="127.0.0.1:0", advertise="localhost") as server:
+        assert server.address.startswith("localhost:")
 
 
 def test_a_table_is_found_by_the_command_line_while_python_serves_it():

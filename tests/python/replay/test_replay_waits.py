@@ -7,10 +7,10 @@ import pickle
 import signal
 import threading
 import time
-from typing import Callable, Iterator
+from typing import Iterator
 
 import pytest
-from processes import wait_until
+from processes import interrupt_when, wait_until
 
 import tandem
 from tandem import replay
@@ -100,16 +100,6 @@ def test_close_ends_the_wait_of_another_thread(client, name):
     client.close()
     thread.join(30)
     assert not thread.is_alive() and isinstance(errors[0], tandem.errors.CancelledError) and "closed" in str(errors[0])
-
-
-def interrupt_when(condition: Callable[[], bool], what: str) -> None:
-    """Sends SIGINT to this process, from another thread, once the condition holds."""
-
-    def interrupt() -> None:
-        wait_until(condition, what)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    threading.Thread(target=interrupt).start()
 
 
 def test_ctrl_c_keeps_no_items_from_the_next_sample(client):

@@ -2,15 +2,19 @@
 #include "replay/client/sharded_sampler.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <map>
 #include <memory>
+#include <stop_token>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
 #include "base/clock.h"
 #include "base/random.h"
+#include "base/timed_wait.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "replay/client/local_replay.h"
@@ -39,10 +43,13 @@ class Shards {
   void Insert(size_t shard, int64_t id, double priority) {
     TANDEM_ASSERT_OK(table(shard).Insert({testing::IdItem(id, priority)}));
   }
-  std::unique_ptr<ShardedSampler> Sampler(uint64_t seed = 1) {
+  std::vector<Replay*> all() const {
     std::vector<Replay*> shards;
     for (const auto& replay : replays_) shards.push_back(replay.get());
-    auto sampler = ShardedSampler::Create(shards, {.table = "replay", .name = "learner", .seed = seed});
+    return shards;
+  }
+  std::unique_ptr<ShardedSampler> Sampler(uint64_t seed = 1) {
+    auto sampler = ShardedSampler::Create(all(), {.table = "replay", .name = "learner", .seed = seed});
     TANDEM_CHECK_MSG(sampler.ok(), sampler.status().ToString());
     return *std::move(sampler);
   }
@@ -159,6 +166,21 @@ TEST(ShardedSampler, ChangesThePrioritiesOfEachShardsItems) {
               StatusIs(kWrong, HasSubstr("63 priorities for 64 items")));
 }
 
+TEST(ShardedSampler, RefusesPrioritiesOfABatchThatAnotherSamplerHasDrawn) {
+  Shards three(3);
+  for (size_t shard = 0; shard < 3; ++shard) three.Insert(shard, 0, 1);
+  TANDEM_ASSERT_OK_AND_ASSIGN(ShardedBatch sample, three.Sampler()->Sample(64));
+  ASSERT_THAT(sample.shards, ::testing::Contains(2u));
+  Shards two(2);
+  const auto sampler = two.Sampler();
+  const std::vector<double> priorities(64, 1.0);
+  EXPECT_THAT(sampler->UpdatePriorities(sample, priorities),
+              StatusIs(kWrong, HasSubstr("an item of shard 2, and this sampler has 2 shards")));
+  sample.shards.resize(5);
+  EXPECT_THAT(sampler->UpdatePriorities(sample, priorities),
+              StatusIs(kWrong, HasSubstr("the shard of 5 of its 64")));
+}
+
 TEST(ShardedSampler, AShardThatWasEmptyIsSampledOnceItHasItems) {
   Shards shards(2);
   shards.Insert(0, 0, 1);
@@ -245,6 +267,49 @@ TEST(ShardedSampler, AShardThatDoesNotAnswerIsAskedUntilTheDeadlineOnly) {
   EXPECT_LE(empty.asked, deadline);
   TANDEM_ASSERT_OK(sampler->Sample(4));
   EXPECT_LE(empty.asked, deadline) << "it is not asked by each sample";
+}
+
+// A part of 7 or 8 items, as one batch in 14 has, is more than a shard gives at once.
+TEST(ShardedSampler, DrawsPartsThatARateLimiterDoesNotGiveAtOnce) {
+  TableOptions options = TableOptions::Uniform("replay", 1000, 1);
+  options.limit = RateLimit::Ratio(/*samples_per_insert=*/1, /*min_size=*/1, /*slack=*/3);
+  ASSERT_EQ(LargestBatch(options.limit), 6u);
+  Shards shards(2, options);
+  std::atomic<bool> done{false};
+  std::vector<std::thread> writers;
+  for (size_t shard = 0; shard < 2; ++shard) {
+    writers.emplace_back([&, shard] {
+      size_t inserted = 0;
+      for (int64_t id = 0; !done; ++id) {
+        (void)shards.table(shard).Insert({testing::IdItem(id)}, "writer",
+                                         MonotonicNow() + absl::Milliseconds(100), &inserted);
+      }
+    });
+  }
+  const auto sampler = shards.Sampler();
+  absl::Status status;
+  size_t items = 0;
+  for (int i = 0; i < 200 && status.ok(); ++i) {
+    const auto sample = sampler->Sample(8, InHalfAMinute());
+    status = sample.status();
+    if (sample.ok()) items += sample->batch.size();
+  }
+  done = true;
+  for (std::thread& writer : writers) writer.join();
+  TANDEM_ASSERT_OK(status);
+  EXPECT_EQ(items, 1600u);
+  EXPECT_EQ(shards.table(0).Info().samples + shards.table(1).Info().samples, 1600u);
+}
+
+TEST(ShardedSampler, SeesThatALimitHasBecomeNarrower) {
+  TableOptions options = TableOptions::Uniform("replay", 1000, 1);
+  options.limit = RateLimit::Ratio(1, 1, /*slack=*/100);
+  Shards shards(1, options);
+  for (int64_t id = 0; id < 20; ++id) shards.Insert(0, id, 1);
+  const auto sampler = shards.Sampler();
+  TANDEM_ASSERT_OK(shards.table(0).SetLimits(RateLimit::Ratio(1, 1, /*slack=*/3), 1000, 0));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const ShardedBatch sample, sampler->Sample(8, InHalfAMinute()));
+  EXPECT_EQ(sample.batch.size(), 8u);
 }
 
 // Returns at `time`.
@@ -366,6 +431,189 @@ TEST(ShardedSampler, AShardThatBecomesEmptyWithinABatchLeavesNoItemsThatCouldNot
       EXPECT_THAT(sample->shards, ::testing::Each(2u));
     }
   }
+}
+
+// Gives a sample only while two others are asked as well.
+class MeetingReplay : public FarReplay {
+ public:
+  explicit MeetingReplay(std::atomic<int>* asked) : asked_(asked) {}
+  absl::StatusOr<Batch> Sample(absl::string_view table, const SampleSize& size, absl::Time deadline,
+                               absl::string_view sampler) override {
+    if (!std::exchange(counted_, true)) ++*asked_;
+    while (*asked_ < 3 && MonotonicNow() < deadline) std::this_thread::yield();
+    if (*asked_ < 3) return absl::DeadlineExceededError("it is asked alone");
+    return LocalReplay::Sample(table, size, deadline, sampler);
+  }
+
+ private:
+  std::atomic<int>* const asked_;
+  bool counted_ = false;
+};
+
+TEST(ShardedSampler, AsksAllShardsAtOnce) {
+  std::atomic<int> asked{0};
+  MeetingReplay first(&asked), second(&asked), third(&asked);
+  first.Fill(0);
+  second.Fill(1);
+  third.Fill(2);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto sampler,
+                              ShardedSampler::Create({&first, &second, &third}, {.table = "replay"}));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const ShardedBatch sample, sampler->Sample(64, InHalfAMinute()));
+  EXPECT_EQ(sample.batch.size(), 64u);
+}
+
+// Does not answer a sample before it is released.
+class HangingReplay : public FarReplay {
+ public:
+  absl::StatusOr<Batch> Sample(absl::string_view table, const SampleSize& size, absl::Time deadline,
+                               absl::string_view sampler) override {
+    asked.Notify();
+    if (holds) released.WaitFor(absl::Minutes(1));
+    return LocalReplay::Sample(table, size, deadline, sampler);
+  }
+  std::atomic<bool> holds{true};
+  TimedNotification asked, released;
+};
+
+TEST(ShardedSampler, ReturnsSoonAfterItsDeadlineThoughAShardHangs) {
+  FarReplay other;
+  HangingReplay hanging;
+  hanging.Fill(0);
+  other.Fill(1);
+  TANDEM_ASSERT_OK_AND_ASSIGN(
+      const auto sampler,
+      ShardedSampler::Create({&hanging, &other}, {.table = "replay", .answer_time = absl::Milliseconds(50)}));
+  for (const bool passed : {true, false, true}) {
+    EXPECT_THAT(sampler->Sample(64, passed ? absl::InfinitePast() : MonotonicNow() + absl::Milliseconds(20)),
+                StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("replay shard 0 at table 'replay'")));
+  }
+  // The call that was left does not confuse later ones.
+  hanging.holds = false;
+  hanging.released.Notify();
+  TANDEM_ASSERT_OK_AND_ASSIGN(const ShardedBatch sample, sampler->Sample(64, InHalfAMinute()));
+  EXPECT_EQ(sample.batch.size(), 64u);
+  EXPECT_THAT(sample.shards, ::testing::Contains(0u));
+  EXPECT_THAT(sample.shards, ::testing::Contains(1u));
+}
+
+TEST(ShardedSampler, TheNextSampleKeepsWhatTheShardsHaveGiven) {
+  FarReplay full;
+  HangingReplay hanging;
+  full.Fill(0);
+  hanging.Fill(1);
+  TANDEM_ASSERT_OK_AND_ASSIGN(
+      const auto sampler,
+      ShardedSampler::Create({&hanging, &full}, {.table = "replay", .answer_time = absl::Milliseconds(50)}));
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_THAT(sampler->Sample(64, MonotonicNow() + absl::Milliseconds(20)),
+                StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("replay shard 0")));
+  }
+  hanging.holds = false;
+  hanging.released.Notify();
+  TANDEM_ASSERT_OK_AND_ASSIGN(const ShardedBatch sample, sampler->Sample(64, InHalfAMinute()));
+  EXPECT_EQ(sample.batch.size(), 64u);
+  EXPECT_THAT(sample.batch.probabilities, ::testing::Each(0.5));
+  EXPECT_EQ(full.table().Info().samples + hanging.table().Info().samples, 64u) << "an item was drawn in vain";
+}
+
+TEST(ShardedSampler, ASampleThatIsCancelledLosesNothing) {
+  FarReplay full;
+  HangingReplay hanging;
+  full.Fill(0);
+  hanging.Fill(1);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto sampler,
+                              ShardedSampler::Create({&full, &hanging}, {.table = "replay"}));
+  std::stop_source stop;
+  std::thread stopping([&] {
+    hanging.asked.WaitFor(absl::Seconds(30));
+    stop.request_stop();
+  });
+  EXPECT_THAT(sampler->Sample(64, absl::InfiniteFuture(), stop.get_token()),
+              StatusIs(absl::StatusCode::kCancelled));
+  stopping.join();
+  EXPECT_THAT(sampler->Sample(64, absl::InfiniteFuture(), stop.get_token()),
+              StatusIs(absl::StatusCode::kCancelled));
+  hanging.holds = false;
+  hanging.released.Notify();
+  TANDEM_ASSERT_OK_AND_ASSIGN(const ShardedBatch sample, sampler->Sample(64, InHalfAMinute()));
+  EXPECT_EQ(sample.batch.size(), 64u);
+  EXPECT_EQ(full.table().Info().samples + hanging.table().Info().samples, 64u);
+}
+
+// Refuses all samples.
+class RefusingReplay : public FarReplay {
+ public:
+  absl::StatusOr<Batch> Sample(absl::string_view, const SampleSize&, absl::Time, absl::string_view) override {
+    return absl::PermissionDeniedError("not for you");
+  }
+};
+
+TEST(ShardedSampler, AShardThatHangsDoesNotHoldUpTheErrorOfAnother) {
+  HangingReplay hanging;
+  RefusingReplay refusing;
+  hanging.Fill(0);
+  refusing.Fill(1);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto sampler,
+                              ShardedSampler::Create({&hanging, &refusing}, {.table = "replay"}));
+  EXPECT_THAT(sampler->Sample(64),
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("replay shard 1: not for you")));
+  hanging.released.Notify();
+}
+
+TEST(ShardedSampler, DrawsBatchesAhead) {
+  Shards shards(2);
+  for (int64_t id = 0; id < 8; ++id) shards.Insert(static_cast<size_t>(id % 2), id, 1);
+  TANDEM_ASSERT_OK_AND_ASSIGN(
+      const auto sampler,
+      ShardedSampler::Create(shards.all(), {.table = "replay", .batch = 16, .prefetch = 3}));
+  const auto drawn = [&] { return shards.table(0).Info().samples + shards.table(1).Info().samples; };
+  const absl::Time end = InHalfAMinute();
+  while (drawn() < 48 && MonotonicNow() < end) std::this_thread::yield();
+  EXPECT_EQ(drawn(), 48u);
+  for (int i = 0; i < 20; ++i) {
+    TANDEM_ASSERT_OK_AND_ASSIGN(const ShardedBatch sample, sampler->Next(InHalfAMinute()));
+    ASSERT_EQ(sample.batch.size(), 16u);
+    EXPECT_EQ(*sampler->UpdatePriorities(sample, std::vector<double>(16, 2.0)), 16u);
+  }
+}
+
+// Counts the samples that begin after `ending` has been set.
+class CountingReplay : public FarReplay {
+ public:
+  absl::StatusOr<Batch> Sample(absl::string_view table, const SampleSize& size, absl::Time deadline,
+                               absl::string_view sampler) override {
+    asked = true;
+    if (ending) ++late;
+    return LocalReplay::Sample(table, size, deadline, sampler);
+  }
+  std::atomic<bool> asked{false}, ending{false};
+  std::atomic<int> late{0};
+};
+
+TEST(ShardedSampler, DoesNotWaitForItemsWhenItEnds) {
+  CountingReplay empty;
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto sampler,
+                              ShardedSampler::Create({&empty}, {.table = "replay", .batch = 4}));
+  const absl::Time end = InHalfAMinute();
+  while (!empty.asked && MonotonicNow() < end) std::this_thread::yield();
+  // A draw asks an empty shard five times a second, for five seconds. On a busy machine the sampler needs
+  // some of that time to end.
+  empty.ending = true;
+  sampler = nullptr;
+  EXPECT_LE(empty.late, 15);
+}
+
+TEST(ShardedSampler, NextSaysWhyThereIsNoBatchAndRefusesWhatCannotBeDrawn) {
+  Shards shards(1);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto sampler,
+                              ShardedSampler::Create(shards.all(), {.table = "replay", .batch = 4}));
+  EXPECT_THAT(sampler->Next(MonotonicNow() + absl::Milliseconds(20)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("no batch has arrived")));
+  shards.Insert(0, 1, 1);
+  TANDEM_EXPECT_OK(sampler->Next(InHalfAMinute()));
+  EXPECT_THAT(shards.Sampler()->Next(), StatusIs(kWrong, HasSubstr("ShardedSamplerOptions::batch")));
+  EXPECT_THAT(ShardedSampler::Create(shards.all(), {.table = "replay", .batch = 4, .prefetch = 0}),
+              StatusIs(kWrong, HasSubstr("prefetch is 0")));
 }
 
 TEST(ShardedSampler, RefusesTablesWhoseOrderOrItemsDependOnSamples) {

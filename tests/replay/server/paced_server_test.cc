@@ -58,6 +58,7 @@ TEST(PacedServer, AnAdmissionWaitsWithoutAThreadUntilTheLearnerCommits) {
   TANDEM_ASSERT_OK(replay.Commit("queue", {.epoch = 1, .version = 3}));
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto first, replay.Admit("queue", {.actor = "actor/0"}));
   EXPECT_EQ(first[0].min_version, 3);
+  EXPECT_EQ(first[0].epoch, 1u);
   EXPECT_EQ(first[0].lease, StalenessOptions().lease);
   EXPECT_THAT(replay.Admit("queue", {.actor = "actor/1"}, absl::InfinitePast()),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("admits no rollout until")));

@@ -15,6 +15,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "replay/client/sampler.h"
+#include "rpc/connect.h"
+#include "rpc/server.h"
 #include "rpc/wire/bulk_codec.h"
 #include "tests/replay/server/replay_peer.h"
 #include "tests/testing/status_matchers.h"
@@ -211,6 +213,68 @@ TEST(ReplayServer, ASampleThatEndsWithoutItsAnswerLosesNoItems) {
   EXPECT_THAT(IdsOf(rest), ElementsAre(2, 3));
 }
 
+TEST(ReplayServer, ACallThatMayNotWaitEndsThoughTheServerIsSilent) {
+  ReplaceableServer server({}, [](absl::string_view method, int64_t) -> rpc::Fault {
+    if (absl::EndsWith(method, "/CreateTable")) return {};
+    return {.kind = rpc::Fault::Kind::kNeverRespond};
+  });
+  RemoteReplay replay(server.channel(),
+                      {.call_timeout = absl::Minutes(10), .round_trip = absl::Milliseconds(20)});
+  TANDEM_ASSERT_OK(replay.CreateTable(TableOptions::PacedQueue("queue", /*batch=*/1, /*max_lag=*/1)));
+  EXPECT_THAT(replay.Sample("queue", {.batch = 1}, MonotonicNow()),
+              StatusIs(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_THAT(replay.Admit("queue", {.actor = "actor/0", .count = 1}, MonotonicNow()),
+              StatusIs(absl::StatusCode::kDeadlineExceeded));
+  const auto writer = testing::IdWriter(&replay, "actor/0", /*chunk_steps=*/1);
+  EXPECT_THAT(testing::WriteId(*writer, "queue", 1, MonotonicNow()),
+              StatusIs(absl::StatusCode::kDeadlineExceeded));
+}
+
+// Long responses arrive in chunks over gRPC, and are read in place over shared memory.
+TEST(ReplayServer, LongItemsOfSeveralColumnsArriveOverTheNetwork) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto server, ReplayServer::Make({}));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<rpc::Server> listening,
+                              rpc::Server::Start({}, {server->service()}));
+  for (const char* const transport : {"grpc", "auto"}) {
+    rpc::ConnectOptions options;
+    options.transport = transport;
+    TANDEM_ASSERT_OK_AND_ASSIGN(auto channel,
+                                rpc::Connect(absl::StrCat("127.0.0.1:", listening->port()), options));
+    RemoteReplay replay(std::move(channel));
+    const std::string table = absl::StrCat("table/", transport);
+    TANDEM_ASSERT_OK(replay.CreateTable(TableOptions::Uniform(table, 100, 1)));
+    TANDEM_ASSERT_OK_AND_ASSIGN(
+        const auto writer,
+        Writer::Create(&replay, {{.name = "image", .dtype = DType::kI32, .shape = {7001}}, {.name = "id"}},
+                       {.name = table, .chunk_steps = 3, .history_steps = 4}));
+    std::vector<int32_t> image(7001);
+    for (int id = 0; id < 20; ++id) {
+      for (size_t i = 0; i < image.size(); ++i) image[i] = id * 10'000 + static_cast<int32_t>(i);
+      const std::vector<float> value = {static_cast<float>(id)};
+      TANDEM_ASSERT_OK(writer->Append({image, value}));
+      if (id == 0) continue;
+      TANDEM_ASSERT_OK(writer->CreateItem(table, std::nullopt, writer->Last(2)));
+    }
+    TANDEM_ASSERT_OK(writer->Flush());
+    TANDEM_ASSERT_OK_AND_ASSIGN(
+        const auto sampler,
+        Sampler::Create(&replay, {.name = "learner", .table = table, .size = {.batch = 64}}));
+    for (int round = 0; round < 4; ++round) {
+      TANDEM_ASSERT_OK_AND_ASSIGN(const Batch batch, sampler->Next(MonotonicNow() + absl::Seconds(60)));
+      const auto images = batch.Find("image")->values<int32_t>();
+      const auto ids = batch.Find("id")->values<float>();
+      ASSERT_EQ(images.size(), 64u * 2 * 7001);
+      ASSERT_EQ(ids.size(), 128u);
+      for (size_t i = 0; i < images.size(); ++i) {
+        ASSERT_EQ(images[i], static_cast<int32_t>(ids[i / 7001]) * 10'000 + static_cast<int32_t>(i % 7001));
+      }
+      for (size_t item = 0; item < 64; ++item) EXPECT_EQ(ids[2 * item] + 1, ids[2 * item + 1]);
+    }
+  }
+  server->Stop();
+  listening->Shutdown(absl::Seconds(1));
+}
+
 TEST(ReplayServer, APrefetchingSamplerGetsEveryItemOfAQueueOnce) {
   ReplaceableServer server;
   RemoteReplay replay(server.channel());
@@ -296,6 +360,24 @@ TEST(ReplayServer, AServerThatStartsAgainGetsTheChunksAgainAndCountsWhatWasLost)
   TANDEM_ASSERT_OK(replay.Call("Explain", request, &reasons));
   EXPECT_THAT(reasons.reasons(), ElementsAre("table 'replay' takes inserts", "table 'replay' gives samples",
                                              HasSubstr("10 items were acknowledged and then lost")));
+}
+
+TEST(ReplayServer, PrioritiesForItemsOfAServerThatIsGoneMeetNoItemOfTheNextOne) {
+  ReplaceableServer server;
+  RemoteReplay replay(server.channel());
+  const TableOptions options = TableOptions::Prioritized("replay", 10, 1);
+  TANDEM_ASSERT_OK(replay.CreateTable(options));
+  const auto first = IdWriter(&replay, "actor/0", 1);
+  for (int64_t id = 0; id < 10; ++id) TANDEM_ASSERT_OK(WriteId(*first, "replay", id));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Batch batch, replay.Sample("replay", {.batch = 8}));
+  server.Restart();
+  TANDEM_ASSERT_OK(replay.CreateTable(options));
+  const auto second = IdWriter(&replay, "actor/1", 1);
+  for (int64_t id = 0; id < 10; ++id) TANDEM_ASSERT_OK(WriteId(*second, "replay", id));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const uint64_t changed,
+                              replay.UpdatePriorities("replay", batch.keys, std::vector<double>(8, 1000.0)));
+  EXPECT_EQ(changed, 0u);
+  EXPECT_EQ(server.Info("replay").missed_priority_updates(), 8u);
 }
 
 TEST(ReplayServer, LimitsChangeWhileCallsWait) {

@@ -3,6 +3,9 @@
 
 #include <cmath>
 #include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -61,6 +64,56 @@ TEST(GatherBatch, UsesTheMemoryThatItIsGiven) {
 }
 
 TEST(GatherBatch, AnEmptySampleIsAnEmptyBatch) { EXPECT_EQ(GatherBatch(Sample()).size(), 0u); }
+
+// A chunk of `steps` steps with a long and a short column, whose bytes count up.
+std::shared_ptr<const Chunk> LongAndShort(const std::shared_ptr<const ItemLayout>& layout, uint32_t steps) {
+  auto bytes = std::make_unique<char[]>(steps * layout->steps->step_bytes());
+  for (size_t i = 0; i < steps * layout->steps->step_bytes(); ++i)
+    bytes[i] = static_cast<char>(i * 7 + i / 251);
+  return std::make_shared<const Chunk>(1, layout->steps, steps, std::move(bytes));
+}
+
+TEST(ShareValues, AreTheBytesOfTheGatheredBatch) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto signature,
+                              Signature::Make({{.name = "long", .dtype = DType::kU8, .shape = {5003}},
+                                               {.name = "short", .dtype = DType::kU8, .shape = {3}}}));
+  // The order of columns decides which ones are copied together.
+  for (const std::vector<size_t>& sources : {std::vector<size_t>{0, 1, 0, 1, 1}, {1, 1, 0, 0}, {0}, {1}}) {
+    std::vector<std::string> names;
+    for (size_t i = 0; i < sources.size(); ++i) names.push_back(std::string(1, static_cast<char>('a' + i)));
+    TANDEM_ASSERT_OK_AND_ASSIGN(const auto layout, ItemLayout::Make(signature, names, sources));
+    const auto first = LongAndShort(layout, 5), second = LongAndShort(layout, 9);
+    Sample sample;
+    for (uint32_t item = 0; item < 4; ++item) {
+      auto trajectory = std::make_shared<Trajectory>();
+      trajectory->layout = layout;
+      trajectory->chunks = {first, second};
+      for (size_t c = 0; c < sources.size(); ++c) {
+        trajectory->slices.push_back({.chunk = 0, .offset = item, .length = 1});
+        trajectory->slices.push_back({.chunk = 1, .offset = 2, .length = 1 + item % 2});
+        trajectory->slices_end.push_back(static_cast<uint32_t>(trajectory->slices.size()));
+      }
+      TANDEM_ASSERT_OK(trajectory->Check());
+      sample.items.push_back({.key = item + 1, .trajectory = std::move(trajectory)});
+    }
+    size_t bytes = 0;
+    const Batch described = DescribeBatch(sample, &bytes);
+    std::shared_ptr<char> memory;
+    const Batch gathered = GatherBatch(sample, [&](size_t size) {
+      EXPECT_EQ(size, bytes);
+      memory = std::shared_ptr<char>(new char[size], std::default_delete<char[]>());
+      return memory;
+    });
+    BufferPool buffers;
+    const Bytes shared = ShareValues(sample, described, &buffers);
+    EXPECT_EQ(shared.Flatten(), std::string(memory.get(), bytes));
+    for (const Slice& slice : shared.slices()) {
+      const bool in_chunk = slice.owner() == std::shared_ptr<const void>(first) ||
+                            slice.owner() == std::shared_ptr<const void>(second);
+      EXPECT_EQ(in_chunk, slice.size() >= 5003);
+    }
+  }
+}
 
 TEST(ImportanceWeights, EqualTheFormula) {
   EXPECT_THAT(ImportanceWeights({0.1, 0.4}, 5, 1, WeightScale::kNone), ElementsAre(2.0, 0.5));

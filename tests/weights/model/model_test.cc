@@ -61,7 +61,26 @@ TEST(Model, HasADigestOfNamesShapesAndValues) {
   EXPECT_NE(digest({"y", {4}, values}), first);
   EXPECT_NE(digest({"x", {2, 2}, values}), first);
   // The digest travels between processes and must not change.
-  EXPECT_EQ(testing::Uniform({}, 1.5f)->info.digest, 3161354333583139442u);
+  const std::shared_ptr<const Model> model = testing::Uniform({}, 1.5f);
+  EXPECT_EQ(model->info.digest_kind, DigestKind::kPieces);
+  EXPECT_EQ(model->info.digest, 17822924789846197926u);
+  EXPECT_EQ(DigestOf(DigestKind::kSerial, model->info.tensors, model->values()), 3161354333583139442u);
+}
+
+TEST(Model, TheMemoryOfALargeModelIsUsedAgain) {
+  constexpr size_t kCount = 1'000'000;
+  std::shared_ptr<float> first = AllocateValues(kCount);
+  ASSERT_NE(first, nullptr);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(first.get()) % 64, 0u);
+  const std::shared_ptr<float> other = AllocateValues(kCount);
+  EXPECT_NE(other, first);
+  const float* const memory = first.get();
+  first.reset();
+  EXPECT_EQ(AllocateValues(kCount).get(), memory);
+}
+
+TEST(Model, MoreValuesThanFitIntoMemoryAreNoCrash) {
+  EXPECT_EQ(AllocateValues(std::numeric_limits<size_t>::max()), nullptr);
 }
 
 }  // namespace

@@ -28,6 +28,9 @@ using testing::Soon;
 using testing::Uniform;
 using testing::ValueOf;
 
+// Rows of `Uniform` for a version of four pieces.
+constexpr size_t kRows = 400'000;
+
 constexpr rpc::BackoffOptions kFastBackoff = {.initial = absl::Milliseconds(1), .max = absl::Milliseconds(5)};
 
 // A server behind a loopback channel, whose server can be replaced by another one, like a process that starts
@@ -295,11 +298,30 @@ TEST(WeightServer, RefusesWhatIsNoModel) {
   EXPECT_THAT(publish(request, std::string(27, 'x')),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("the payload has 27 bytes")));
   EXPECT_THAT(publish(request, std::string(28, 'x')), StatusIs(absl::StatusCode::kDataLoss));
+  request.mutable_info()->set_digest_kind(7);
+  EXPECT_THAT(publish(request, std::string(28, 'x')),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("of kind 7")));
   request.mutable_info()->mutable_tensors(0)->set_shape(0, -1);
   EXPECT_THAT(publish(request, std::string(28, 'x')), StatusIs(absl::StatusCode::kInvalidArgument));
   request.mutable_info()->clear_tensors();
   EXPECT_THAT(publish(request, ""), StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_EQ(ValueOf(*server.server().store().Head("policy")), 1);
+}
+
+TEST(WeightServer, TakesAndGivesVersionsOfPublishersOfEarlierReleases) {
+  ReplaceableServer server;
+  const std::shared_ptr<const Model> model = Uniform({1, 2}, 2);
+  v1::PublishWeightsRequest request;
+  *request.mutable_info() = ToProto(model->info);
+  request.mutable_info()->clear_digest_kind();
+  request.mutable_info()->set_digest(DigestOf(DigestKind::kSerial, model->info.tensors, model->values()));
+  TANDEM_ASSERT_OK(server.channel()
+                       ->Call("/tandem.v1.Weights/Publish", rpc::EncodeBulk(request, PayloadOf(model)), {})
+                       .status());
+  RemoteWeights weights(server.channel());
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto pulled, weights.Newer("policy", {}, Soon()));
+  ASSERT_NE(pulled, nullptr);
+  EXPECT_EQ(ValueOf(*pulled), 2);
 }
 
 TEST(WeightServer, SaysWhenTheHeadWasPublished) {
@@ -360,7 +382,8 @@ TEST(WeightServer, ReadersOverTheNetworkSeeWholeVersions) {
   TANDEM_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<rpc::Server> listening,
                               rpc::Server::Start({}, {weight_server.service()}));
   const std::string address = absl::StrCat("127.0.0.1:", listening->port());
-  constexpr uint64_t kVersions = 100;
+  // Small versions, and some that travel in pieces.
+  constexpr uint64_t kVersions = 120, kSmall = 100;
   const auto connect = [&](const char* transport) -> std::shared_ptr<rpc::Channel> {
     rpc::ConnectOptions options;
     options.transport = transport;
@@ -385,7 +408,8 @@ TEST(WeightServer, ReadersOverTheNetworkSeeWholeVersions) {
   }
   RemoteWeights weights(connect("auto"));
   for (uint64_t number = 1; number <= kVersions; ++number)
-    TANDEM_ASSERT_OK(weights.Commit(Uniform({1, number}, static_cast<float>(number), 5000), Soon()));
+    TANDEM_ASSERT_OK(weights.Commit(
+        Uniform({1, number}, static_cast<float>(number), number <= kSmall ? 5000 : kRows), Soon()));
   for (std::thread& reader : readers) reader.join();
   weight_server.Stop();
   listening->Shutdown(absl::Seconds(1));

@@ -95,31 +95,29 @@ absl::Status UnrollActor::Admit(absl::Time deadline) {
   if (!tickets_.empty()) return absl::OkStatus();
   TANDEM_ASSIGN_OR_RETURN(tickets_,
                           replay_->Admit(kUnrollTable, {.actor = name_, .count = max_tickets_}, deadline));
-  renewed_ = MonotonicNow();
+  const absl::Time now = MonotonicNow();
   for (const replay::Ticket& ticket : tickets_) {
-    required_version_ =
-        std::max(required_version_, static_cast<uint64_t>(std::max<int64_t>(0, ticket.min_version)));
+    held_.Add(ticket, now);
+    required_version_.number =
+        std::max(required_version_.number, static_cast<uint64_t>(std::max<int64_t>(0, ticket.min_version)));
+    required_version_.epoch = std::max(required_version_.epoch, ticket.epoch);
   }
   return absl::OkStatus();
 }
 
 void UnrollActor::RenewTickets() {
-  if (tickets_.empty()) return;
   const absl::Time now = MonotonicNow();
-  const absl::Duration lease = tickets_[0].lease;
-  if (now - renewed_ < lease / 3) return;
-  std::vector<uint64_t> ids;
-  for (const replay::Ticket& ticket : tickets_) ids.push_back(ticket.id);
-  // A server that is away is asked again soon. If only some tickets have ended, the others are used.
-  const absl::StatusOr<uint64_t> in_use = replay_->Renew(kUnrollTable, ids);
-  renewed_ = in_use.ok() ? now : now - lease / 4;
+  if (!held_.due(now)) return;
+  // If only some tickets have ended, the others are used.
+  const absl::StatusOr<uint64_t> in_use = held_.Renew(replay_, now);
   if (in_use.ok()) tickets_ended_ = *in_use == 0;
 }
 
 void UnrollActor::DropTickets() {
   tickets_.clear();
+  held_.Clear();
   tickets_ended_ = false;
-  required_version_ = 0;
+  required_version_ = {};
 }
 
 absl::StatusOr<bool> UnrollActor::TakeWeights(absl::Time deadline) {
@@ -146,10 +144,10 @@ absl::Status UnrollActor::Choose(size_t row, absl::Time deadline) {
                             source_->Act(seen, copies_, actions, log_probabilities, deadline));
     last_ = with.last;
     // Later steps are by the same weights or newer ones.
-    if (row == 0 && with.version.number < required_version_) {
-      return absl::UnavailableError(absl::StrCat("the inference server acts with version ",
-                                                 with.version.number, ", and the tickets of ", name_,
-                                                 " require version ", required_version_));
+    if (row == 0 && IsBehind(with.version)) {
+      return absl::UnavailableError(absl::StrCat("the inference server acts with ",
+                                                 weights::ToString(with.version), ", and the tickets of ",
+                                                 name_, " require ", weights::ToString(required_version_)));
     }
     version = static_cast<int64_t>(with.version.number);
     return absl::OkStatus();

@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "base/random.h"
 #include "replay/client/replay.h"
+#include "replay/client/ticket_holder.h"
 #include "replay/client/writer.h"
 #include "weights/client/weights.h"
 #include "worker/rl/actor/action_source.h"
@@ -65,7 +66,7 @@ class UnrollActor {
   // paced. Errors: those of Replay::Admit.
   absl::Status Admit(absl::Time deadline);
   // Returns true if the weights are older than those that the tickets require.
-  bool behind() const { return model_ == nullptr || model_->info.version.number < required_version_; }
+  bool behind() const { return model_ == nullptr || IsBehind(model_->info.version); }
   // Takes the newest weights. Returns false if there are none newer than those that it has by `deadline`.
   // Errors: those of Weights::Newer, and FailedPrecondition for a model of another job.
   absl::StatusOr<bool> TakeWeights(absl::Time deadline);
@@ -104,6 +105,11 @@ class UnrollActor {
               ActionSource* source, std::unique_ptr<VectorEnvironment> environments);
   // Renews the tickets whose lease has run for a third.
   void RenewTickets();
+  // Returns true if the tickets require a later version. Both numbers count: the table compares those of the
+  // steps, and a version of an earlier life of the learner may have any number.
+  bool IsBehind(const weights::ModelVersion& version) const {
+    return version.number < required_version_.number || version.epoch < required_version_.epoch;
+  }
   // Forgets the tickets, and the version that they require.
   void DropTickets();
   // Chooses the actions of the step that begins at `row`.
@@ -124,13 +130,13 @@ class UnrollActor {
   Columns unroll_;
   std::vector<uint8_t> begins_;  // of each copy: its next step is the first of an episode
   std::vector<float> normalized_, taken_, values_;
-  std::vector<replay::Ticket> tickets_;  // for the next items
-  bool tickets_ended_ = false;           // all of them, as their server has said
-  uint64_t required_version_ = 0;        // of the weights, by the tickets
-  absl::Time renewed_;                   // the last time at which the leases of the tickets were renewed
-  size_t first_copy_ = 0;                // the one that the first ticket is for
-  size_t row_ = 0;                       // of the next step in the unroll
-  bool last_ = false;                    // the source has said so
+  std::vector<replay::Ticket> tickets_;      // for the next items
+  replay::TicketHolder held_{kUnrollTable};  // the same, for the renewal of their leases
+  bool tickets_ended_ = false;               // all of them, as their server has said
+  weights::ModelVersion required_version_;   // of the weights, by the tickets
+  size_t first_copy_ = 0;                    // the one that the first ticket is for
+  size_t row_ = 0;                           // of the next step in the unroll
+  bool last_ = false;                        // the source has said so
   uint64_t env_steps_ = 0;
   std::vector<Episode> episodes_;
 };

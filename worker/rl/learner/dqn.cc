@@ -3,39 +3,30 @@
 // over several steps, and prioritized replay (Schaul et al., ICLR 2016), all optional.
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/numeric/tensor.h"
 #include "base/random.h"
 #include "base/status.h"
 #include "replay/client/local_replay.h"
 #include "replay/client/writer.h"
 #include "replay/table/batch.h"
-#include "worker/nn/dense_optimizer.h"
-#include "worker/nn/gradient_clip.h"
 #include "worker/rl/kernels/n_step.h"
+#include "worker/rl/learner/dqn_update.h"
 #include "worker/rl/learner/registry.h"
 #include "worker/rl/policy/q_network.h"
 
 namespace tandem::rl {
 namespace {
 
-constexpr char kTable[] = "transitions";
-// A priority of exactly 0 would never be drawn again.
-constexpr double kLeastPriority = 1e-6;
-
 class Dqn : public Learner {
  public:
   Dqn(const LearnerOptions& options, std::unique_ptr<VectorEnvironment> environments)
       : options_(options),
         environments_(std::move(environments)),
-        policy_(environments_->spec(), options.policy, options.seeds.policy),
-        target_(environments_->spec(), options.policy, options.seeds.policy),
         observation_size_(environments_->spec().observation_size),
         exploring_(options.seeds.policy, HashBytes("dqn exploration")) {
     adders_.assign(environments_->count(),
@@ -45,26 +36,12 @@ class Dqn : public Learner {
   }
 
   absl::Status Init() {
-    const AlgorithmOptions& o = options_.algorithm;
-    TANDEM_ASSIGN_OR_RETURN(optimizer_, worker::DenseOptimizer::Create(
-                                            {.kind = "adam", .epsilon = static_cast<float>(o.adam_epsilon)},
-                                            policy_.parameters().blocks()));
-    const auto size = static_cast<uint64_t>(o.replay_size);
-    replay::TableOptions table = o.priority_exponent > 0
-                                     ? replay::TableOptions::Prioritized(kTable, size, 1, o.priority_exponent)
-                                     : replay::TableOptions::Uniform(kTable, size, 1);
-    table.seed = Mix64(options_.seeds.policy, HashBytes("dqn samples"));
-    TANDEM_RETURN_IF_ERROR(replay_.CreateTable(table));
-    const auto width = static_cast<int64_t>(observation_size_);
-    TANDEM_ASSIGN_OR_RETURN(writer_, replay::Writer::Create(&replay_,
-                                                            {{"observation", DType::kF32, {width}},
-                                                             {"action", DType::kF32, {}},
-                                                             {"reward", DType::kF32, {}},
-                                                             {"discount", DType::kF32, {}},
-                                                             {"next_observation", DType::kF32, {width}}},
-                                                            {.name = "dqn", .chunk_steps = kChunkSteps}));
-    CopyToTarget();
-    policy_.CountObservations(environments_->observations());
+    TANDEM_ASSIGN_OR_RETURN(update_, DqnUpdate::Create(options_, environments_->spec()));
+    TANDEM_RETURN_IF_ERROR(replay_.CreateTable(TransitionTableOptions(options_)));
+    TANDEM_ASSIGN_OR_RETURN(writer_,
+                            replay::Writer::Create(&replay_, TransitionColumns(environments_->spec()),
+                                                   {.name = "dqn", .chunk_steps = kChunkSteps}));
+    update_->policy().CountObservations(environments_->observations());
     return absl::OkStatus();
   }
 
@@ -85,23 +62,14 @@ class Dqn : public Learner {
     }
   }
 
-  Policy& policy() override { return policy_; }
+  Policy& policy() override { return update_->policy(); }
   LearnerState state() const override {
-    // Parameters have no const accessor.
-    const absl::Span<const float> target = const_cast<QNetwork&>(target_).parameters().values();
-    return {.env_steps = env_steps_,
-            .updates = updates_,
-            .optimizer = optimizer_->state(),
-            .target = {target.begin(), target.end()}};
+    LearnerState state = update_->state();
+    state.env_steps = env_steps_;
+    return state;
   }
   absl::Status Restore(const LearnerState& state) override {
-    const absl::Span<float> target = target_.parameters().values();
-    if (state.target.size() != target.size()) {
-      return absl::InvalidArgumentError(absl::StrCat("the target network has ", state.target.size(),
-                                                     " parameters, and this job's has ", target.size()));
-    }
-    TANDEM_RETURN_IF_ERROR(optimizer_->Restore(state.optimizer));
-    std::copy(state.target.begin(), state.target.end(), target.begin());
+    TANDEM_RETURN_IF_ERROR(update_->Restore(state));
     env_steps_ = learned_steps_ = target_steps_ = state.env_steps;
     updates_ = state.updates;
     // Neither episodes nor actions are repeated.
@@ -111,36 +79,24 @@ class Dqn : public Learner {
     exploring_ = CounterRandom(options_.seeds.policy, Mix64(HashBytes("dqn exploration"), env_steps_));
     return absl::OkStatus();
   }
-  Figures figures() const override {
-    return {{"loss/td_error", mean_error_},
-            {"policy/mean_q", mean_q_},
-            {"policy/epsilon", Epsilon()},
-            {"gradient/norm", gradient_norm_},
-            {"train/learning_rate", learning_rate_}};
-  }
+  Figures figures() const override { return update_->figures(env_steps_); }
 
  private:
   static constexpr uint32_t kChunkSteps = 16;
   static constexpr size_t kMostUpdates = 256;  // of one Advance
 
-  double Epsilon() const {
-    const AlgorithmOptions& o = options_.algorithm;
-    const double span = std::max(1.0, o.epsilon_fraction * static_cast<double>(options_.env_steps));
-    const double part = std::min(1.0, static_cast<double>(env_steps_) / span);
-    return o.epsilon_start + part * (o.epsilon_end - o.epsilon_start);
-  }
-
   // Does one step in each copy and stores the transitions that it completes.
   absl::Status Act() {
     const size_t count = environments_->count();
+    QNetwork& policy = update_->policy();
     previous_.assign(environments_->observations().begin(), environments_->observations().end());
-    policy_.Normalize(previous_, absl::MakeSpan(normalized_));
-    const absl::Span<const float> values = policy_.Forward(normalized_.data(), count);
-    const double epsilon = Epsilon();
+    policy.Normalize(previous_, absl::MakeSpan(normalized_));
+    const absl::Span<const float> values = policy.Forward(normalized_.data(), count);
+    const double epsilon = EpsilonAt(options_, env_steps_);
     for (size_t i = 0; i < count; ++i) {
       const bool explore = exploring_.UniformDouble() < epsilon;
-      const uint64_t random_choice = exploring_.Below(policy_.choices());
-      const absl::Span<const float> row = values.subspan(i * policy_.choices(), policy_.choices());
+      const uint64_t random_choice = exploring_.Below(policy.choices());
+      const absl::Span<const float> row = values.subspan(i * policy.choices(), policy.choices());
       actions_[i] = explore ? static_cast<float>(random_choice)
                             : static_cast<float>(std::max_element(row.begin(), row.end()) - row.begin());
     }
@@ -157,7 +113,7 @@ class Dqn : public Learner {
                        if (stored.ok()) stored = Store(transition);
                      });
     }
-    policy_.CountObservations(environments_->observations());
+    policy.CountObservations(environments_->observations());
     return stored;
   }
 
@@ -166,90 +122,34 @@ class Dqn : public Learner {
         {transition.observation, transition.action, absl::MakeConstSpan(&transition.reward, 1),
          absl::MakeConstSpan(&transition.discount, 1), transition.next_observation}));
     // Without a priority the item gets the greatest one so far, so that it is soon drawn once.
-    TANDEM_RETURN_IF_ERROR(writer_->CreateItem(kTable, std::nullopt, writer_->Last(1)));
+    TANDEM_RETURN_IF_ERROR(writer_->CreateItem(kTransitionTable, std::nullopt, writer_->Last(1)));
     ++stored_;
     return absl::OkStatus();
   }
 
   absl::Status Update() {
     const AlgorithmOptions& o = options_.algorithm;
-    const auto batch = static_cast<size_t>(o.batch);
     TANDEM_ASSIGN_OR_RETURN(const replay::Batch sample,
-                            replay_.Sample(kTable, {.batch = static_cast<uint32_t>(batch)}));
-    const auto column = [&](const char* name) { return sample.Find(name)->values<float>(); };
-    const absl::Span<const float> actions = column("action"), rewards = column("reward"),
-                                  discounts = column("discount");
-    const double progress =
-        std::min(1.0, static_cast<double>(env_steps_) / static_cast<double>(options_.env_steps));
-    const double beta = o.importance_exponent + progress * (1 - o.importance_exponent);
-    std::vector<double> weights(batch, 1.0);
+                            replay_.Sample(kTransitionTable, {.batch = static_cast<uint32_t>(o.batch)}));
+    TANDEM_RETURN_IF_ERROR(update_->ComputeGradients(sample, env_steps_));
+    const absl::Status applied = update_->Apply(env_steps_);
+    updates_ = update_->updates();
+    TANDEM_RETURN_IF_ERROR(applied);
     if (o.priority_exponent > 0) {
-      weights = replay::ImportanceWeights(sample.probabilities, sample.table_items, beta);
-    }
-    const size_t choices = policy_.choices();
-    observations_.resize(batch * observation_size_);
-    next_observations_.resize(batch * observation_size_);
-    policy_.Normalize(column("observation"), absl::MakeSpan(observations_));
-    policy_.Normalize(column("next_observation"), absl::MakeSpan(next_observations_));
-
-    const absl::Span<const float> next_values = target_.Forward(next_observations_.data(), batch);
-    next_choices_.resize(batch);
-    {
-      // Double: the online network chooses the action, the target network says what it is good for.
-      const absl::Span<const float> chooser =
-          o.target == "double" ? policy_.Forward(next_observations_.data(), batch) : next_values;
-      for (size_t k = 0; k < batch; ++k) {
-        const absl::Span<const float> row = chooser.subspan(k * choices, choices);
-        next_choices_[k] = static_cast<size_t>(std::max_element(row.begin(), row.end()) - row.begin());
-      }
-    }
-    const absl::Span<const float> values = policy_.Forward(observations_.data(), batch);
-    d_values_.assign(batch * choices, 0.0f);
-    priorities_.resize(batch);
-    double error_sum = 0, q_sum = 0;
-    for (size_t k = 0; k < batch; ++k) {
-      const size_t at = k * choices + static_cast<size_t>(actions[k]);
-      const double wanted = static_cast<double>(rewards[k]) +
-                            static_cast<double>(discounts[k]) * next_values[k * choices + next_choices_[k]];
-      const double error = values[at] - wanted;
-      // Huber's loss: the gradient of an error is limited to 1.
-      d_values_[at] =
-          static_cast<float>(weights[k] * std::clamp(error, -1.0, 1.0) / static_cast<double>(batch));
-      priorities_[k] = std::abs(error) + kLeastPriority;
-      error_sum += std::abs(error);
-      q_sum += values[at];
-    }
-    policy_.Backward(observations_.data(), batch, d_values_.data());
-    gradient_norm_ = worker::ClipGlobalNorm(o.max_gradient_norm, policy_.parameters().gradients());
-    ++updates_;
-    if (!std::isfinite(gradient_norm_) || !std::isfinite(error_sum))
-      return GradientNotFinite(options_, updates_);
-    learning_rate_ = LearningRateAt(options_, env_steps_);
-    optimizer_->Step(static_cast<float>(learning_rate_), policy_.parameters().gradients(),
-                     policy_.parameters().values());
-    mean_error_ = error_sum / static_cast<double>(batch);
-    mean_q_ = q_sum / static_cast<double>(batch);
-    if (o.priority_exponent > 0) {
-      TANDEM_RETURN_IF_ERROR(replay_.UpdatePriorities(kTable, sample.keys, priorities_));
+      TANDEM_RETURN_IF_ERROR(replay_.UpdatePriorities(kTransitionTable, sample.keys, update_->priorities()));
     }
     if (learned_steps_ >= target_steps_ + static_cast<uint64_t>(o.target_every)) {
-      CopyToTarget();
+      update_->CopyToTarget();
       target_steps_ = learned_steps_;
     }
     return absl::OkStatus();
   }
 
-  void CopyToTarget() {
-    const absl::Span<float> from = policy_.parameters().values();
-    std::copy(from.begin(), from.end(), target_.parameters().values().begin());
-  }
-
   const LearnerOptions options_;
   std::unique_ptr<VectorEnvironment> environments_;
-  QNetwork policy_, target_;
+  std::unique_ptr<DqnUpdate> update_;
   const size_t observation_size_;
   CounterRandom exploring_;
-  std::unique_ptr<worker::DenseOptimizer> optimizer_;
   replay::LocalReplay replay_;
   std::unique_ptr<replay::Writer> writer_;
   std::vector<NStepAdder> adders_;  // of each copy
@@ -257,10 +157,6 @@ class Dqn : public Learner {
   uint64_t learned_steps_ = 0;      // environment steps for which the updates have been done
   uint64_t target_steps_ = 0;       // those at the last copy to the target network
   std::vector<float> previous_, normalized_, actions_;
-  std::vector<float> observations_, next_observations_, d_values_;
-  std::vector<size_t> next_choices_;
-  std::vector<double> priorities_;
-  double mean_error_ = 0, mean_q_ = 0, gradient_norm_ = 0, learning_rate_ = 0;
 };
 
 absl::StatusOr<std::unique_ptr<Learner>> MakeDqn(const LearnerOptions& options) {
@@ -339,6 +235,13 @@ AlgorithmKind DqnKind() {
                                              "linearly",
                                          .range = Between(0, 1),
                                          .default_value = 0.1}),
+      MemberField<&O::epsilon_spread>(
+          {.name = "epsilon_spread",
+           .help =
+               "of a job of several processes: actor i of n takes random actions with that probability to "
+               "the power of 1 + `epsilon_spread` x i / (n - 1); 0: all actors explore alike",
+           .range = Between(0, 100),
+           .default_value = 1}),
       MemberField<&O::target>({.name = "target",
                                .help = "which network chooses the next action: the one that learns "
                                        "(`double`) or the target network (`plain`)",
@@ -366,7 +269,8 @@ AlgorithmKind DqnKind() {
                     .policy = [](const EnvironmentSpec& environment, const PolicyOptions& options,
                                  uint64_t seed) -> std::unique_ptr<Policy> {
                       return std::make_unique<QNetwork>(environment, options, seed);
-                    }}};
+                    },
+                    .has_roles = true}};
 }
 
 }  // namespace tandem::rl

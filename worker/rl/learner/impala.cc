@@ -274,7 +274,8 @@ AlgorithmKind ImpalaKind() {
           .build = {.supports = [](const EnvironmentSpec&) { return absl::OkStatus(); },
                     .learner = MakeImpala,
                     .policy = MakeActorCritic,
-                    .has_actors = true}};
+                    .has_actors = true,
+                    .has_roles = true}};
 }
 
 }  // namespace tandem::rl

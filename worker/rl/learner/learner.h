@@ -35,7 +35,7 @@ struct AlgorithmOptions {
   // dqn
   int n_step = 3, batch = 64, replay_size = 50000, learning_starts = 1000, update_every = 4,
       target_every = 2000;
-  double epsilon_start = 1, epsilon_end = 0.05, epsilon_fraction = 0.1;
+  double epsilon_start = 1, epsilon_end = 0.05, epsilon_fraction = 0.1, epsilon_spread = 1;
   std::string target = "double";
   double priority_exponent = 0.6, importance_exponent = 0.4;
   // impala

@@ -22,8 +22,10 @@ struct AlgorithmParts {
   absl::StatusOr<std::unique_ptr<Learner>> (*learner)(const LearnerOptions& options);
   std::unique_ptr<Policy> (*policy)(const EnvironmentSpec& environment, const PolicyOptions& options,
                                     uint64_t seed);
-  // True if several actors act for one learner; otherwise the learner acts itself.
+  // True if in one process several actors act for one learner; otherwise the learner acts itself.
   bool has_actors = false;
+  // True if `tandem run` can run actors and learners as processes of their own.
+  bool has_roles = false;
 };
 
 using AlgorithmKind = ConfigKind<AlgorithmOptions, AlgorithmParts>;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/rl/roles/actor_role.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "base/logging.h"
 #include "base/random.h"
 #include "base/status.h"
+#include "collectives/membership/job_monitor.h"
 #include "replay/client/remote_replay.h"
 #include "weights/client/remote_weights.h"
 #include "worker/rl/inference/remote_policy.h"
@@ -54,6 +56,44 @@ class Patience {
   absl::Time begin_, next_warning_;
 };
 
+// Refuses more replay servers than actors: nobody would write to the last ones, and learners would wait for
+// them. Ends the job, since the launcher would start the actor again and again.
+absl::Status CheckServers(int servers, bool transitions, RoleJob* job) {
+  const collectives::Environment& env = job->environment();
+  if (servers <= env.role_world_size) return absl::OkStatus();
+  // The learners refuse more queues than learners.
+  if (!transitions && servers > env.world_size) return absl::OkStatus();
+  const absl::Status wrong = absl::InvalidArgumentError(absl::StrCat(
+      "the job has ", servers, " replay servers and ", env.role_world_size,
+      " actors; actor i writes to server i modulo their number, so there must be at least as many actors"));
+  // It is reported in the name of all: a single actor that fails does not end a job which starts it again.
+  const auto monitor = collectives::JobMonitor::Start(
+      job->store_channel(), {.member = "actors", .replaceable = true}, [](const auto&) {});
+  const absl::Status told = monitor.ok() ? (*monitor)->ReportFailure(wrong.message()) : monitor.status();
+  if (!told.ok()) LogWarning(told.message());
+  return wrong;
+}
+
+// Waits until a learner publishes weights after the last ones of another, or for `stop`. Without weights it
+// waits for `stop` alone.
+void AwaitLearner(weights::Weights* weights, const std::atomic<bool>& stop) {
+  std::optional<weights::ModelVersion> last;
+  absl::Time next = MonotonicNow();
+  for (; !stop; absl::SleepFor(absl::Milliseconds(20))) {  // a signal handler cannot wake it otherwise
+    if (weights == nullptr || MonotonicNow() < next) continue;
+    next = MonotonicNow() + kSlice;
+    if (last.has_value()) {
+      const absl::StatusOr<weights::ModelVersion> head = weights->Head(kPolicyModel, next);
+      if (head.ok() && *head != weights::ModelVersion() && *head != *last) return;
+    } else {
+      const auto newest = weights->Newer(kPolicyModel, {}, absl::InfinitePast());
+      if (!newest.ok() || *newest == nullptr) continue;
+      if (!(*newest)->info.last) return;
+      last = (*newest)->info.version;
+    }
+  }
+}
+
 }  // namespace
 
 absl::Status RunActorLoop(const ActorLoopOptions& options, replay::Replay* replay,
@@ -96,8 +136,9 @@ absl::Status RunActorLoop(const ActorLoopOptions& options, replay::Replay* repla
       continue;
     }
     if (alone) {
-      // Weights of a learner that has started again may have a smaller number than those of its earlier life,
-      // so that behind() does not tell. They were published before the table granted tickets for them.
+      // The newest weights lag least. behind() does not tell whether there are newer ones: a learner that has
+      // started again may publish smaller numbers than in its earlier life, and a server of an earlier
+      // release says no epoch. What is published now was published before the table granted these tickets.
       const absl::Status looked = actor->TakeWeights(absl::InfinitePast()).status();
       if (!looked.ok()) {
         if (!MayPass(looked)) return looked;
@@ -128,9 +169,47 @@ absl::Status RunActorLoop(const ActorLoopOptions& options, replay::Replay* repla
   return absl::OkStatus();
 }
 
+absl::Status RunTransitionActorLoop(const TransitionActorLoopOptions& options, replay::Replay* replay,
+                                    weights::Weights* weights) {
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<TransitionActor> actor,
+                          TransitionActor::Create(options.actor, replay, weights));
+  const auto over = [&] { return (options.stop != nullptr && options.stop->load()) || actor->last(); };
+  Patience patience(options.patience);
+  while (!over()) {
+    // An actor that has weights goes on while their store is away for a moment.
+    const bool waits = actor->must_wait();
+    const absl::StatusOr<bool> newer =
+        actor->TakeWeights(waits ? MonotonicNow() + kSlice : absl::InfinitePast());
+    if (!newer.ok() && !MayPass(newer.status())) return newer.status();
+    if (actor->must_wait()) {
+      if (newer.ok() && *newer) patience.Reset();
+      TANDEM_RETURN_IF_ERROR(patience.Check(
+          "no weights",
+          newer.ok() ? absl::NotFoundError(actor->model() == nullptr ? "no learner has published any"
+                                                                     : "the learner is far behind the actors")
+                     : newer.status()));
+      continue;
+    }
+    if (over()) break;
+    TANDEM_RETURN_IF_ERROR(actor->Act());
+    patience.Reset();
+    absl::Status delivered;
+    while (!(delivered = actor->Deliver(MonotonicNow() + kSlice)).ok() && !over()) {
+      if (!MayPass(delivered)) return delivered;
+      TANDEM_RETURN_IF_ERROR(patience.Check("no place for transitions", delivered));
+      const absl::Status looked = actor->TakeWeights(absl::InfinitePast()).status();
+      if (!looked.ok() && !MayPass(looked)) return looked;
+    }
+    patience.Reset();
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RunActorRole(const RlSpec& spec, RoleJob* job, const std::atomic<bool>& stop) {
   const collectives::Environment& env = job->environment();
   TANDEM_ASSIGN_OR_RETURN(const int servers, job->Servers(kReplayRole, kJoinTimeout));
+  const bool transitions = spec.learner.algorithm.kind == "dqn";
+  TANDEM_RETURN_IF_ERROR(CheckServers(servers, transitions, job));
   TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> queue,
                           job->Connect(kReplayRole, env.role_rank % servers, kJoinTimeout));
   replay::RemoteReplay replay(queue, {.name = env.member(), .call_timeout = kCallTimeout});
@@ -148,13 +227,28 @@ absl::Status RunActorRole(const RlSpec& spec, RoleJob* job, const std::atomic<bo
     TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<rpc::Channel> first, job->Connect(kReplayRole, 0, kJoinTimeout));
     weights = std::make_unique<weights::RemoteWeights>(std::move(first));
   }
-  // An actor that was started again must not repeat its episodes.
-  if (job->life() > 0) {
-    options.actor.environment_seed = Mix64(options.actor.environment_seed, job->life());
-    options.actor.exploration = job->life();
+  // A learner that has ended may be followed by one that goes on. An actor must not repeat its episodes then,
+  // nor after it was started again.
+  for (uint64_t round = 0; !stop; ++round) {
+    const uint64_t life = round == 0 ? job->life() : Mix64(job->life(), round);
+    if (transitions) {
+      TANDEM_RETURN_IF_ERROR(
+          RunTransitionActorLoop({.actor = {.learner = spec.learner,
+                                            .index = static_cast<size_t>(env.role_rank),
+                                            .actors = static_cast<size_t>(env.role_world_size),
+                                            .life = life},
+                                  .stop = &stop},
+                                 &replay, weights.get()));
+    } else {
+      ActorLoopOptions own = options;
+      if (life > 0) {
+        own.actor.environment_seed = Mix64(own.actor.environment_seed, life);
+        own.actor.exploration = life;
+      }
+      TANDEM_RETURN_IF_ERROR(RunActorLoop(own, &replay, weights.get()));
+    }
+    AwaitLearner(weights.get(), stop);
   }
-  TANDEM_RETURN_IF_ERROR(RunActorLoop(options, &replay, weights.get()));
-  while (!stop) absl::SleepFor(absl::Milliseconds(20));  // a signal handler cannot wake it otherwise
   return absl::OkStatus();
 }
 

@@ -5,31 +5,43 @@
 #include <utility>
 #include <vector>
 
+#include "base/random.h"
 #include "base/status.h"
 #include "replay/wire/messages.h"
+#include "worker/rl/roles/transition_actor.h"
 #include "worker/rl/envs/environment.h"
+#include "worker/rl/learner/dqn_update.h"
 #include "worker/rl/learner/impala_update.h"
 
 namespace tandem::rl {
 
-absl::StatusOr<std::unique_ptr<ExperienceServer>> ExperienceServer::Start(const RlSpec& spec,
-                                                                          const ListenOptions& listen,
-                                                                          RoleJob* job) {
+absl::StatusOr<std::unique_ptr<ExperienceServer>> ExperienceServer::Start(
+    const RlSpec& spec, const collectives::ListenOptions& listen, RoleJob* job) {
   const collectives::Environment& env = job->environment();
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Environment> environment,
                           MakeEnvironment(spec.learner.environment));
   std::unique_ptr<ExperienceServer> server(new ExperienceServer);
   TANDEM_ASSIGN_OR_RETURN(server->replay_, replay::ReplayServer::Make({.name = env.member()}));
-  const int learners = std::max(1, LearnersOf(env.role_rank, env.role_world_size, env.world_size));
-  TANDEM_RETURN_IF_ERROR(server->replay_->CreateTable(
-      replay::ToProto(UnrollTableOptions(spec.learner, environment->spec(), learners))));
+  std::vector<replay::TableOptions> tables;
+  if (spec.learner.algorithm.kind == "dqn") {
+    tables = {TransitionTableOptions(spec.learner, env.role_world_size), EpisodeTableOptions()};
+    tables[0].columns = TransitionColumns(environment->spec());
+    // The servers must not draw alike.
+    tables[0].seed = Mix64(tables[0].seed, static_cast<uint64_t>(env.role_rank));
+  } else {
+    const int learners = std::max(1, LearnersOf(env.role_rank, env.role_world_size, env.world_size));
+    tables = {UnrollTableOptions(spec.learner, environment->spec(), learners)};
+  }
+  for (const replay::TableOptions& table : tables)
+    TANDEM_RETURN_IF_ERROR(server->replay_->CreateTable(replay::ToProto(table)));
   std::vector<rpc::Service> services = {server->replay_->service()};
   if (env.role_rank == 0) {
     server->weights_ =
         std::make_unique<weights::WeightServer>(weights::WeightServerOptions{.name = env.member()});
     services.push_back(server->weights_->service());
   }
-  TANDEM_ASSIGN_OR_RETURN(server->listening_, Listening::Start(std::move(services), listen, job));
+  TANDEM_ASSIGN_OR_RETURN(server->listening_, collectives::RoleServer::Start(std::move(services), env,
+                                                                             job->store_channel(), listen));
   return server;
 }
 

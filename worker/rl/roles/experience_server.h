@@ -7,22 +7,24 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "collectives/role_server.h"
 #include "replay/server/replay_server.h"
 #include "weights/server/weight_server.h"
 #include "worker/rl/job/rl_spec.h"
-#include "worker/rl/roles/listening.h"
 #include "worker/rl/roles/role_job.h"
 
 namespace tandem::rl {
 
-// The process of role `replay`: serves the queue of unrolls and, in replay/0, the weights. Everything is in
-// memory: a server that has started again is empty, at the same address. What actors had delivered is then
-// lost and counted (docs/replay.md), and the learner publishes its weights again.
+// The process of role `replay`: serves the queue of unrolls, or a part of the table of transitions (DQN),
+// and, in replay/0, the weights. Everything is in memory: a server that has started again is empty, at the
+// same address. What actors had delivered is then lost and counted (docs/replay.md), and the learner
+// publishes its weights again.
 class ExperienceServer {
  public:
-  // Serves and registers with the job. Errors: those of rpc::Server::Start and of the store.
+  // Serves and registers with the job. Errors: those of collectives::RoleServer::Start.
   static absl::StatusOr<std::unique_ptr<ExperienceServer>> Start(const RlSpec& spec,
-                                                                 const ListenOptions& listen, RoleJob* job);
+                                                                 const collectives::ListenOptions& listen,
+                                                                 RoleJob* job);
   ~ExperienceServer() { Stop(); }
 
   const std::string& address() const { return listening_->address(); }
@@ -34,7 +36,7 @@ class ExperienceServer {
 
   std::unique_ptr<replay::ReplayServer> replay_;
   std::unique_ptr<weights::WeightServer> weights_;
-  std::unique_ptr<Listening> listening_;  // destroyed first
+  std::unique_ptr<collectives::RoleServer> listening_;  // destroyed first
 };
 
 }  // namespace tandem::rl

@@ -10,7 +10,7 @@
 namespace tandem::rl {
 
 absl::StatusOr<std::unique_ptr<InferenceRole>> InferenceRole::Start(const RlSpec& spec,
-                                                                    const ListenOptions& listen,
+                                                                    const collectives::ListenOptions& listen,
                                                                     RoleJob* job) {
   const collectives::Environment& env = job->environment();
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Environment> environment,
@@ -26,7 +26,8 @@ absl::StatusOr<std::unique_ptr<InferenceRole>> InferenceRole::Start(const RlSpec
                              .policy = spec.learner.policy,
                              .seed = Mix64(spec.learner.seeds.policy, life)},
       environment->spec(), role->weights_.get());
-  TANDEM_ASSIGN_OR_RETURN(role->listening_, Listening::Start({role->server_->service()}, listen, job));
+  TANDEM_ASSIGN_OR_RETURN(role->listening_, collectives::RoleServer::Start({role->server_->service()}, env,
+                                                                           job->store_channel(), listen));
   return role;
 }
 

@@ -6,10 +6,10 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "collectives/role_server.h"
 #include "weights/client/remote_weights.h"
 #include "worker/rl/inference/inference_server.h"
 #include "worker/rl/job/rl_spec.h"
-#include "worker/rl/roles/listening.h"
 #include "worker/rl/roles/role_job.h"
 
 namespace tandem::rl {
@@ -19,8 +19,9 @@ namespace tandem::rl {
 class InferenceRole {
  public:
   // Serves and registers with the job. Blocks until replay/0 has come, at most a minute. Errors: those of
-  // RoleJob::Connect and Listening::Start.
-  static absl::StatusOr<std::unique_ptr<InferenceRole>> Start(const RlSpec& spec, const ListenOptions& listen,
+  // RoleJob::Connect and RoleServer::Start.
+  static absl::StatusOr<std::unique_ptr<InferenceRole>> Start(const RlSpec& spec,
+                                                              const collectives::ListenOptions& listen,
                                                               RoleJob* job);
   ~InferenceRole() { Stop(); }
 
@@ -34,7 +35,7 @@ class InferenceRole {
 
   std::unique_ptr<weights::RemoteWeights> weights_;
   std::unique_ptr<InferenceServer> server_;
-  std::unique_ptr<Listening> listening_;  // destroyed first
+  std::unique_ptr<collectives::RoleServer> listening_;  // destroyed first
 };
 
 }  // namespace tandem::rl

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
@@ -15,12 +16,15 @@
 #include "rpc/diagnostics/process_diagnostics.h"
 #include "weights/client/remote_weights.h"
 #include "worker/nn/gemm.h"
+#include "worker/rl/roles/dqn_role_learner.h"
 #include "worker/rl/roles/role_learner.h"
 #include "worker/rl/run/model_file.h"
 
 namespace tandem::rl {
 namespace {
 
+// A learner that waits for a server which is away sees so late that it is asked to stop.
+constexpr absl::Duration kLearnerCallTimeout = absl::Seconds(5);
 constexpr absl::Duration kLearnerJoinTimeout = absl::Seconds(60);
 // Also bounds how long the learners wait for one that gets no unrolls.
 constexpr absl::Duration kGroupTimeout = absl::Minutes(11);
@@ -28,22 +32,33 @@ constexpr absl::Duration kGroupTimeout = absl::Minutes(11);
 absl::StatusOr<RlReport> Train(const RlSpec& spec, const RlRunOptions& options, RoleJob* job) {
   const collectives::Environment& env = job->environment();
   TANDEM_ASSIGN_OR_RETURN(const int servers, job->Servers(kReplayRole, kLearnerJoinTimeout));
-  if (servers > env.world_size) {
+  // A queue is not divided, so each learner takes from one. A table for random samples is.
+  const bool sharded = spec.learner.algorithm.kind == "dqn";
+  if (!sharded && servers > env.world_size) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the job has ", servers, " replay servers and ", env.world_size,
         " learners; each learner takes from one server, so there must be at least as many learners"));
   }
-  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> queue,
-                          job->Connect(kReplayRole, env.rank % servers, kLearnerJoinTimeout));
+  std::vector<std::unique_ptr<replay::RemoteReplay>> replays;
+  std::vector<replay::Replay*> shards;
+  const int begin = sharded ? 0 : env.rank % servers;
+  for (int i = begin; i < (sharded ? servers : begin + 1); ++i) {
+    TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<rpc::Channel> channel,
+                            job->Connect(kReplayRole, i, kLearnerJoinTimeout));
+    replays.push_back(std::make_unique<replay::RemoteReplay>(
+        std::move(channel),
+        replay::RemoteReplayOptions{.name = env.member(), .call_timeout = kLearnerCallTimeout}));
+    shards.push_back(replays.back().get());
+  }
   TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> first,
                           job->Connect(kReplayRole, 0, kLearnerJoinTimeout));
-  replay::RemoteReplay replay(queue, {.name = env.member()});
   weights::RemoteWeights weights(first);
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<collectives::ProcessGroup> group,
                           job->LearnerGroup(kGroupTimeout));
-  TANDEM_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Learner> learner,
-      MakeRoleLearner({.learner = spec.learner, .servers = servers}, &replay, &weights, group.get()));
+  const RoleLearnerOptions learning = {.learner = spec.learner, .servers = servers, .stop = options.stop};
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Learner> learner,
+                          sharded ? MakeDqnRoleLearner(learning, shards, &weights, group.get())
+                                  : MakeRoleLearner(learning, shards[0], &weights, group.get()));
   bool resumed = false;
   if (options.resume) {
     // Only the host of rank 0 need have the file.

@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <random>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -13,7 +12,6 @@
 #include "base/random.h"
 #include "base/status.h"
 #include "collectives/role_server.h"
-#include "collectives/store/remote_store.h"
 
 namespace tandem::rl {
 namespace {
@@ -51,28 +49,6 @@ absl::StatusOr<std::unique_ptr<RoleJob>> RoleJob::Open(absl::Duration timeout) {
   }
   TANDEM_ASSIGN_OR_RETURN(job->store_, collectives::OpenStore(env, timeout));
   return job;
-}
-
-absl::Status RoleJob::RegisterServer(const std::string& address) {
-  TANDEM_RETURN_IF_ERROR(store().Set(collectives::RoleAddressKey(env_.role, env_.role_rank), address));
-  return store().Set(collectives::RoleCountKey(env_.role), absl::StrCat(env_.role_world_size));
-}
-
-absl::Status RoleJob::KeepRegistered(const std::string& address, absl::Duration timeout) {
-  collectives::RemoteStore store(store_->channel(), timeout);
-  const std::string key = collectives::RoleAddressKey(env_.role, env_.role_rank),
-                    count = collectives::RoleCountKey(env_.role);
-  TANDEM_ASSIGN_OR_RETURN(const bool known, store.Check(std::vector<std::string>{key, count}));
-  if (known) return absl::OkStatus();
-  const std::string keys[] = {key, count}, values[] = {address, absl::StrCat(env_.role_world_size)};
-  return store.MultiSet(keys, values);
-}
-
-absl::StatusOr<std::string> RoleJob::EarlierAddress() {
-  const std::vector<std::string> key = {collectives::RoleAddressKey(env_.role, env_.role_rank)};
-  TANDEM_ASSIGN_OR_RETURN(const bool known, store().Check(key));
-  if (!known) return std::string();
-  return store().Get(key[0], absl::Seconds(10));
 }
 
 absl::StatusOr<int> RoleJob::Servers(absl::string_view role, absl::Duration timeout) {

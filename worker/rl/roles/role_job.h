@@ -36,13 +36,6 @@ class RoleJob {
   collectives::Store& store() { return *store_->store(); }
   const std::shared_ptr<rpc::Channel>& store_channel() const { return store_->channel(); }
 
-  // Publishes the address of this process, a server, and how many there are of its role.
-  absl::Status RegisterServer(const std::string& address);
-  // Does so again if the store does not know the process: it has started again, and is empty. Blocks at most
-  // about `timeout`. Thread-safe. Errors are those of the store.
-  absl::Status KeepRegistered(const std::string& address, absl::Duration timeout);
-  // Returns the address at which an earlier life of this process was registered, or "".
-  absl::StatusOr<std::string> EarlierAddress();
   // Returns how many servers of `role` the job has. Blocks until one has registered, at most `timeout`.
   // DeadlineExceeded says how to start one.
   absl::StatusOr<int> Servers(absl::string_view role, absl::Duration timeout);

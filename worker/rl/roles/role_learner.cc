@@ -15,35 +15,35 @@
 #include "base/clock.h"
 #include "base/logging.h"
 #include "base/status.h"
-#include "weights/client/publisher.h"
 #include "worker/rl/actor/unroll_actor.h"
 #include "worker/rl/envs/environment.h"
 #include "worker/rl/learner/impala_update.h"
 #include "worker/rl/learner/registry.h"
-#include "worker/rl/policy/policy_weights.h"
+#include "worker/rl/roles/policy_publisher.h"
 
 namespace tandem::rl {
 namespace {
 
-// How long a call waits before the learner looks whether to stop, and whether the weights are still there.
-constexpr absl::Duration kLearnerSlice = absl::Milliseconds(500);
 constexpr absl::Duration kLearnerWarnsEvery = absl::Seconds(30);
-constexpr absl::Duration kPublishTimeout = absl::Minutes(2);
 // Between two attempts to reach a replay server that is away.
 constexpr absl::Duration kServerPause = absl::Milliseconds(100);
 
 // The numbers that the ranks add up beside their gradients.
 enum Extra { kUsedUnrolls, kTakenUnrolls, kStopRequests, kInterruptions, kExtras };
 
-bool LearnerMayWait(const absl::Status& status) {
-  return absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status) || absl::IsAborted(status);
-}
+// A rank sends this in the place of a version if the learners are to stop before they begin.
+constexpr char kStopText[] = "stop";
+
+absl::Status StopError() { return absl::CancelledError("the learner was asked to stop"); }
 
 class RoleLearner : public Learner {
  public:
   RoleLearner(const RoleLearnerOptions& options, replay::Replay* replay, weights::Weights* weights,
               collectives::ProcessGroup* group)
-      : options_(options), replay_(replay), weights_(weights), group_(group) {}
+      : options_(options),
+        replay_(replay),
+        group_(group),
+        publisher_(weights, [this] { return MustStop(); }) {}
 
   absl::Status Init() {
     TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Environment> environment,
@@ -54,29 +54,40 @@ class RoleLearner : public Learner {
     return absl::OkStatus();
   }
 
-  // Publishes and commits the first weights, once. All ranks must call it.
-  absl::Status Begin() {
-    if (begun_) return absl::OkStatus();
-    begun_ = true;
-    if (IsPaced(options_.learner)) TANDEM_RETURN_IF_ERROR(TakeHeads());
+  // Publishes and commits the first weights, once. All ranks must call it. Returns false if one of them has
+  // been asked to stop while it waited for a server: nothing has begun then.
+  absl::StatusOr<bool> Begin() {
+    if (begun_) return !stopped_before_;
+    if (IsPaced(options_.learner)) {
+      TANDEM_ASSIGN_OR_RETURN(const bool taken, TakeHeads());
+      if (!taken) return StoppedBefore();
+    }
     std::string begun;
     if (group_->rank() == 0) {
-      TANDEM_ASSIGN_OR_RETURN(
-          publisher_, weights::Publisher::Create(
-                          weights_, {.model = kPolicyModel, .name = "learner/0", .after_version = version_},
-                          MonotonicNow() + kPublishTimeout));
-      TANDEM_RETURN_IF_ERROR(Publish(/*last=*/false));
-      begun = absl::StrCat(publisher_->version().epoch, " ", publisher_->version().number);
+      const absl::Status published = publisher_.Begin(version_, update_->policy(), Info(/*last=*/false));
+      if (LearnerMayWait(published) && MustStop()) {
+        begun = kStopText;
+      } else {
+        TANDEM_RETURN_IF_ERROR(published);
+        begun = absl::StrCat(publisher_.version().epoch, " ", publisher_.version().number);
+      }
     }
     TANDEM_ASSIGN_OR_RETURN(const std::string first, group_->BroadcastBytes(begun));
+    if (first == kStopText) return StoppedBefore();
     const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(first, ' ');
     if (!absl::SimpleAtoi(parts.first, &epoch_) || !absl::SimpleAtoi(parts.second, &version_))
       return absl::InternalError(absl::StrCat("learner/0 began with the version '", first, "'"));
-    return Commit();
+    begun_ = true;
+    TANDEM_RETURN_IF_ERROR(Commit());
+    return true;
   }
 
   absl::Status Advance() override {
-    TANDEM_RETURN_IF_ERROR(Begin());
+    TANDEM_ASSIGN_OR_RETURN(const bool begun, Begin());
+    if (!begun) {
+      stopped_ = interrupted_ = true;
+      return absl::OkStatus();
+    }
     absl::StatusOr<replay::Batch> batch = NextBatch();
     const absl::Span<float> gradients = update_->policy().parameters().gradients();
     float* const extras = sums_.data() + gradients.size();
@@ -88,15 +99,14 @@ class RoleLearner : public Learner {
       extras[kUsedUnrolls] = update_->has_gradients() ? 1 : 0;
       extras[kTakenUnrolls] = static_cast<float>(batch->size());
       AddEpisodes(EpisodesOf(*batch));
-    } else if (!stop_requested_) {
+    } else if (!absl::IsCancelled(batch.status()) || !stop_requested_) {
       return batch.status();
     }
     extras[kStopRequests] = stop_requested_ ? 1 : 0;
     extras[kInterruptions] = interrupt_requested_ ? 1 : 0;
     if (group_->world_size() > 1) {
-      const bool looks_after_weights = publisher_ != nullptr;
       TANDEM_RETURN_IF_ERROR(
-          Annotate(AwaitOthers(group_->AllReduce(absl::MakeSpan(sums_), {.async = looks_after_weights})),
+          Annotate(publisher_.Await(group_->AllReduce(absl::MakeSpan(sums_), {.async = publisher_.begun()})),
                    "averaging the learners' gradients"));
     }
     consumed_ += static_cast<uint64_t>(extras[kTakenUnrolls]);
@@ -111,16 +121,23 @@ class RoleLearner : public Learner {
       // A paced table admits further unrolls when a version is committed, so each batch ends with one.
       return absl::OkStatus();
     }
+    if (stopped_) return absl::OkStatus();  // Finish publishes
     ++version_;
-    if (group_->rank() == 0) TANDEM_RETURN_IF_ERROR(Publish(/*last=*/false));
-    return Commit();
+    const absl::Status published = Publish(/*last=*/false);
+    // A learner that is asked to stop need not wait for a store that is away: Finish publishes once more.
+    if (!published.ok() && !(LearnerMayWait(published) && MustStop())) return published;
+    return stop_requested_ ? absl::OkStatus() : Commit();
   }
 
   absl::Status Finish() override {
     // The other ranks leave when rank 0 has said that there will be no more.
-    TANDEM_RETURN_IF_ERROR(Begin());
-    if (group_->rank() == 0) TANDEM_RETURN_IF_ERROR(Publish(/*last=*/true));
-    return Annotate(group_->Barrier().Wait(), "the end of the learners");
+    TANDEM_ASSIGN_OR_RETURN(const bool begun, Begin());
+    if (!begun) return absl::OkStatus();
+    const absl::Status told = Publish(/*last=*/true);
+    // A store that starts again meanwhile is empty, and actors wait for the last version.
+    const absl::Status left =
+        publisher_.Await(group_->Barrier({.async = publisher_.begun() && group_->world_size() > 1}));
+    return told.ok() ? Annotate(left, "the end of the learners") : told;
   }
 
   void RequestStop(bool interrupted) override {
@@ -146,11 +163,20 @@ class RoleLearner : public Learner {
   std::optional<LagFigures> lag() const override { return update_->lag(); }
 
  private:
-  absl::Status Publish(bool last) {
-    return publisher_
-        ->Publish(TensorsOf(update_->policy()), {.step = updates_, .items_consumed = consumed_, .last = last},
-                  MonotonicNow() + kPublishTimeout)
-        .status();
+  bool StoppedBefore() {
+    begun_ = stopped_before_ = true;
+    return false;
+  }
+
+  weights::PublishInfo Info(bool last) const {
+    return {.step = updates_, .items_consumed = consumed_, .last = last};
+  }
+  absl::Status Publish(bool last) { return publisher_.Publish(update_->policy(), Info(last)); }
+
+  // Returns true if the learner is to stop. Looks whether the process has been asked to.
+  bool MustStop() {
+    if (options_.stop != nullptr && options_.stop->load()) RequestStop(/*interrupted=*/true);
+    return stop_requested_;
   }
 
   // Returns how many learners take unrolls from this one's replay server.
@@ -158,35 +184,17 @@ class RoleLearner : public Learner {
     return LearnersOf(group_->rank() % options_.servers, options_.servers, group_->world_size());
   }
 
-  // Publishes the last version again if the store has lost it: one that has started again is empty, and
-  // actors wait for weights. A store that is away is left for the next call.
-  absl::Status KeepPublished() {
-    const absl::Time deadline = MonotonicNow() + kLearnerSlice;
-    const absl::StatusOr<weights::ModelVersion> head = weights_->Head(kPolicyModel, deadline);
-    if (head.ok() && *head == publisher_->version()) return absl::OkStatus();
-    const absl::Status repeated = head.ok() ? publisher_->Repeat(deadline) : head.status();
-    return LearnerMayWait(repeated) ? absl::OkStatus() : repeated;
-  }
-
-  // Waits for an operation of all ranks. They may wait for actors, and these for weights.
-  absl::Status AwaitOthers(const collectives::Work& work) {
-    absl::Status kept;
-    while (publisher_ != nullptr && kept.ok()) {
-      const absl::Status waited = work.Wait(kLearnerSlice);
-      if (!absl::IsDeadlineExceeded(waited) || work.IsCompleted()) break;
-      kept = KeepPublished();
-    }
-    // Also after an error: the operation uses memory of this learner.
-    const absl::Status done = work.Wait();
-    return kept.ok() ? done : kept;
-  }
-
   // Raises the version above those that the tables know: they may have outlived the store of the weights.
-  absl::Status TakeHeads() {
+  // Returns false if a rank has been asked to stop meanwhile.
+  absl::StatusOr<bool> TakeHeads() {
     uint64_t head = 0;
+    absl::StatusOr<replay::TableInfo> found;
     if (group_->rank() < options_.servers) {
-      absl::StatusOr<replay::TableInfo> found;
-      TANDEM_RETURN_IF_ERROR(AwaitServer([&] { return (found = replay_->Info(kUnrollTable)).status(); }));
+      const absl::Status asked = AwaitServer([&] { return (found = replay_->Info(kUnrollTable)).status(); });
+      if (!(absl::IsCancelled(asked) && stop_requested_)) TANDEM_RETURN_IF_ERROR(asked);
+    }
+    const bool stops = group_->rank() < options_.servers && !found.ok();
+    if (found.ok()) {
       const replay::TableInfo& info = *found;
       if (info.options.staleness != table_.staleness) {
         return absl::FailedPreconditionError(absl::StrCat(
@@ -196,13 +204,15 @@ class RoleLearner : public Learner {
       if (info.staleness.head)
         head = static_cast<uint64_t>(std::max<int64_t>(0, info.staleness.head->version));
     }
-    TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> heads, group_->AllGatherBytes(absl::StrCat(head)));
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> heads,
+                            group_->AllGatherBytes(stops ? kStopText : absl::StrCat(head)));
     for (const std::string& text : heads) {
+      if (text == kStopText) return false;
       if (!absl::SimpleAtoi(text, &head))
         return absl::InternalError(absl::StrCat("a learner sent '", text, "' as its table's version"));
       version_ = std::max(version_, head);
     }
-    return absl::OkStatus();
+    return true;
   }
 
   // Commits the version to the paced table of this learner's server. Other ranks may do so a moment before
@@ -216,15 +226,19 @@ class RoleLearner : public Learner {
         .version = static_cast<int64_t>(version_),
         .items_consumed =
             consumed_ * static_cast<uint64_t>(OwnLearners()) / static_cast<uint64_t>(group_->world_size())};
-    return AwaitServer([&] { return replay_->Commit(kUnrollTable, version); });
+    const absl::Status committed = AwaitServer([&] { return replay_->Commit(kUnrollTable, version); });
+    // No further unrolls are needed then.
+    return absl::IsCancelled(committed) && stop_requested_ ? absl::OkStatus() : committed;
   }
 
   // Repeats a call while the replay server is away, at most as long as the learner waits for a batch.
+  // Cancelled if a stop is requested meanwhile.
   absl::Status AwaitServer(absl::FunctionRef<absl::Status()> call) {
     const absl::Time deadline = MonotonicNow() + options_.patience;
     for (;;) {
       const absl::Status status = call();
       if (!LearnerMayWait(status) || MonotonicNow() > deadline) return status;
+      if (MustStop()) return StopError();
       absl::SleepFor(kServerPause);
     }
   }
@@ -234,12 +248,12 @@ class RoleLearner : public Learner {
     const absl::Time begin = MonotonicNow();
     absl::Time next_warning = begin + kLearnerWarnsEvery;
     for (;;) {
-      if (stop_requested_) return absl::CancelledError("the learner was asked to stop");
+      if (MustStop()) return StopError();
       absl::StatusOr<replay::Batch> batch =
           replay_->Sample(kUnrollTable, {.batch = static_cast<uint32_t>(options_.learner.algorithm.batch)},
                           MonotonicNow() + kLearnerSlice, "learner");
       if (batch.ok() || !LearnerMayWait(batch.status())) return batch;
-      if (publisher_ != nullptr) TANDEM_RETURN_IF_ERROR(KeepPublished());
+      TANDEM_RETURN_IF_ERROR(publisher_.Keep());
       const absl::Time now = MonotonicNow();
       if (now - begin > options_.patience) {
         return absl::DeadlineExceededError(absl::StrCat("the learner has got no unrolls for ",
@@ -271,15 +285,15 @@ class RoleLearner : public Learner {
 
   const RoleLearnerOptions options_;
   replay::Replay* const replay_;
-  weights::Weights* const weights_;
   collectives::ProcessGroup* const group_;
   std::unique_ptr<ImpalaUpdate> update_;
-  std::unique_ptr<weights::Publisher> publisher_;  // of rank 0
+  PolicyPublisher publisher_;  // begun by rank 0
   replay::TableOptions table_;
   uint64_t epoch_ = 0, version_ = 0;  // of the newest weights
   uint64_t consumed_ = 0;             // unrolls, of all ranks
   std::vector<float> sums_;           // gradients, then the extras
   bool begun_ = false, stop_requested_ = false, interrupt_requested_ = false;
+  bool stopped_before_ = false;  // it has not begun: a rank was asked to stop before
 };
 
 }  // namespace

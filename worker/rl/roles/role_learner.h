@@ -2,6 +2,7 @@
 #ifndef TANDEM_WORKER_RL_ROLES_ROLE_LEARNER_H_
 #define TANDEM_WORKER_RL_ROLES_ROLE_LEARNER_H_
 
+#include <atomic>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -19,6 +20,9 @@ struct RoleLearnerOptions {
   // The longest time without a batch, or without its replay server, after which the learner fails and names
   // what it has waited for.
   absl::Duration patience = absl::Minutes(10);
+  // Set when the process is asked to stop, by any thread: as RequestStop(interrupted), which no thread can
+  // call while Advance waits for unrolls or servers. nullptr: it is not.
+  const std::atomic<bool>* stop = nullptr;
 };
 
 // Makes a learner whose actors are elsewhere: the process of role `learner`. It takes unrolls from the table

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -258,6 +259,38 @@ TEST(InferenceServerTest, APacedActorWaitsForWeightsThatItsTicketsRequire) {
   const auto batch = replay.Sample(kUnrollTable, {.batch = 2}, absl::InfinitePast());
   TANDEM_ASSERT_OK(batch);
   EXPECT_THAT(batch->min_versions, ::testing::ElementsAre(2, 2));
+}
+
+TEST(InferenceServerTest, APacedActorDoesNotActByTheWeightsOfAnEarlierLifeOfTheLearner) {
+  Served served;
+  for (int version = 1; version <= 5; ++version) served.Publish(0.0f);
+  RemotePolicy remote(served.Connect());
+  replay::LocalReplay replay;
+  replay::TableOptions table = UnrollQueue(served.environment, 2);
+  table.staleness = {.kind = replay::StalenessKind::kPace, .max_lag = 0, .batch = 2};
+  TANDEM_ASSERT_OK(replay.CreateTable(table));
+  const uint64_t earlier = served.publisher->version().epoch;
+  TANDEM_ASSERT_OK(replay.Commit(kUnrollTable, {.epoch = earlier + 1, .version = 2}));
+  const auto actor = UnrollActor::Create(
+      {.environment = Environments().Default("cartpole"), .copies = 2, .unroll = 10, .tickets = 2}, &replay,
+      /*weights=*/nullptr, &remote);
+  TANDEM_ASSERT_OK(actor);
+  TANDEM_ASSERT_OK((*actor)->Admit(absl::InfinitePast()));
+  EXPECT_THAT((*actor)->Act(InAMinute()),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr(absl::StrCat("(epoch ", earlier + 1, ")"))));
+  EXPECT_EQ((*actor)->env_steps(), 0u);
+  served.publisher = *weights::Publisher::Create(&served.local, {.model = kPolicyModel}, InAMinute());
+  ASSERT_GT(served.publisher->version().epoch, earlier);
+  served.Publish(0.0f);
+  absl::Status acted;
+  const absl::Time deadline = InAMinute();
+  while (absl::IsUnavailable(acted = (*actor)->Act(InAMinute())) && MonotonicNow() < deadline)
+    std::this_thread::yield();
+  TANDEM_ASSERT_OK(acted);
+  TANDEM_ASSERT_OK((*actor)->Deliver(absl::InfinitePast()));
+  const auto batch = replay.Sample(kUnrollTable, {.batch = 2}, absl::InfinitePast());
+  TANDEM_ASSERT_OK(batch);
+  EXPECT_THAT(batch->min_versions, ::testing::ElementsAre(6, 6));
 }
 
 TEST(InferenceServerTest, AnActorGoesOnWithTheSameStepWhenTheServerIsBack) {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Actors and learners of worker/rl/roles, as threads of this process.
 
+#include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <memory>
@@ -27,12 +29,14 @@
 #include "weights/client/publisher.h"
 #include "worker/nn/gemm.h"
 #include "worker/rl/envs/registry.h"
+#include "worker/rl/learner/dqn_update.h"
 #include "worker/rl/learner/impala_update.h"
 #include "worker/rl/learner/registry.h"
 #include "worker/rl/policy/policy_weights.h"
 #include "worker/rl/roles/actor_role.h"
-#include "worker/rl/roles/listening.h"
+#include "worker/rl/roles/dqn_role_learner.h"
 #include "worker/rl/roles/role_learner.h"
+#include "worker/rl/roles/transition_actor.h"
 
 namespace tandem::rl {
 namespace {
@@ -166,6 +170,120 @@ TEST(RolesTest, ALearnerThatIsAskedToStopStopsTheOthersWithIt) {
     EXPECT_EQ(advances[0], 6);
     EXPECT_EQ(advances[1], 6);
   }
+}
+
+TEST(RolesTest, ALearnerThatWaitsForUnrollsSeesThatItIsAskedToStop) {
+  const LearnerOptions options = BanditOptions();
+  Servers servers(options);  // there are no actors
+  collectives::MemoryStore rendezvous;
+  const auto group = Group(&rendezvous, 0, 1);
+  std::atomic<bool> stop{false};
+  const auto learner = MakeRoleLearner({.learner = options, .patience = absl::Minutes(10), .stop = &stop},
+                                       &servers.replay, &servers.local, group.get());
+  TANDEM_ASSERT_OK(learner);
+  std::thread signal([&] {
+    const absl::Time deadline = MonotonicNow() + absl::Minutes(1);
+    while (servers.replay.Info(kUnrollTable)->waiting_samples == 0 && MonotonicNow() < deadline)
+      std::this_thread::yield();
+    stop = true;
+  });
+  TANDEM_EXPECT_OK((*learner)->Advance());
+  signal.join();
+  EXPECT_TRUE((*learner)->stopped());
+  EXPECT_TRUE((*learner)->interrupted());
+  TANDEM_EXPECT_OK((*learner)->Finish());
+  EXPECT_TRUE(servers.store.Head(kPolicyModel)->info.last);
+}
+
+// A replay server and a store of weights that are away from some moment on. The learner is asked to stop once
+// it has called one of them then.
+struct AwayServers : replay::LocalReplay, weights::LocalWeights {
+  AwayServers(const LearnerOptions& options, int learners, weights::ModelStore* store) : LocalWeights(store) {
+    TANDEM_EXPECT_OK(CreateTable(UnrollsOf(options, learners)));
+  }
+  absl::Status Away() {
+    stop = true;
+    return absl::UnavailableError("it is away");
+  }
+  absl::StatusOr<replay::TableInfo> Info(absl::string_view table, absl::Time deadline) override {
+    if (replay_away) return Away();
+    return LocalReplay::Info(table, deadline);
+  }
+  absl::Status Commit(absl::string_view table, const replay::CommittedVersion& version) override {
+    ++replay_commits;
+    return LocalReplay::Commit(table, version);
+  }
+  absl::StatusOr<weights::EpochGrant> StartEpoch(absl::string_view model, absl::string_view publisher,
+                                                 absl::Time deadline) override {
+    if (versions == 0) return Away();
+    return LocalWeights::StartEpoch(model, publisher, deadline);
+  }
+  absl::Status Commit(const std::shared_ptr<const weights::Model>& model, absl::Time deadline) override {
+    if (versions == 0) return Away();
+    --versions;
+    return LocalWeights::Commit(model, deadline);
+  }
+  std::atomic<bool> stop{false}, replay_away{false};
+  std::atomic<int> versions{1 << 30};  // that can be published before the store is away
+  std::atomic<int> replay_commits{0};
+};
+
+TEST(RolesTest, ALearnerThatIsAskedToStopBeforeItHasBegunEndsWithoutAnError) {
+  const LearnerOptions options = BanditOptions();
+  for (const bool replay_away : {true, false}) {
+    weights::ModelStore store;
+    AwayServers servers(options, /*learners=*/2, &store);
+    if (replay_away) {
+      servers.replay_away = true;
+    } else {
+      servers.versions = 0;
+    }
+    collectives::MemoryStore rendezvous;
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 2; ++rank) {
+      threads.emplace_back([&, rank] {
+        const auto group = Group(&rendezvous, rank, 2);
+        // Only rank 0 is asked to stop.
+        const auto learner =
+            MakeRoleLearner({.learner = options, .stop = rank == 0 ? &servers.stop : nullptr}, &servers,
+                            &servers, group.get());
+        TANDEM_ASSERT_OK(learner);
+        TANDEM_EXPECT_OK((*learner)->Advance());
+        EXPECT_TRUE((*learner)->stopped());
+        EXPECT_TRUE((*learner)->interrupted());
+        EXPECT_EQ((*learner)->updates(), 0u);
+        TANDEM_EXPECT_OK((*learner)->Finish());
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(store.Head(kPolicyModel), nullptr);
+  }
+}
+
+TEST(RolesTest, ALearnerThatIsAskedToStopWhileItPublishesDoesNotWaitForItsServers) {
+  const LearnerOptions options = BanditOptions();
+  weights::ModelStore store;
+  AwayServers servers(options, /*learners=*/1, &store);
+  servers.versions = 1;  // the first one
+  std::atomic<bool> stop_actor{false};
+  std::thread actor([&] {
+    TANDEM_EXPECT_OK(
+        RunActorLoop({.actor = ActorOptions(options, 0), .stop = &stop_actor}, &servers, &servers));
+  });
+  collectives::MemoryStore rendezvous;
+  const auto group = Group(&rendezvous, 0, 1);
+  const auto learner =
+      MakeRoleLearner({.learner = options, .stop = &servers.stop}, &servers, &servers, group.get());
+  TANDEM_ASSERT_OK(learner);
+  TANDEM_EXPECT_OK((*learner)->Advance());
+  EXPECT_EQ((*learner)->updates(), 1u);
+  EXPECT_EQ(servers.replay_commits, 1) << "only that of the beginning";
+  TANDEM_EXPECT_OK((*learner)->Advance());
+  EXPECT_TRUE((*learner)->stopped());
+  EXPECT_TRUE((*learner)->interrupted());
+  EXPECT_THAT((*learner)->Finish(), StatusIs(absl::StatusCode::kUnavailable));
+  stop_actor = true;
+  actor.join();
 }
 
 TEST(RolesTest, ALearnerWithoutActorsSaysWhatItWaitsFor) {
@@ -399,6 +517,37 @@ TEST(RolesTest, WeightsThatAreLostWhileRankZeroWaitsForTheOthersAreThereAgain) {
   for (std::thread& actor : actors) actor.join();
 }
 
+TEST(RolesTest, TheLastWeightsAreThereAgainIfTheyAreLostBeforeAllLearnersHaveEnded) {
+  const LearnerOptions options = BanditOptions();
+  Servers servers(options, 2);
+  WeightsOfLives weights;
+  collectives::MemoryStore rendezvous;
+  const auto is_last = [&] {
+    const auto head = weights.Newer(kPolicyModel, {}, absl::InfinitePast());
+    return head.ok() && *head != nullptr && (*head)->info.last;
+  };
+  std::vector<std::thread> threads;
+  threads.emplace_back([&] {
+    TANDEM_EXPECT_OK(RunActorLoop({.actor = ActorOptions(options, 0)}, &servers.replay, &weights));
+  });
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto group = Group(&rendezvous, rank, 2);
+      const auto learner = MakeRoleLearner({.learner = options, .patience = absl::Minutes(1)},
+                                           &servers.replay, &weights, group.get());
+      TANDEM_ASSERT_OK(learner);
+      TANDEM_ASSERT_OK((*learner)->Advance());
+      if (rank == 1) {
+        Await(is_last);
+        weights.Restart();
+        Await(is_last);
+      }
+      TANDEM_EXPECT_OK((*learner)->Finish());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
 // An actor whose replay server and weights are replaced by empty ones.
 struct LivesOfServers {
   LivesOfServers() {
@@ -412,14 +561,18 @@ struct LivesOfServers {
     stop = true;
     actor.join();
   }
-  // A learner begins, and publishes `version`.
-  void Publish(uint64_t version) {
-    const absl::Time deadline = MonotonicNow() + absl::Minutes(1);
-    const auto publisher =
-        weights::Publisher::Create(&weights, {.model = kPolicyModel, .after_version = version - 1}, deadline);
-    TANDEM_ASSERT_OK(publisher);
-    TANDEM_ASSERT_OK((*publisher)->Publish(TensorsOf(policy), {}, deadline));
+  // A learner begins, whose first version is `version`.
+  std::unique_ptr<weights::Publisher> Begin(uint64_t version) {
+    auto publisher = weights::Publisher::Create(
+        &weights, {.model = kPolicyModel, .after_version = version - 1}, MonotonicNow() + absl::Minutes(1));
+    TANDEM_CHECK_MSG(publisher.ok(), publisher.status().ToString());
+    return *std::move(publisher);
   }
+  void Publish(weights::Publisher* publisher) {
+    TANDEM_ASSERT_OK(publisher->Publish(TensorsOf(policy), {}, MonotonicNow() + absl::Minutes(1)));
+  }
+  // A learner begins, and publishes `version`.
+  void Publish(uint64_t version) { Publish(Begin(version).get()); }
   static replay::TableOptions ShortLeases(replay::TableOptions table) {
     table.staleness.lease = absl::Milliseconds(300);
     return table;
@@ -470,46 +623,229 @@ TEST(RolesTest, AnActorActsByTheWeightsOfALearnerThatBeginsAnewAlthoughTheirNumb
   EXPECT_THAT(batch->min_versions, ::testing::ElementsAre(2));
 }
 
-TEST(ChooseAddressTest, AServerListensWhereItsEarlierLifeDid) {
-  const std::string store = "127.0.0.1:29500";
-  EXPECT_EQ(ChooseAddress({}, "", store)->listen, "127.0.0.1:0");
-  EXPECT_EQ(ChooseAddress({}, "10.0.0.7:4711", store)->listen, "10.0.0.7:4711");
-  const absl::StatusOr<ListenOptions> fixed =
-      ChooseAddress({.listen = "0.0.0.0:7500", .advertise = "replay0:7500"}, "replay0:7500", store);
-  TANDEM_ASSERT_OK(fixed);
-  EXPECT_EQ(fixed->listen, "0.0.0.0:7500");
-  EXPECT_EQ(fixed->advertise, "replay0:7500");
+TEST(RolesTest, AnActorWithWeightsOfAnEarlierLifeWaitsForThoseThatItsTicketsRequire) {
+  LivesOfServers lives;
+  const std::unique_ptr<weights::Publisher> first = lives.Begin(50);
+  lives.Publish(first.get());
+  TANDEM_ASSERT_OK(lives.of_earlier.Commit(kUnrollTable, {.epoch = first->version().epoch, .version = 50}));
+  Await([&] { return lives.of_earlier.Info(kUnrollTable)->staleness.waiting_admits > 0; });
+  lives.weights.Restart();
+  const std::unique_ptr<weights::Publisher> second = lives.Begin(2);
+  ASSERT_GT(second->version().epoch, first->version().epoch);
+  // The actor gets tickets for version 2 before it can have it. Its version 50 is the larger number.
+  TANDEM_ASSERT_OK(lives.of_later.Commit(kUnrollTable, {.epoch = second->version().epoch, .version = 2}));
+  lives.restarted = true;
+  Await([&] { return lives.of_later.Info(kUnrollTable)->staleness.running > 0; });
+  lives.Publish(second.get());
+  const auto batch = lives.of_later.Sample(kUnrollTable, {.batch = 1}, MonotonicNow() + absl::Minutes(1));
+  TANDEM_ASSERT_OK(batch);
+  EXPECT_THAT(batch->min_versions, ::testing::ElementsAre(2));
 }
 
-TEST(ChooseAddressTest, APickedPortIsPickedOnce) {
-  const std::string store = "127.0.0.1:29500";
-  const ListenOptions any = {.listen = "0.0.0.0:0", .advertise = "replay0"};
-  EXPECT_EQ(ChooseAddress(any, "", store)->listen, "0.0.0.0:0");
-  const absl::StatusOr<ListenOptions> again = ChooseAddress(any, "replay0:4711", store);
-  TANDEM_ASSERT_OK(again);
-  EXPECT_EQ(again->listen, "0.0.0.0:4711");
-  EXPECT_EQ(again->advertise, "replay0");
-  EXPECT_EQ(ChooseAddress({.listen = "[::]:0"}, "replay0:4711", store)->listen, "[::]:4711");
+LearnerOptions DqnBanditOptions() {
+  LearnerOptions options = BanditOptions();
+  options.algorithm = Algorithms().Default("dqn");
+  options.algorithm.n_step = 1;
+  options.algorithm.batch = 16;
+  options.algorithm.learning_starts = 100;
+  options.algorithm.update_every = 4;
+  options.algorithm.target_every = 100;
+  options.algorithm.replay_size = 2000;
+  options.algorithm.lr = 0.01;
+  return options;
 }
 
-TEST(ChooseAddressTest, FlagsThatContradictEachOtherAreRefused) {
-  const auto error = [](const ListenOptions& options) {
-    return ChooseAddress(options, "", "127.0.0.1:29500").status();
-  };
-  EXPECT_THAT(error({.listen = "0.0.0.0:0", .advertise = "replay0:7500"}),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("--advertise replay0:7500"), HasSubstr("--listen 0.0.0.0:0"))));
-  EXPECT_THAT(error({.advertise = "replay0:7500"}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--advertise needs --listen")));
-  for (const std::string listen : {"0.0.0.0:7500", "unix:/tmp/replay0"}) {
-    for (const std::string advertise : {"replay0:x", "replay0:0"}) {
-      EXPECT_THAT(error({.listen = listen, .advertise = advertise}),
-                  StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--advertise")));
+// The replay servers and the weights of a job of DQN.
+struct DqnServers {
+  explicit DqnServers(const LearnerOptions& options) : local(&store) {
+    for (replay::LocalReplay& replay : replays) {
+      TANDEM_EXPECT_OK(replay.CreateTable(TransitionTableOptions(options, 2)));
+      TANDEM_EXPECT_OK(replay.CreateTable(EpisodeTableOptions()));
     }
   }
-  EXPECT_THAT(error({.listen = "unix:/tmp/replay0", .advertise = "replay0"}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--advertise")));
-  EXPECT_THAT(error({.listen = "7500"}), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--listen")));
+  std::vector<replay::Replay*> shards() { return {&replays[0], &replays[1]}; }
+  replay::LocalReplay replays[2];
+  weights::ModelStore store;
+  weights::LocalWeights local;
+};
+
+TEST(RolesTest, LearnersOfDqnSampleFromAllReplayServersAndKeepTheSameParameters) {
+  constexpr int kLearners = 2, kActors = 2;
+  const LearnerOptions options = DqnBanditOptions();
+  DqnServers servers(options);
+  collectives::MemoryStore rendezvous;
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < kActors; ++i) {
+    threads.emplace_back([&, i] {
+      TANDEM_EXPECT_OK(RunTransitionActorLoop({.actor = {.learner = options, .index = i}},
+                                              &servers.replays[i], &servers.local));
+    });
+  }
+  std::vector<float> parameters[kLearners];
+  size_t episodes[kLearners] = {};
+  for (int rank = 0; rank < kLearners; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto group = Group(&rendezvous, rank, kLearners);
+      auto made = MakeDqnRoleLearner({.learner = options}, servers.shards(), &servers.local, group.get());
+      TANDEM_ASSERT_OK(made);
+      Learner& learner = **made;
+      while (learner.env_steps() < options.env_steps) {
+        TANDEM_ASSERT_OK(learner.Advance());
+        episodes[rank] += learner.TakeEpisodes().size();
+      }
+      TANDEM_EXPECT_OK(learner.Finish());
+      const absl::Span<float> values = learner.policy().parameters().values();
+      parameters[rank].assign(values.begin(), values.end());
+      EXPECT_EQ(learner.updates(), (learner.env_steps() - 100) / 4);
+      const float observation = 1;
+      float best = -1;
+      learner.policy().ActGreedily({&observation, 1}, 1, {&best, 1});
+      EXPECT_EQ(best, 3) << "the last of the four arms pays most";
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(parameters[0], parameters[1]);
+  EXPECT_GT(episodes[0], 0u);
+  EXPECT_EQ(episodes[1], 0u);  // rank 0 reports
+  uint64_t inserts = 0;
+  for (replay::LocalReplay& replay : servers.replays) {
+    EXPECT_GT(replay.Info(kTransitionTable)->samples, 0u);
+    inserts += replay.Info(kTransitionTable)->inserts;
+  }
+  const std::shared_ptr<const weights::Model> head = servers.store.Head(kPolicyModel);
+  ASSERT_NE(head, nullptr);
+  EXPECT_TRUE(head->info.last);
+  // Actors wait while they are ahead. Each goes on for as many steps when it gets a new version.
+  EXPECT_LE(LeadOf(head->info), (2 * kActors + 1) * GreatestLead(options)) << inserts;
+}
+
+TEST(RolesTest, ALearnerOfDqnWithoutActorsSaysSoAndSeesThatItIsAskedToStop) {
+  const LearnerOptions options = DqnBanditOptions();
+  DqnServers servers(options);
+  collectives::MemoryStore rendezvous;
+  const auto group = Group(&rendezvous, 0, 1);
+  const auto impatient = MakeDqnRoleLearner({.learner = options, .patience = absl::ZeroDuration()},
+                                            servers.shards(), &servers.local, group.get());
+  TANDEM_ASSERT_OK(impatient);
+  EXPECT_THAT((*impatient)->Advance(),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr("no transitions"), HasSubstr("are the actors alive?"))));
+  std::atomic<bool> stop{false};
+  const auto learner =
+      MakeDqnRoleLearner({.learner = options, .stop = &stop}, servers.shards(), &servers.local, group.get());
+  TANDEM_ASSERT_OK(learner);
+  TANDEM_EXPECT_OK((*learner)->Advance());
+  EXPECT_FALSE((*learner)->stopped());
+  stop = true;
+  TANDEM_EXPECT_OK((*learner)->Advance());
+  EXPECT_TRUE((*learner)->stopped());
+  EXPECT_TRUE((*learner)->interrupted());
+}
+
+TEST(RolesTest, ALearnerOfDqnGoesOnFromItsStateWithTheTablesThatAreThere) {
+  LearnerOptions options = DqnBanditOptions();
+  options.env_steps = 1000;
+  DqnServers servers(options);
+  std::atomic<bool> stop{false};
+  std::thread actor([&] {
+    TANDEM_EXPECT_OK(RunTransitionActorLoop({.actor = {.learner = options}, .stop = &stop},
+                                            &servers.replays[0], &servers.local));
+  });
+  LearnerState state;
+  std::vector<float> parameters;
+  for (const uint64_t goal : {600u, 1200u}) {
+    collectives::MemoryStore rendezvous;
+    const auto group = Group(&rendezvous, 0, 1);
+    auto learner = *MakeDqnRoleLearner({.learner = options}, servers.shards(), &servers.local, group.get());
+    if (state.updates > 0) {
+      std::copy(parameters.begin(), parameters.end(), learner->policy().parameters().values().begin());
+      TANDEM_ASSERT_OK(learner->Restore(state));
+      EXPECT_EQ(learner->env_steps(), state.env_steps);
+    }
+    while (learner->env_steps() < goal) TANDEM_ASSERT_OK(learner->Advance());
+    EXPECT_EQ(learner->updates(), (learner->env_steps() - 100) / 4);
+    state = learner->state();
+    const absl::Span<float> values = learner->policy().parameters().values();
+    parameters.assign(values.begin(), values.end());
+  }
+  stop = true;
+  actor.join();
+}
+
+TEST(RolesTest, ALearnerOfDqnCountsStepsFromThoseOfACheckpointOfAnotherRate) {
+  LearnerOptions options = DqnBanditOptions();
+  DqnServers servers(options);
+  std::atomic<bool> stop{false};
+  std::thread actor([&] {
+    TANDEM_EXPECT_OK(RunTransitionActorLoop({.actor = {.learner = options}, .stop = &stop},
+                                            &servers.replays[0], &servers.local));
+  });
+  collectives::MemoryStore rendezvous;
+  const auto group = Group(&rendezvous, 0, 1);
+  auto learner = *MakeDqnRoleLearner({.learner = options}, servers.shards(), &servers.local, group.get());
+  LearnerState state = learner->state();
+  state.env_steps = 1600;
+  state.updates = 90;
+  state.version = 7;
+  TANDEM_ASSERT_OK(learner->Restore(state));
+  while (learner->updates() < 100) TANDEM_ASSERT_OK(learner->Advance());
+  EXPECT_EQ(learner->env_steps(), 1600 + 4 * (learner->updates() - 90));
+  EXPECT_GT(learner->state().version, 7u);
+  stop = true;
+  actor.join();
+}
+
+TEST(RolesTest, ALearnerOfDqnGoesOnWithoutTheTransitionsOfAReplayServerThatStartsAgain) {
+  const LearnerOptions options = DqnBanditOptions();
+  const ReplayProcess earlier(TransitionTableOptions(options, 1)), later(TransitionTableOptions(options, 1));
+  for (const ReplayProcess* const life : {&earlier, &later})
+    TANDEM_ASSERT_OK(life->server->CreateTable(replay::ToProto(EpisodeTableOptions())));
+  std::atomic<bool> restarted{false}, stop{false};
+  const auto connect = [&] {
+    return std::make_shared<ChannelToLives>(std::vector<const ReplayProcess*>{&earlier, &later},
+                                            [&](absl::string_view) { return restarted ? &later : &earlier; });
+  };
+  replay::RemoteReplay of_actor(connect(), {}), of_learner(connect(), {}), of_earlier(earlier.Connect(), {}),
+      of_later(later.Connect(), {});
+  weights::ModelStore store;
+  weights::LocalWeights weights(&store);
+  std::thread actor([&] {
+    TANDEM_EXPECT_OK(RunTransitionActorLoop(
+        {.actor = {.learner = options}, .patience = absl::Minutes(1), .stop = &stop}, &of_actor, &weights));
+  });
+  collectives::MemoryStore rendezvous;
+  const auto group = Group(&rendezvous, 0, 1);
+  auto learner = *MakeDqnRoleLearner({.learner = options, .patience = absl::Minutes(1)}, {&of_learner},
+                                     &weights, group.get());
+  while (learner->updates() == 0) TANDEM_ASSERT_OK(learner->Advance());
+  // The actor has done more steps than the learner, and waits for it.
+  Await([&] {
+    return of_earlier.Info(kTransitionTable)->inserts >=
+           static_cast<uint64_t>(options.algorithm.learning_starts + GreatestLead(options));
+  });
+  restarted = true;
+  const uint64_t goal = learner->updates() + 100;
+  while (learner->updates() < goal) TANDEM_ASSERT_OK(learner->Advance());
+  EXPECT_EQ(learner->env_steps(), 100 + 4 * learner->updates());
+  std::map<std::string, double> figures;
+  for (const auto& [name, value] : learner->figures()) figures[std::string(name)] = value;
+  EXPECT_GT(figures["replay/lost_transitions"], 0);
+  EXPECT_LE(figures["replay/lost_transitions"],
+            static_cast<double>(of_earlier.Info(kTransitionTable)->items));
+  // The updates are of new steps, but for those that were seen and not learned.
+  EXPECT_GE(of_later.Info(kTransitionTable)->inserts, 4u * 100 - options.algorithm.learning_starts);
+  stop = true;
+  actor.join();
+}
+
+TEST(RolesTest, ActorsOfDqnExploreMoreAndLess) {
+  LearnerOptions options = DqnBanditOptions();
+  options.algorithm.epsilon_end = 0.4;
+  options.algorithm.epsilon_spread = 7;  // as in the paper
+  EXPECT_DOUBLE_EQ(ActorEpsilonAt(options, options.env_steps, 0, 4), 0.4);
+  EXPECT_DOUBLE_EQ(ActorEpsilonAt(options, options.env_steps, 3, 4), std::pow(0.4, 8));
+  EXPECT_DOUBLE_EQ(ActorEpsilonAt(options, options.env_steps, 0, 1), 0.4);
+  EXPECT_DOUBLE_EQ(ActorEpsilonAt(options, 0, 3, 4), 1);
 }
 
 TEST(RolesTest, JobsThatCannotHaveRolesAreRefused) {
@@ -533,6 +869,11 @@ TEST(RolesTest, JobsThatCannotHaveRolesAreRefused) {
   const auto group = Group(&alone, 0, 1);
   EXPECT_THAT(MakeRoleLearner({.learner = options}, &servers.replay, &servers.local, group.get()).status(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'ppo' acts in its own process")));
+  options = DqnBanditOptions();
+  options.policy.normalize_observations = true;
+  DqnServers dqn(options);
+  EXPECT_THAT(MakeDqnRoleLearner({.learner = options}, dqn.shards(), &dqn.local, group.get()).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("normalize_observations")));
 }
 
 }  // namespace

@@ -20,14 +20,15 @@ constexpr absl::Duration kRunTimeout = absl::Hours(24);
 constexpr char kDone[] = "bench/done";
 
 std::string ServerKey(int index) { return absl::StrCat("bench/server/", index); }
+std::string FollowerKey(int index) { return absl::StrCat("bench/follower/", index); }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<BenchPeers>> BenchPeers::Join(int workers) {
+absl::StatusOr<std::unique_ptr<BenchPeers>> BenchPeers::Join(int workers, bool followers) {
   TANDEM_ASSIGN_OR_RETURN(const collectives::Environment env, collectives::Environment::FromEnv());
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<collectives::JobStore> store,
                           collectives::OpenStore(env, absl::Minutes(1)));
-  return std::unique_ptr<BenchPeers>(new BenchPeers(env, workers, std::move(store)));
+  return std::unique_ptr<BenchPeers>(new BenchPeers(env, workers, followers ? 2 : 1, std::move(store)));
 }
 
 absl::Status BenchPeers::Announce(const BenchServer& server) {
@@ -36,6 +37,14 @@ absl::Status BenchPeers::Announce(const BenchServer& server) {
 }
 
 absl::Status BenchPeers::WaitUntilDone() { return store_->store()->Get(kDone, kRunTimeout).status(); }
+
+absl::Status BenchPeers::AnnounceFollower(const std::string& address) {
+  return store_->store()->Set(FollowerKey(server_index()), address);
+}
+
+absl::StatusOr<std::string> BenchPeers::Follower() {
+  return store_->store()->Get(FollowerKey(server_index()), kStepTimeout);
+}
 
 absl::StatusOr<std::vector<BenchServer>> BenchPeers::Servers() {
   std::vector<BenchServer> servers;

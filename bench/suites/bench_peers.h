@@ -3,7 +3,7 @@
 #define TANDEM_BENCH_SUITES_BENCH_PEERS_H_
 
 // Lets the processes of one group find each other and synchronize, over the store that RunRanks serves. Ranks
-// below `workers` are workers, the others are servers.
+// below `workers` are workers, then come the servers and, in some benchmarks, a follower of each server.
 
 #include <sys/types.h>
 
@@ -30,19 +30,24 @@ struct BenchServer {
 class BenchPeers {
  public:
   // Connects to the store. Call it only in a process that RunRanks started.
-  static absl::StatusOr<std::unique_ptr<BenchPeers>> Join(int workers);
+  static absl::StatusOr<std::unique_ptr<BenchPeers>> Join(int workers, bool followers = false);
 
   int rank() const { return env_.rank; }
   bool is_leader() const { return env_.rank == 0; }
-  bool is_server() const { return env_.rank >= workers_; }
+  bool is_server() const { return env_.rank >= workers_ && !is_follower(); }
+  bool is_follower() const { return env_.rank >= workers_ + servers(); }
   int workers() const { return workers_; }
-  int servers() const { return env_.world_size - workers_; }
-  int server_index() const { return env_.rank - workers_; }
+  int servers() const { return (env_.world_size - workers_) / copies_; }
+  // The index of this server, or of the one that this process follows.
+  int server_index() const { return (env_.rank - workers_) % servers(); }
 
-  // The next two calls are for servers. Announce publishes the addresses of this server; WaitUntilDone blocks
-  // until a worker releases the servers.
+  // The next four calls are for servers and followers. Announce publishes the addresses of this server;
+  // WaitUntilDone blocks until a worker releases the servers.
   absl::Status Announce(const BenchServer& server);
   absl::Status WaitUntilDone();
+  // AnnounceFollower publishes the address of the follower of a server, which that server gets from Follower.
+  absl::Status AnnounceFollower(const std::string& address);
+  absl::StatusOr<std::string> Follower();
   // The calls below are for workers. Servers blocks until all servers have called Announce and returns them
   // in order.
   absl::StatusOr<std::vector<BenchServer>> Servers();
@@ -54,11 +59,13 @@ class BenchPeers {
   absl::Status ReleaseServers();
 
  private:
-  BenchPeers(const collectives::Environment& env, int workers, std::unique_ptr<collectives::JobStore> store)
-      : env_(env), workers_(workers), store_(std::move(store)) {}
+  BenchPeers(const collectives::Environment& env, int workers, int copies,
+             std::unique_ptr<collectives::JobStore> store)
+      : env_(env), workers_(workers), copies_(copies), store_(std::move(store)) {}
 
   const collectives::Environment env_;
   const int workers_;
+  const int copies_;  // of each server
   const std::unique_ptr<collectives::JobStore> store_;
   int gathers_ = 0;  // number of exchanges so far
 };

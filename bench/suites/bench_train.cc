@@ -228,6 +228,8 @@ void AddBench(CLI::App& app, CommandContext* context) {
   CLI::App* bench = app.add_subcommand("bench", "Measure this machine");
   bench->require_subcommand(1);
   AddBenchCollectives(bench, context);
+  AddBenchCheckpoint(bench, context);
+  AddBenchInference(bench, context);
   AddBenchPs(bench, context);
   AddBenchRows(bench, context);
   AddBenchReplay(bench, context);

@@ -61,9 +61,9 @@ void CallLoop::Start(Slot* slot, bool pull) {
   slot->begin = Clock::now();
   // A single call in flight uses the blocking calls.
   if (pull && case_.in_flight == 1) {
-    done(client_->Pull(calls_, /*read_only=*/false, std::move(pulled)).status());
+    done(client_->Pull(calls_, case_.reads, std::move(pulled)).status());
   } else if (pull) {
-    client_->PullAsync(calls_, /*read_only=*/false, std::move(pulled),
+    client_->PullAsync(calls_, case_.reads, std::move(pulled),
                        [done](absl::StatusOr<ps::PullVersions> versions) { done(versions.status()); });
   } else if (case_.in_flight == 1) {
     done(client_->Push(calls_, std::move(pushed)));

@@ -17,6 +17,10 @@ void AddBench(CLI::App& app, CommandContext* context);
 
 // The subcommands that time collectives, one for each operation.
 void AddBenchCollectives(CLI::App* bench, CommandContext* context);
+// `tandem bench checkpoint`.
+void AddBenchCheckpoint(CLI::App* bench, CommandContext* context);
+// `tandem bench inference`.
+void AddBenchInference(CLI::App* bench, CommandContext* context);
 // `tandem bench ps`.
 void AddBenchPs(CLI::App* bench, CommandContext* context);
 // `tandem bench replay`.

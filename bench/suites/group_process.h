@@ -23,8 +23,11 @@ struct GroupOptions {
   absl::Duration time_per_case;
   bool json = false;
   std::string socket_directory;  // for the servers' unix sockets
-  std::string durability = "off";  // "log-never" or "log-always": the servers log pushes ...
-  std::string wal_dir;             // ... below this directory
+  // "log-never" or "log-always": the servers log pushes below `wal_dir`. "follower": each server has one.
+  std::string durability = "off";
+  std::string wal_dir;
+  // ps::ClientOptions::max_lag of the workers; then pulls are read-only, and there are followers.
+  absl::Duration max_lag = absl::ZeroDuration();
 };
 
 // Does the work of this process, which its rank selects, and returns when it is done. Call it only in a
@@ -32,10 +35,10 @@ struct GroupOptions {
 absl::Status RunGroupProcess(const PsGroup& group, const GroupOptions& options);
 
 // Connects a client to all servers over `transport`. `life` is the number of clients that this worker has had
-// before.
+// before. With `max_lag` followers may answer read-only pulls.
 absl::StatusOr<std::unique_ptr<ps::Client>> ConnectBenchClient(const std::vector<BenchServer>& servers,
                                                                PsTransport transport, int worker,
-                                                               uint64_t life);
+                                                               uint64_t life, absl::Duration max_lag);
 
 }  // namespace tandem::bench
 

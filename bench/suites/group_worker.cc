@@ -7,6 +7,8 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/status.h"
 #include "bench/harness/cpu_seconds.h"
@@ -64,7 +66,7 @@ absl::Status GroupWorker::Run() {
   for (const PsCase& c : group_.cases) {
     if (connected != c.transport) {
       client_.reset();
-      TANDEM_ASSIGN_OR_RETURN(client_, ConnectBenchClient(servers_, c.transport, peers_->rank(), life));
+      TANDEM_ASSIGN_OR_RETURN(client_, ConnectBenchClient(servers_, c.transport, peers_->rank(), life, options_.max_lag));
       TANDEM_RETURN_IF_ERROR(client_->CreateTable(table_));
       connected = c.transport;
       if (life++ == 0) TANDEM_RETURN_IF_ERROR(Fill());
@@ -80,15 +82,31 @@ absl::Status GroupWorker::Fill() {
   const uint64_t per_call = 4096;
   std::vector<float> rows(per_call * group_.dim);
   std::vector<uint64_t> ids;
+  // Pulls create no rows on servers with followers.
+  const bool push = options_.durability == "follower";
+  if (push) rows.assign(rows.size(), RowModel::kGradient);
+  uint64_t step = 0;
   for (uint64_t first = static_cast<uint64_t>(peers_->rank()) * per_call; first < options_.rows;
        first += per_call * static_cast<uint64_t>(peers_->workers())) {
     ids.resize(std::min(per_call, options_.rows - first));
     std::iota(ids.begin(), ids.end(), first);
+    if (push) {
+      TANDEM_RETURN_IF_ERROR(
+          client_->Push(step++, {{.table = kPsTable, .ids = ids, .gradients = rows.data()}}));
+      continue;
+    }
     TANDEM_RETURN_IF_ERROR(
         client_->Pull(/*step=*/0, /*read_only=*/false, {{.table = kPsTable, .ids = ids, .rows = rows.data()}})
             .status());
   }
-  return peers_->Barrier();
+  TANDEM_RETURN_IF_ERROR(peers_->Barrier());
+  if (push) {
+    ids.resize(options_.rows);
+    std::iota(ids.begin(), ids.end(), uint64_t{0});
+    model_.Push(ids, 1);
+    absl::SleepFor(options_.max_lag);  // from now on every read has these updates
+  }
+  return absl::OkStatus();
 }
 
 const GroupWorker::Batches& GroupWorker::BatchesOf(const PsCase& c) {

@@ -122,6 +122,15 @@ TEST(BenchPsTest, FairnessComparesTheTailsOfPullsWithAndWithoutPushesBeside) {
   EXPECT_GT(result["pushed_keys_per_s"].get<double>(), 0);
 }
 
+// Each pull is compared with the rows that it must have.
+TEST(BenchPsTest, PullsThatFollowersMayAnswerAreMeasured) {
+  const std::vector<Json> results = Results(BenchPs(
+      {"--transport", "tcp,shm", "--op", "pull", "--ids", "64", "--dim", "8", "--servers", "1", "--in-flight",
+       "1,3", "--distribution", "uniform", "--durability", "follower", "--max-lag", "200", "--json"}));
+  EXPECT_EQ(results.size(), 4u);
+  for (const Json& result : results) EXPECT_GT(result["keys_per_s"].get<double>(), 0);
+}
+
 TEST(BenchPsTest, WithoutJsonATableIsPrinted) {
   const Finished finished = BenchPs({"--transport", "in-process,tcp", "--op", "pull", "--ids", "64", "--dim",
                                      "8", "--servers", "1", "--in-flight", "1", "--distribution", "uniform"});
@@ -148,6 +157,9 @@ TEST(BenchPsTest, AWrongFlagIsNamedAndExitsWithTwo) {
       {{"--time-per-case", "0"}, "--time-per-case: 0 is not a number in (0, 3600000]"},
       {{"--op", "fairness", "--transport", "in-process"},
        "--op fairness needs a --transport between processes"},
+      {{"--max-lag", "100", "--op", "pull", "--transport", "tcp"}, "--max-lag needs servers with followers"},
+      {{"--max-lag", "100", "--durability", "follower", "--op", "push", "--transport", "tcp"},
+       "--max-lag is for pulls over tcp or shm (--op pull --transport tcp,shm), not for push over tcp"},
       {{"--sizes", "8"}, "--sizes"},
   };
   for (const auto& [flags, message] : cases) {

@@ -5,9 +5,7 @@
 #include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -20,7 +18,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/ipc/descriptor.h"
 #include "base/status.h"
 #include "rpc/address.h"
 
@@ -144,42 +141,6 @@ absl::StatusOr<std::string> AdvertisedAddress(const std::string& listen, const s
     host = name;
   }
   return absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
-}
-
-bool RefusesConnections(const std::string& address, absl::Duration timeout) {
-  const absl::StatusOr<Address> parsed = ParseAddress(address);
-  if (!parsed.ok()) return false;
-  if (parsed->is_unix()) {
-    sockaddr_un path{};
-    path.sun_family = AF_UNIX;
-    std::memcpy(path.sun_path, parsed->unix_path.data(),
-                parsed->unix_path.size());  // ParseAddress checks the length
-    const ipc::Descriptor fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (!fd.valid()) return false;
-    return connect(fd.get(), reinterpret_cast<sockaddr*>(&path), sizeof(path)) != 0 &&
-           (errno == ECONNREFUSED || errno == ENOENT);
-  }
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(ResolvableHost(parsed->host).c_str(), absl::StrCat(parsed->port).c_str(), &hints, &found) !=
-      0) {
-    return false;
-  }
-  absl::Cleanup release = [found] { freeaddrinfo(found); };
-  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
-    const ipc::Descriptor fd(socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (!fd.valid()) return false;
-    int error = connect(fd.get(), one->ai_addr, one->ai_addrlen) == 0 ? 0 : errno;
-    if (error == EINPROGRESS) {
-      pollfd writable = {fd.get(), POLLOUT, 0};
-      if (poll(&writable, 1, static_cast<int>(absl::ToInt64Milliseconds(timeout))) != 1) return false;
-      socklen_t size = sizeof(error);
-      if (getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) return false;
-    }
-    if (error != ECONNREFUSED) return false;
-  }
-  return found != nullptr;
 }
 
 bool IsLoopbackHost(absl::string_view host) {

@@ -9,7 +9,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
 
 namespace tandem::rpc {
 
@@ -37,10 +36,6 @@ std::string ListenAddressFor(const std::string& host, int port);
 // flag.
 absl::StatusOr<std::string> AdvertisedAddress(const std::string& listen, const std::string& advertise,
                                               int port);
-
-// Returns true if the host of `address` is there and refuses connections to its port: no process listens. Returns
-// false if something listens, if nobody answers within `timeout`, and on any other error. Blocks.
-bool RefusesConnections(const std::string& address, absl::Duration timeout);
 
 // Returns true if only processes of the same machine can reach `host`: 127.x.x.x, ::1 or "localhost".
 bool IsLoopbackHost(absl::string_view host);

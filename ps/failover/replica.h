@@ -43,7 +43,7 @@ struct ReplicaOptions {
   std::function<absl::StatusOr<std::unique_ptr<rpc::Channel>>(const std::string& address)> connect;
   rpc::Caller caller = {};
   // Returns whether nobody listens at an address; may block for a second. The default is
-  // rpc::RefusesConnections.
+  // rpc::PortProbe.
   std::function<bool(const std::string& address)> refuses;
   // The number of copies that must have a push before it is acknowledged, the primary's included.
   int min_copies = 1;

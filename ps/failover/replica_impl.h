@@ -32,7 +32,7 @@
 #include "ps/failover/replica.h"
 #include "ps/failover/status_waits.h"
 #include "ps/server/task_executor.h"
-#include "rpc/network.h"
+#include "rpc/port_probe.h"
 #include "rpc/transport/timer_queue.h"
 
 namespace tandem::ps {
@@ -151,7 +151,7 @@ class Replica::Impl : public std::enable_shared_from_this<Replica::Impl> {
   void Forget(const std::string& address);
   // Returns whether nobody listens at `address`. Blocks; of any thread.
   bool Refuses(const std::string& address) const {
-    return options_.refuses ? options_.refuses(address) : rpc::RefusesConnections(address, kConnectTimeout);
+    return options_.refuses ? options_.refuses(address) : ports_.Refuses(address, kConnectTimeout);
   }
 
   // Handlers of the service, of any thread.
@@ -169,6 +169,7 @@ class Replica::Impl : public std::enable_shared_from_this<Replica::Impl> {
                           const rpc::Reply<v1::ReplicaStatus>& reply);
 
   const ReplicaOptions options_;
+  const rpc::PortProbe ports_;
   DataPath& path_;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> left_{false};

@@ -4,6 +4,7 @@
 import contextlib
 import dataclasses
 import faulthandler
+import sys
 from typing import Iterator
 
 import pytest
@@ -18,7 +19,8 @@ TEST_DEADLINE_S = 240
 @pytest.fixture(autouse=True)
 def deadline() -> Iterator[None]:
     """Ends a test that hangs with the stacks of all threads."""
-    faulthandler.dump_traceback_later(TEST_DEADLINE_S, exit=True)
+    # Not sys.stderr, which pytest captures: the stacks would be lost with the process.
+    faulthandler.dump_traceback_later(TEST_DEADLINE_S, exit=True, file=sys.__stderr__)
     yield
     faulthandler.cancel_dump_traceback_later()
 

@@ -72,10 +72,9 @@ Variables VariablesOf(const Variables& own, const ProcessSlot& place) {
   if (role.name == "ps") {
     const CopyPlace copy = place.copy_place();
     set("TANDEM_PS_INDEX", copy.shard);
+    if (role.min_copies > 0) set("TANDEM_PS_MIN_COPIES", role.min_copies);
     if (role.followers > 0) {
       set("TANDEM_PS_COPY", copy.copy);
-      // One may come from the user's environment.
-      if (role.min_copies > 1) set("TANDEM_PS_MIN_COPIES", role.min_copies);
       set("TANDEM_SERVING_DIR", place.serving_dir);
     }
     if (!place.spill_dir.empty()) set("TANDEM_SPILL_DIR", place.spill_dir);

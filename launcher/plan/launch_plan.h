@@ -42,7 +42,9 @@ struct RolePlan {
   // The number of followers of each server, for the role "ps". This node starts as many followers as its own
   // servers have, but of servers of other nodes if there are any (launcher/plan/copies.h).
   int followers = 0;
-  int min_copies = 1;  // for the role "ps": copies that hold a push before it is acknowledged
+  // Copies that must hold a push before it is acknowledged, for the role "ps". 0: not given, so that
+  // TANDEM_PS_MIN_COPIES of the launcher's environment applies, or 1.
+  int min_copies = 0;
 
   // Returns the number of processes on this node.
   int processes() const { return count * (followers + 1); }

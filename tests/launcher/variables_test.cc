@@ -97,6 +97,18 @@ TEST_F(VariablesTest, CopiesOfAShardAreToldApart) {
   EXPECT_EQ(worker.count("TANDEM_PS_COPY"), 0u);
 }
 
+TEST_F(VariablesTest, ANumberOfCopiesThatTheUserGaveWinsAgainstTheEnvironment) {
+  round_.group_rank = 0;
+  const Variables own = {{"TANDEM_PS_MIN_COPIES", "2"}};
+  plan_.roles[2] = {.name = "ps", .count = 2, .followers = 1};
+  EXPECT_EQ(VariablesOf(own, At("ps", 0)).at("TANDEM_PS_MIN_COPIES"), "2");
+  plan_.roles[2].min_copies = 1;
+  EXPECT_EQ(VariablesOf(own, At("ps", 0)).at("TANDEM_PS_MIN_COPIES"), "1");
+  // A server without followers would refuse the environment's number.
+  plan_.roles[2].followers = 0;
+  EXPECT_EQ(VariablesOf(own, At("ps", 0)).at("TANDEM_PS_MIN_COPIES"), "1");
+}
+
 TEST_F(VariablesTest, OnlyServersAreToldTheRootOfCheckpoints) {
   round_.group_rank = 0;
   for (const char* role : {"ps", "worker"}) {

@@ -234,7 +234,8 @@ void TellServing(const std::string& directory) {
 // A process that is stopped alone looks for a follower in sync for this long. The hand-over comes on top.
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
 
-absl::Status Serve(const ServeFlags& flags) {
+// Returns the exit code of a server that has ended well.
+absl::StatusOr<int> Serve(const ServeFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<launcher::SignalPipe> signals,
                           launcher::SignalPipe::Install({SIGTERM, SIGINT}));
   EndEvent end(std::move(signals));
@@ -363,11 +364,15 @@ absl::Status Serve(const ServeFlags& flags) {
   if (absl::Status closed = store->Close(kShutdownNotice); !closed.ok()) LogDebug(closed.message());
   if (failed) return absl::AbortedError(absl::StrCat("the job failed: ", state->reason));
   const bool left = copy != nullptr && copy->left();
-  if (!ended_well && !stopped && !left) TANDEM_RETURN_IF_ERROR(end.failure());
+  if (!ended_well && !stopped && !left) {
+    // The process has said to whom it has handed over. It is no failure, but it shall come back.
+    if (copy != nullptr && copy->handed_over()) return launcher::kExitToComeBack;
+    TANDEM_RETURN_IF_ERROR(end.failure());
+  }
   LogInfo(left && !stopped    ? "left the job, as asked"
           : state.has_value() ? absl::StrCat("done: ", state->reason)
                               : "stopped by a signal");
-  return absl::OkStatus();
+  return 0;
 }
 
 }  // namespace
@@ -498,9 +503,8 @@ void AddPs(CLI::App& app, CommandContext* context) {
   ps->callback([ps, flags, variables, context] {
     if (!ps->get_subcommands().empty()) return;
     (void)variables->Read();
-    const absl::Status served = Serve(*flags);
-    // The process has said to whom it has handed over. It is no failure, but it shall come back.
-    context->exit_code = absl::IsCancelled(served) ? launcher::kExitToComeBack : Report("ps", served);
+    const absl::StatusOr<int> served = Serve(*flags);
+    context->exit_code = served.ok() ? *served : Report("ps", served.status());
   });
 }
 

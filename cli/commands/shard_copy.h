@@ -53,6 +53,8 @@ class ShardCopy {
   // As ps::Replica::Leave.
   absl::Status Leave(absl::Duration timeout) { return replica_.Leave(timeout); }
   bool left() const { return replica_.left(); }
+  // As ps::Replica::handed_over.
+  bool handed_over() const { return replica_.handed_over(); }
   // As ps::Replica::Stop; and no callback runs any more. May block for a call to the store. Idempotent.
   void Stop();
 

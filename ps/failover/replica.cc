@@ -31,6 +31,7 @@ absl::Status Replica::HandOver(const std::string& to, absl::Duration timeout) {
 }
 absl::Status Replica::Leave(absl::Duration timeout) { return impl_->Leave(timeout); }
 bool Replica::left() const { return impl_->left(); }
+bool Replica::handed_over() const { return impl_->handed_over(); }
 void Replica::Stop() { impl_->Stop(); }
 
 Replica::Impl::Impl(ReplicaOptions options)
@@ -160,6 +161,8 @@ void Replica::Impl::CarryOut(Action action) {
     case Kind::kTellTakeOver:
       return TellTakeOver(action.copy, action.placement);
     case Kind::kEnd:
+      // The protocol ends a process with Cancelled only after a hand-over (Depose).
+      handed_over_ = absl::IsCancelled(action.status);
       return End(action.status);
   }
 }

@@ -103,6 +103,9 @@ class Replica {
   absl::Status Leave(absl::Duration timeout);
   // Returns whether this process has left its shard for good.
   bool left() const;
+  // Returns whether this process was the primary and has handed over. Unless left() is true, it shall come
+  // back as a follower.
+  bool handed_over() const;
 
   // Ends all links, calls and waits, cancels the board and joins the threads. A primary that stops is
   // replaced by a follower. Blocks for a call to the board at most. Idempotent.

@@ -71,6 +71,7 @@ class Replica::Impl : public std::enable_shared_from_this<Replica::Impl> {
   absl::Status HandOver(const std::string& to, absl::Duration timeout);
   absl::Status Leave(absl::Duration timeout);
   bool left() const { return left_; }
+  bool handed_over() const { return handed_over_; }
   void Stop();
 
  private:
@@ -182,6 +183,7 @@ class Replica::Impl : public std::enable_shared_from_this<Replica::Impl> {
   std::map<std::string, std::unique_ptr<rpc::Channel>> channels_;  // by address
   std::set<std::string> linked_;
   bool promoted_ = false;
+  std::atomic<bool> handed_over_{false};
   int failed_copies_ = 0;                     // in a row
   std::string failed_copy_;                   // id of the copy that is made anew after a pause
   bool attached_ = false;                     // the primary serves the present copy

@@ -17,6 +17,8 @@
 #include "ps/client/client.h"
 #include "rpc/channel.h"
 #include "rpc/connect.h"
+#include "rpc/server.h"
+#include "rpc/service.h"
 #include "tandem/v1/parameter_server.pb.h"
 #include "tests/testing/processes/tandem_process.h"
 #include "tests/testing/status_matchers.h"
@@ -65,6 +67,20 @@ TEST_F(PsTest, RegistersServesAndEndsWithTheJob) {
   store_->membership()->End("worker/0", /*failed=*/false, "trained");
   EXPECT_EQ(ps.Wait(), 0) << ps.err();
   EXPECT_THAT(ps.err(), HasSubstr("done: worker/0: trained"));
+}
+
+// 75 asks the launcher to start the process again as a follower.
+TEST(PsExitCodeTest, ACancelledCallIsAnErrorAndNoHandOver) {
+  const auto refuse = [](const std::shared_ptr<rpc::ServerCall>& call) {
+    call->Finish(absl::CancelledError("the proxy gives up"));
+  };
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto store,
+                              rpc::Server::Start({.listen = "127.0.0.1:0", .transport = "grpc"},
+                                                 {rpc::Service{"tandem.v1.Store", {{"Set", refuse}}}}));
+  const Finished ps = RunTandem({"ps", "--index", "0", "--num-servers", "1"},
+                                {{"TANDEM_STORE", absl::StrCat("127.0.0.1:", store->port())}});
+  EXPECT_EQ(ps.exit_code, 1) << ps.err;
+  EXPECT_THAT(ps.err, HasSubstr("the proxy gives up"));
 }
 
 TEST_F(PsTest, MemoryThatWaitsIsBoundedByTheLaunchersEnvironmentOrByAFlag) {

@@ -90,8 +90,9 @@ class JobStore {
   const std::string& address() const { return address_; }
 
   // Announces that this process no longer needs the store. The hosting process then waits, at most `timeout`,
-  // until all workers and parameter servers have announced the same, and stops the server. DeadlineExceeded
-  // names the processes that have not; the server stops in that case too. Later calls do nothing.
+  // until all workers and parameter servers have announced the same, and stops the server. It does not wait
+  // for servers that have left the job, nor for copies of servers whose lease has run out. DeadlineExceeded
+  // names the processes that have not announced it; the server stops then, too. Later calls do nothing.
   absl::Status Close(absl::Duration timeout);
 
  private:

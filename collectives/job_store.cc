@@ -7,7 +7,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/logging.h"
 #include "base/status.h"
 #include "collectives/environment.h"
@@ -31,7 +33,52 @@ std::string ListenAddress(const Environment& env) {
                                               : rpc::ListenAddressFor(env.master_addr, env.master_port);
 }
 
+// How often the process that hosts the store looks which servers have left or died, while it waits for them.
+constexpr absl::Duration kLookAgain = absl::Milliseconds(200);
+
 std::string ClosedKey(const std::string& member) { return absl::StrCat("job/closed/", member); }
+
+// Returns the workers and servers that may still use the store. The job goes on without a server that has
+// left (`tandem ps drain`), and without a copy of a server that has died.
+absl::StatusOr<std::vector<std::string>> MembersThatUse(StoreServer& server, const Environment& env) {
+  std::vector<std::string> members;
+  for (int rank = 0; rank < env.world_size; ++rank) members.push_back(absl::StrCat(env.role, "/", rank));
+  std::set<std::string> gone;
+  for (const MemberStatus& member : server.membership()->Statuses()) {
+    const bool dead = member.report.replaceable && member.silent > member.lease;
+    if (dead || member.left) gone.insert(member.name);
+  }
+  const int servers = env.num_ps * (env.ps_followers + 1);
+  for (int rank = 0; rank < servers; ++rank) {
+    const std::string name = absl::StrCat("ps/", rank);
+    if (!gone.contains(name)) members.push_back(name);
+  }
+  std::vector<std::string> open;
+  for (std::string& member : members) {
+    TANDEM_ASSIGN_OR_RETURN(const bool closed, server.store()->Check({ClosedKey(member)}));
+    if (!closed) open.push_back(std::move(member));
+  }
+  return open;
+}
+
+// Blocks until no member uses the store. DeadlineExceeded, naming those that do, after `timeout`.
+absl::Status AwaitClosed(StoreServer& server, const Environment& env, absl::Duration timeout) {
+  const absl::Time deadline = MonotonicNow() + timeout;
+  while (true) {
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> members, MembersThatUse(server, env));
+    if (members.empty()) return absl::OkStatus();
+    const absl::Duration left = deadline - MonotonicNow();
+    if (left <= absl::ZeroDuration()) {
+      return absl::DeadlineExceededError(absl::StrCat("not done within ", absl::FormatDuration(timeout), ": ",
+                                                      absl::StrJoin(members, ", ")));
+    }
+    std::vector<std::string> keys;
+    for (const std::string& member : members) keys.push_back(ClosedKey(member));
+    // Servers leave and die meanwhile.
+    const absl::Status waited = server.store()->Wait(keys, std::min(left, kLookAgain));
+    if (!waited.ok() && !absl::IsDeadlineExceeded(waited)) return waited;
+  }
+}
 
 }  // namespace
 
@@ -78,20 +125,7 @@ absl::Status JobStore::Close(absl::Duration timeout) {
     return patient.Set(ClosedKey(env_.member()), "");
   }
   TANDEM_RETURN_IF_ERROR(server_->store()->Set(ClosedKey(env_.member()), ""));
-  std::vector<std::string> all;
-  for (int rank = 0; rank < env_.world_size; ++rank)
-    all.push_back(ClosedKey(absl::StrCat(env_.role, "/", rank)));
-  const int servers = env_.num_ps * (env_.ps_followers + 1);
-  // The job went on without copies of a server that have died.
-  std::set<std::string> dead;
-  for (const MemberStatus& member : server_->membership()->Statuses()) {
-    if (member.report.replaceable && member.silent > member.lease) dead.insert(member.name);
-  }
-  for (int rank = 0; rank < servers; ++rank) {
-    const std::string name = absl::StrCat("ps/", rank);
-    if (!dead.contains(name)) all.push_back(ClosedKey(name));
-  }
-  absl::Status closed = server_->store()->Wait(all, timeout);
+  absl::Status closed = AwaitClosed(*server_, env_, timeout);
   server_->Shutdown(absl::Seconds(1));
   return Annotate(closed, "closing the job's store before every process was done with it");
 }

@@ -257,6 +257,33 @@ TEST(JobStoreTest, CopiesOfServersThatHaveDiedAreNotWaitedFor) {
   TANDEM_EXPECT_OK(host->Close(absl::Seconds(30)));
 }
 
+TEST(JobStoreTest, AServerThatHasLeftTheJobIsNotWaitedFor) {
+  Environment env = OneOf(0, 1, 0);
+  env.num_ps = 1;
+  const std::unique_ptr<JobStore> host = HostOnFreePort(env);
+  ASSERT_NE(host, nullptr);
+  TANDEM_ASSERT_OK(host->server()->membership()->Heartbeat("ps/0", absl::Hours(1), /*leaving=*/true));
+  TANDEM_EXPECT_OK(host->Close(absl::Seconds(30)));
+}
+
+TEST(JobStoreTest, AServerThatLeavesOrDiesMeanwhileIsNotWaitedForAnyMore) {
+  Environment env = OneOf(0, 1, 0);
+  env.num_ps = 2;
+  const std::unique_ptr<JobStore> host = HostOnFreePort(env);
+  ASSERT_NE(host, nullptr);
+  Membership& members = *host->server()->membership();
+  TANDEM_ASSERT_OK(members.Heartbeat("ps/0", absl::Hours(1), /*leaving=*/false));
+  TANDEM_ASSERT_OK(members.Heartbeat("ps/1", absl::Hours(1), /*leaving=*/false));
+  std::thread servers([&] {
+    // The host has begun to close when its key is there.
+    EXPECT_TRUE(host->server()->store()->Get("job/closed/worker/0", absl::Seconds(30)).ok());
+    TANDEM_EXPECT_OK(members.Heartbeat("ps/0", absl::Hours(1), /*leaving=*/true));
+    TANDEM_EXPECT_OK(members.Heartbeat("ps/1", absl::Nanoseconds(1), false, {.replaceable = true}));
+  });
+  TANDEM_EXPECT_OK(host->Close(absl::Seconds(30)));
+  servers.join();
+}
+
 // Opens rank 0 on a free port, then rank 1 on the same one.
 class PairTest : public ::testing::Test {
  protected:

@@ -93,8 +93,8 @@ class Replica {
   // Makes a follower the primary, while calls wait for a moment. `to` is its id or address; empty: the one
   // that is least behind. Waits at most `timeout` for it to be in sync, and 2 s more. After OK, on_end is
   // called with Cancelled. FailedPrecondition: this process is not the primary, or no such follower is in
-  // sync. Unavailable: the follower did not take over, or has too much to apply; this process goes on as the
-  // primary.
+  // sync. Unavailable: the follower has too much to apply, or did not say that it serves. This process then
+  // goes on as the primary, unless only the answer was lost; in that case on_end is called with Cancelled.
   absl::Status HandOver(const std::string& to, absl::Duration timeout);
 
   // Takes this process out of its shard: a primary hands over, a follower is taken out of the document. Waits

@@ -31,7 +31,7 @@ absl::Status Replica::Impl::HandOver(const std::string& to, absl::Duration timeo
     result->done.Notify();
   };
   Post([to, deadline = MonotonicNow() + timeout, done](Impl& impl) {
-    impl.StartHandOver(to, deadline, done);
+    impl.StartHandOver(to, deadline, NeverGone, done);
   });
   // The hand-over ends by itself soon after its deadline, unless the replica is being stopped.
   const absl::Duration longest = timeout + kStoreTimeout + kTakeOverTimeout + kBoardTimeout;
@@ -39,17 +39,18 @@ absl::Status Replica::Impl::HandOver(const std::string& to, absl::Duration timeo
   return result->status;
 }
 
-void Replica::Impl::HandleHandOver(const rpc::ServerCall& call, const v1::HandOverRequest& request,
+void Replica::Impl::HandleHandOver(const std::shared_ptr<rpc::ServerCall>& call,
+                                   const v1::HandOverRequest& request,
                                    rpc::Reply<v1::HandOverResponse> reply) {
   if (stopping_) return reply(absl::UnavailableError("the server is stopping"));
   // Leaves time for the hand-over itself.
-  const absl::Time deadline = call.deadline() - kStoreTimeout - kTakeOverTimeout;
-  Post([to = request.to(), deadline, reply = std::move(reply)](Impl& impl) {
-    impl.StartHandOver(to, deadline, reply);
+  const absl::Time deadline = call->deadline() - kStoreTimeout - kTakeOverTimeout;
+  Post([to = request.to(), deadline, call, reply = std::move(reply)](Impl& impl) {
+    impl.StartHandOver(to, deadline, GoneOf(call), reply);
   });
 }
 
-void Replica::Impl::StartHandOver(const std::string& to, absl::Time deadline,
+void Replica::Impl::StartHandOver(const std::string& to, absl::Time deadline, Gone caller_gone,
                                   std::function<void(absl::StatusOr<v1::HandOverResponse>)> done) {
   if (!protocol_.has_value()) return done(absl::UnavailableError("the server is starting"));
   if (!end_.ok()) return done(absl::FailedPreconditionError(end_.message()));
@@ -62,6 +63,7 @@ void Replica::Impl::StartHandOver(const std::string& to, absl::Time deadline,
                                .to = to,
                                .began = MonotonicNow(),
                                .deadline = deadline,
+                               .caller_gone = std::move(caller_gone),
                                .done = std::move(done)};
   ChooseFollower();
 }
@@ -78,6 +80,7 @@ std::optional<LinkState> Replica::Impl::FollowerFor(const std::string& to) const
 
 void Replica::Impl::ChooseFollower() {
   const absl::Time now = MonotonicNow();
+  if (EndAbandoned()) return;
   if (protocol_->role() != Protocol::Role::kPrimary || !promoted_) {
     return EndHandOver(absl::FailedPreconditionError(
         absl::StrCat("shard ", options_.shard, ": the copy at ", protocol_->self().address,
@@ -115,7 +118,7 @@ void Replica::Impl::AwaitStored(const Copy& follower) {
     return impl.hand_over_.has_value() && impl.hand_over_->number == number && !impl.hand_over_->told;
   };
   path_.log()->WhenDurable(Posts<const absl::Status&>([same](Impl& impl, const absl::Status& durable) {
-    if (!same(impl) || !durable.ok()) return;
+    if (!same(impl) || !durable.ok() || impl.EndAbandoned()) return;
     impl.Handle([](Protocol& p, Protocol::Actions* a) { p.OnAllStored(a); });
   }));
   After(kStoreTimeout, [same, follower](Impl& impl) {
@@ -124,6 +127,12 @@ void Replica::Impl::AwaitStored(const Copy& follower) {
                                                             " did not store what it lacked within ",
                                                             absl::FormatDuration(kStoreTimeout))));
   });
+}
+
+bool Replica::Impl::EndAbandoned() {
+  if (hand_over_->told || !hand_over_->caller_gone()) return false;
+  HandOverFailed(absl::CancelledError("its caller is gone, and the follower was not asked yet"));
+  return true;
 }
 
 void Replica::Impl::TellTakeOver(const Copy& follower, const ShardPlacement& placement) {
@@ -156,11 +165,17 @@ void Replica::Impl::TellTakeOver(const Copy& follower, const ShardPlacement& pla
 }
 
 void Replica::Impl::HandOverFailed(absl::Status why) {
-  Forget(protocol_->hand_over_to().address);
+  const std::string address = protocol_->hand_over_to().address;
+  const bool told = hand_over_.has_value() && hand_over_->told;
+  Forget(address);
   LogWarning(absl::StrCat("shard ", options_.shard, ": no hand-over: ", why.message()));
   Handle([](Protocol& p, Protocol::Actions* a) { p.OnHandOverFailed(a); });
-  EndHandOver(Annotate(std::move(why), absl::StrCat("shard ", options_.shard, ": its primary at ",
-                                                    protocol_->self().address, " goes on")));
+  EndHandOver(
+      Annotate(std::move(why),
+               told ? absl::StrCat("shard ", options_.shard, ": the follower at ", address,
+                                   " may have taken over all the same; `tandem ps status` shows the primary")
+                    : absl::StrCat("shard ", options_.shard, ": its primary at ", protocol_->self().address,
+                                   " goes on")));
 }
 
 void Replica::Impl::EndHandOver(absl::StatusOr<v1::HandOverResponse> result) {
@@ -175,7 +190,7 @@ void Replica::Impl::EndHandOver(absl::StatusOr<v1::HandOverResponse> result) {
 absl::Status Replica::Impl::Leave(absl::Duration timeout) {
   auto result = std::make_shared<Result>();
   Post([deadline = MonotonicNow() + timeout, result](Impl& impl) {
-    impl.StartLeave("", deadline, [result](const absl::StatusOr<v1::LeaveResponse>& response) {
+    impl.StartLeave("", deadline, NeverGone, [result](const absl::StatusOr<v1::LeaveResponse>& response) {
       result->status = response.status();
       result->done.Notify();
     });
@@ -186,16 +201,16 @@ absl::Status Replica::Impl::Leave(absl::Duration timeout) {
   return result->status;
 }
 
-void Replica::Impl::HandleLeave(const rpc::ServerCall& call, const v1::LeaveRequest& request,
+void Replica::Impl::HandleLeave(const std::shared_ptr<rpc::ServerCall>& call, const v1::LeaveRequest& request,
                                 rpc::Reply<v1::LeaveResponse> reply) {
   if (stopping_) return reply(absl::UnavailableError("the server is stopping"));
-  const absl::Time deadline = call.deadline() - kStoreTimeout - kTakeOverTimeout;
-  Post([to = request.to(), deadline, reply = std::move(reply)](Impl& impl) {
-    impl.StartLeave(to, deadline, reply);
+  const absl::Time deadline = call->deadline() - kStoreTimeout - kTakeOverTimeout;
+  Post([to = request.to(), deadline, call, reply = std::move(reply)](Impl& impl) {
+    impl.StartLeave(to, deadline, GoneOf(call), reply);
   });
 }
 
-void Replica::Impl::StartLeave(const std::string& to, absl::Time deadline,
+void Replica::Impl::StartLeave(const std::string& to, absl::Time deadline, Gone caller_gone,
                                std::function<void(absl::StatusOr<v1::LeaveResponse>)> done) {
   if (!protocol_.has_value() || !end_.ok()) return done(absl::UnavailableError("this process is no copy"));
   const auto left = [done](Impl& impl, const v1::ShardPlacement& placement) {
@@ -214,7 +229,7 @@ void Replica::Impl::StartLeave(const std::string& to, absl::Time deadline,
                        " are needed for it to leave: start another copy (tandem ps --index ", options_.shard,
                        " --copy K), and wait until `tandem ps status` shows it in sync")));
     }
-    return StartHandOver(to, deadline,
+    return StartHandOver(to, deadline, std::move(caller_gone),
                          [this, done, left](const absl::StatusOr<v1::HandOverResponse>& handed) {
                            if (handed.ok()) return left(*this, handed->placement());
                            // The follower was asked, and may have taken over: the document will tell.

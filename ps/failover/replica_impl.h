@@ -116,17 +116,24 @@ class Replica::Impl : public std::enable_shared_from_this<Replica::Impl> {
   void End(const absl::Status& status);
   LinkEvents Events();
 
-  // A hand-over, at the primary (replica_handover.cc).
+  // A hand-over, at the primary (replica_handover.cc). It ends when its caller is gone, unless the follower
+  // was asked already: then it goes on.
+  using Gone = std::function<bool()>;  // returns whether the caller is gone; of the loop's thread
+  static bool NeverGone() { return false; }
+  static Gone GoneOf(const std::shared_ptr<rpc::ServerCall>& call) {
+    return [call] { return call->IsCancelled(); };
+  }
   struct PendingHandOver {
     uint64_t number = 0;
     std::string to;  // id or address of the follower; empty: any
     absl::Time began;
     absl::Time deadline;                           // until which a follower is looked for
     absl::Time held_since = absl::InfinitePast();  // no calls are answered
-    bool told = false;
+    bool told = false;                             // the follower was asked to take over
+    Gone caller_gone;
     std::function<void(absl::StatusOr<v1::HandOverResponse>)> done;
   };
-  void StartHandOver(const std::string& to, absl::Time deadline,
+  void StartHandOver(const std::string& to, absl::Time deadline, Gone caller_gone,
                      std::function<void(absl::StatusOr<v1::HandOverResponse>)> done);
   // Looks for the follower until it is in sync and little behind, then begins.
   void ChooseFollower();
@@ -135,7 +142,9 @@ class Replica::Impl : public std::enable_shared_from_this<Replica::Impl> {
   void TellTakeOver(const Copy& follower, const ShardPlacement& placement);
   void HandOverFailed(absl::Status why);
   void EndHandOver(absl::StatusOr<v1::HandOverResponse> result);
-  void StartLeave(const std::string& to, absl::Time deadline,
+  // Ends a hand-over whose caller is gone; returns whether it did.
+  bool EndAbandoned();
+  void StartLeave(const std::string& to, absl::Time deadline, Gone caller_gone,
                   std::function<void(absl::StatusOr<v1::LeaveResponse>)> done);
   // Answers once the document does not name the copy.
   void AwaitDetached(const std::string& id, absl::Time deadline, const rpc::Reply<v1::DetachResponse>& reply);
@@ -160,10 +169,10 @@ class Replica::Impl : public std::enable_shared_from_this<Replica::Impl> {
   void HandleAttach(const v1::AttachRequest& request, rpc::Reply<v1::AttachResponse> reply);
   void HandleWatch(const rpc::ServerCall& call, const v1::WatchRequest& request,
                    const rpc::Reply<v1::WatchResponse>& reply);
-  void HandleHandOver(const rpc::ServerCall& call, const v1::HandOverRequest& request,
+  void HandleHandOver(const std::shared_ptr<rpc::ServerCall>& call, const v1::HandOverRequest& request,
                       rpc::Reply<v1::HandOverResponse> reply);
   void HandleTakeOver(const v1::TakeOverRequest& request, rpc::Reply<v1::TakeOverResponse> reply);
-  void HandleLeave(const rpc::ServerCall& call, const v1::LeaveRequest& request,
+  void HandleLeave(const std::shared_ptr<rpc::ServerCall>& call, const v1::LeaveRequest& request,
                    rpc::Reply<v1::LeaveResponse> reply);
   void HandleDetach(const v1::DetachRequest& request, rpc::Reply<v1::DetachResponse> reply);
   void HandleGetPlacement(const rpc::ServerCall& call, const v1::GetPlacementRequest& request,
@@ -174,6 +183,7 @@ class Replica::Impl : public std::enable_shared_from_this<Replica::Impl> {
   DataPath& path_;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> left_{false};
+  std::atomic<bool> handed_over_{false};
   std::atomic<int64_t> primary_silent_ms_{0};
   StatusWaits waits_;
 
@@ -183,7 +193,6 @@ class Replica::Impl : public std::enable_shared_from_this<Replica::Impl> {
   std::map<std::string, std::unique_ptr<rpc::Channel>> channels_;  // by address
   std::set<std::string> linked_;
   bool promoted_ = false;
-  std::atomic<bool> handed_over_{false};
   int failed_copies_ = 0;                     // in a row
   std::string failed_copy_;                   // id of the copy that is made anew after a pause
   bool attached_ = false;                     // the primary serves the present copy
@@ -195,8 +204,8 @@ class Replica::Impl : public std::enable_shared_from_this<Replica::Impl> {
   absl::Time asked_at_ = absl::InfinitePast();  // since when calls wait for this copy, asked to take over
   absl::Duration handover_pause_;               // of the hand-over by which it became primary
   std::vector<rpc::Reply<v1::TakeOverResponse>> take_over_replies_;
-  absl::Time leave_asked_ = absl::InfinitePast();  // when this copy, a primary, was last asked to leave
-  bool detaching_ = false;  // the primary was asked to end the link to this copy
+  absl::Time leave_asked_ = absl::InfinitePast();     // when this copy, a primary, was last asked to leave
+  bool detaching_ = false;                            // the primary was asked to end the link to this copy
   absl::Time nobody_since_ = absl::InfiniteFuture();  // no copy of the document answers, see Probe
   std::string board_error_;
   std::string refusal_;

@@ -156,7 +156,7 @@ rpc::Service Replica::Impl::MakeService() {
       {"HandOver", rpc::AsyncProtoHandler<v1::HandOverRequest, v1::HandOverResponse>(
                        [self](const std::shared_ptr<rpc::ServerCall>& call,
                               const v1::HandOverRequest& request, rpc::Reply<v1::HandOverResponse> reply) {
-                         self->HandleHandOver(*call, request, std::move(reply));
+                         self->HandleHandOver(call, request, std::move(reply));
                        })},
       {"TakeOver", rpc::AsyncProtoHandler<v1::TakeOverRequest, v1::TakeOverResponse>(
                        [self](const std::shared_ptr<rpc::ServerCall>&, const v1::TakeOverRequest& request,
@@ -166,7 +166,7 @@ rpc::Service Replica::Impl::MakeService() {
       {"Leave", rpc::AsyncProtoHandler<v1::LeaveRequest, v1::LeaveResponse>(
                     [self](const std::shared_ptr<rpc::ServerCall>& call, const v1::LeaveRequest& request,
                            rpc::Reply<v1::LeaveResponse> reply) {
-                      self->HandleLeave(*call, request, std::move(reply));
+                      self->HandleLeave(call, request, std::move(reply));
                     })},
       {"Detach",
        rpc::AsyncProtoHandler<v1::DetachRequest, v1::DetachResponse>(

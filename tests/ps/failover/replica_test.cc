@@ -72,6 +72,12 @@ class CopyProcess {
   std::string address() const { return absl::StrCat("127.0.0.1:", listening_->port()); }
   Replica& replica() { return *replica_; }
 
+  // Lets the process handle a call of its service.
+  void Handle(const std::string& name, const std::shared_ptr<rpc::ServerCall>& call) {
+    for (const rpc::Method& method : service_.methods) {
+      if (method.name == name) method.handler(call);
+    }
+  }
   // Waits for a status with a property, by GetPlacement. Returns false after a minute.
   bool Await(const std::function<bool(const v1::ReplicaStatus&)>& property) {
     const absl::Time deadline = MonotonicNow() + absl::Minutes(1);
@@ -86,9 +92,7 @@ class CopyProcess {
       request.set_wait_ms(20);
       const auto call =
           std::make_shared<TestCall>(Bytes(request.SerializeAsString()), absl::InfiniteFuture());
-      for (const rpc::Method& method : service_.methods) {
-        if (method.name == "GetPlacement") method.handler(call);
-      }
+      Handle("GetPlacement", call);
       TANDEM_CHECK(status.ParseFromString(call->Wait()->Flatten()));
     }
     return true;
@@ -462,6 +466,58 @@ TEST(ReplicaTest, APrimaryWhoseFollowerCannotTakeOverGoesOn) {
   }));
   EXPECT_EQ(a->replica().Status().placement().term(), 1u);
   TANDEM_EXPECT_OK((*a)->Push({.step = 1}, {Count(0, 1)}));
+}
+
+// A call whose caller is gone as soon as `gone` says so. `gone` is called on the replica's thread.
+class AbandonedCall : public TestCall {
+ public:
+  AbandonedCall(const google::protobuf::MessageLite& request, std::function<bool()> gone)
+      : TestCall(Bytes(request.SerializeAsString()), MonotonicNow() + absl::Hours(1)),
+        gone_(std::move(gone)) {}
+  bool IsCancelled() const override { return gone_(); }
+
+ private:
+  const std::function<bool()> gone_;
+};
+
+TEST(ReplicaTest, AHandOverWhoseCallerIsGoneLooksForNoFollowerAnyMore) {
+  const auto documents = std::make_shared<MemoryDocuments>();
+  const auto a = StartPrimary(documents, 1);
+  std::atomic<bool> gone{false};
+  const auto call = std::make_shared<AbandonedCall>(v1::HandOverRequest(), [&gone] { return gone.load(); });
+  a->Handle("HandOver", call);
+  // The first hand-over is under way for an hour, since there is no follower.
+  EXPECT_TRUE(absl::IsUnavailable(a->replica().HandOver("", absl::ZeroDuration())));
+  gone = true;
+  const absl::StatusOr<Bytes> answer = call->Wait();
+  EXPECT_TRUE(absl::IsCancelled(answer.status())) << answer.status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(a->replica().HandOver("", absl::ZeroDuration())));
+  EXPECT_TRUE(a->replica().Status().serving());
+}
+
+TEST(ReplicaTest, AFollowerIsNotAskedToTakeOverForACallerThatIsGone) {
+  const auto documents = std::make_shared<MemoryDocuments>();
+  const auto a = StartPrimary(documents, 1);
+  CopyProcess b(documents);
+  ASSERT_TRUE(a->AwaitInSync(1));
+  const v1::ReplicaStatus before = a->replica().Status();
+  const std::string follower = b.replica().Status().self().id();
+  // The caller goes when calls wait for the follower already.
+  const auto gone = [&a] { return !a->replica().Status().handing_over_to().empty(); };
+  for (const char* method : {"HandOver", "Leave"}) {
+    const auto call = std::make_shared<AbandonedCall>(v1::HandOverRequest(), gone);
+    a->Handle(method, call);
+    const absl::StatusOr<Bytes> answer = call->Wait();
+    EXPECT_TRUE(absl::IsCancelled(answer.status())) << method << ": " << answer.status();
+    TANDEM_EXPECT_OK((*a)->Push({.step = method[0] == 'H' ? 0u : 1u}, {Count(0, 0)}));
+  }
+  const v1::ReplicaStatus after = a->replica().Status();
+  EXPECT_TRUE(after.serving());
+  EXPECT_EQ(after.handing_over_to(), "");
+  EXPECT_FALSE(a->replica().left());
+  // The follower knows nothing of it: it is in sync all the time, and is not copied anew.
+  EXPECT_EQ(after.placement().version(), before.placement().version());
+  EXPECT_EQ(b.replica().Status().self().id(), follower);
 }
 
 TEST(ReplicaTest, AHandOverWithoutItsFollowerOrToAnotherPrimaryIsRefusedByName) {

@@ -74,6 +74,12 @@ absl::Status ListWeights(const WeightsListFlags& flags) {
     return absl::OkStatus();
   }
   if (state.models().empty()) std::printf("no models yet\n");
+  if (state.uploads() > 0 || state.dropped_uploads() > 0) {
+    std::printf("uploads: %llu under way with %llu bytes, %llu dropped\n",
+                static_cast<unsigned long long>(state.uploads()),
+                static_cast<unsigned long long>(state.upload_bytes()),
+                static_cast<unsigned long long>(state.dropped_uploads()));
+  }
   for (const tandem::v1::WeightsModelState& model : state.models()) {
     const auto count = [](uint64_t value) { return static_cast<unsigned long long>(value); };
     std::printf("%s\n", model.model().c_str());

@@ -38,6 +38,23 @@ constexpr WeightsMetric kModelMetrics[] = {
      [](const WeightsModelState& m) { return m.seconds_since_publish(); }},
 };
 
+// Figures of the server; they are not of one model.
+struct UploadMetric {
+  const char* name;
+  const char* type;
+  const char* help;
+  double (*value)(const tandem::v1::ListWeightsResponse& state);
+};
+
+constexpr UploadMetric kUploadMetrics[] = {
+    {"uploads", "gauge", "Versions whose pieces are on their way",
+     [](const tandem::v1::ListWeightsResponse& s) { return double(s.uploads()); }},
+    {"upload_bytes", "gauge", "Bytes of the values of these versions",
+     [](const tandem::v1::ListWeightsResponse& s) { return double(s.upload_bytes()); }},
+    {"dropped_uploads_total", "counter", "Uploads dropped: they gave way to others, or were idle",
+     [](const tandem::v1::ListWeightsResponse& s) { return double(s.dropped_uploads()); }},
+};
+
 void WeightsHead(std::string* out, absl::string_view name, absl::string_view type, absl::string_view help) {
   absl::StrAppend(out, "# HELP tandem_weights_", name, " ", help, "\n# TYPE tandem_weights_", name, " ", type,
                   "\n");
@@ -49,6 +66,10 @@ std::string WeightsMetricsText(const tandem::v1::ListWeightsResponse& state) {
   std::string out;
   WeightsHead(&out, "uptime_seconds", "gauge", "Time since the server started");
   absl::StrAppendFormat(&out, "tandem_weights_uptime_seconds %.15g\n", state.uptime_s());
+  for (const UploadMetric& metric : kUploadMetrics) {
+    WeightsHead(&out, metric.name, metric.type, metric.help);
+    absl::StrAppendFormat(&out, "tandem_weights_%s %.15g\n", metric.name, metric.value(state));
+  }
   for (const WeightsMetric& metric : kModelMetrics) {
     WeightsHead(&out, metric.name, metric.type, metric.help);
     for (const WeightsModelState& model : state.models()) {

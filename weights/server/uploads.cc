@@ -12,8 +12,6 @@
 namespace tandem::weights {
 namespace {
 
-constexpr absl::Duration kIdle = absl::Minutes(1);
-
 absl::Status NoUpload() {
   return absl::NotFoundError(
       "there is no such upload: it was dropped, or the server has started again; publish the version as a "
@@ -47,6 +45,7 @@ absl::Status Uploads::Begin(uint64_t id, ModelInfo info) {
     return absl::ResourceExhaustedError(absl::StrCat("model '", info.model, "' has ", count,
                                                      " values; an upload may have ", most / sizeof(float)));
   }
+  DropIdle();  // also those of newer versions whose publisher is gone
   Map removed;
   {
     absl::MutexLock lock(&mutex_);
@@ -54,7 +53,6 @@ absl::Status Uploads::Begin(uint64_t id, ModelInfo info) {
     for (const auto& [other, upload] : uploads_) {
       const ModelInfo& current = upload->model->info;
       if (current.model != info.model || current.version <= info.version) continue;
-      if (clock_->Now() - upload->used > kIdle) continue;  // its publisher is gone
       return absl::FailedPreconditionError(absl::StrCat("model '", info.model, "': ", ToString(info.version),
                                                         " is older than ", ToString(current.version),
                                                         ", which is on its way"));
@@ -78,9 +76,8 @@ absl::Status Uploads::Begin(uint64_t id, ModelInfo info) {
 Uploads::Map Uploads::MakeSpace(const ModelInfo& info, uint64_t bytes) {
   Map removed;
   uint64_t held = 0;
-  const absl::Time now = clock_->Now();
   for (auto it = uploads_.begin(); it != uploads_.end();) {
-    if (it->second->model->info.model == info.model || now - it->second->used > kIdle) {
+    if (it->second->model->info.model == info.model) {
       removed.insert(uploads_.extract(it++));
     } else {
       held += (it++)->second->bytes;
@@ -93,7 +90,32 @@ Uploads::Map Uploads::MakeSpace(const ModelInfo& info, uint64_t bytes) {
     held -= oldest->second->bytes;
     removed.insert(uploads_.extract(oldest));
   }
+  dropped_ += removed.size();
   return removed;
+}
+
+absl::Time Uploads::DropIdle() {
+  Map removed;  // destroyed without the lock
+  absl::MutexLock lock(&mutex_);
+  const absl::Time now = clock_->Now();
+  absl::Time next = absl::InfiniteFuture();
+  for (auto it = uploads_.begin(); it != uploads_.end();) {
+    if (const absl::Time end = it->second->used + kIdle; end > now) {
+      next = std::min(next, end);
+      ++it;
+    } else {
+      removed.insert(uploads_.extract(it++));
+    }
+  }
+  dropped_ += removed.size();
+  return next;
+}
+
+Uploads::State Uploads::state() const {
+  absl::MutexLock lock(&mutex_);
+  State state = {.count = uploads_.size(), .dropped = dropped_};
+  for (const auto& [id, upload] : uploads_) state.bytes += upload->bytes;
+  return state;
 }
 
 std::shared_ptr<Uploads::Upload> Uploads::Find(uint64_t id) {

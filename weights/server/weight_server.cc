@@ -83,7 +83,17 @@ absl::StatusOr<v1::BeginWeightsUploadResponse> WeightServer::BeginUpload(
     return committed ? absl::OkStatus() : uploads_.Begin(request.upload(), std::move(info));
   };
   TANDEM_RETURN_IF_ERROR(Annotate(begin(), options_.name));
+  AwaitIdleUploads();
   return response;
+}
+
+void WeightServer::AwaitIdleUploads() {
+  const absl::Time next = uploads_.DropIdle();
+  if (next == absl::InfiniteFuture() || awaits_idle_uploads_.exchange(true)) return;
+  timers_->Defer(timers_->NewTicket(), next, [this](rpc::DeferredCalls::Reason reason) {
+    awaits_idle_uploads_ = false;
+    if (reason == rpc::DeferredCalls::Reason::kDeadline) AwaitIdleUploads();
+  });
 }
 
 void WeightServer::PutPiece(const std::shared_ptr<rpc::ServerCall>& call) {
@@ -231,6 +241,10 @@ v1::ListWeightsResponse WeightServer::State() const {
   v1::ListWeightsResponse response;
   const absl::Time now = options_.store.clock->Now();
   response.set_uptime_s(absl::ToDoubleSeconds(now - started_));
+  const Uploads::State uploads = uploads_.state();
+  response.set_uploads(uploads.count);
+  response.set_upload_bytes(uploads.bytes);
+  response.set_dropped_uploads(uploads.dropped);
   for (const ModelState& state : store_.List()) {
     v1::WeightsModelState& message = *response.add_models();
     message.set_model(state.model);

@@ -4,6 +4,7 @@
 
 // The service tandem.v1.Weights over a store in this process (proto/tandem/v1/weights.proto).
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -56,6 +57,8 @@ class WeightServer {
   void Publish(const std::shared_ptr<rpc::ServerCall>& call);
   absl::StatusOr<v1::BeginWeightsUploadResponse> BeginUpload(const v1::BeginWeightsUploadRequest& request);
   void PutPiece(const std::shared_ptr<rpc::ServerCall>& call);
+  // Drops uploads when they have been idle for too long, as long as there are uploads.
+  void AwaitIdleUploads();
   // Commits the version whose values are an upload.
   absl::Status CommitUpload(const v1::PublishWeightsRequest& request);
   void Head(const std::shared_ptr<rpc::ServerCall>& call);
@@ -66,6 +69,7 @@ class WeightServer {
   const absl::Time started_;
   ModelStore store_;
   Uploads uploads_;
+  std::atomic<bool> awaits_idle_uploads_{false};  // a timer is set
   const std::unique_ptr<rpc::DeferredCalls> timers_;
 };
 

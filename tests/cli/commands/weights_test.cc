@@ -91,12 +91,19 @@ TEST(WeightsMetrics, AreOneFamilyEachWithALineForEachModel) {
     model.set_refused(2);
     model.add_kept(1);
   }
+  state.set_uploads(2);
+  state.set_upload_bytes(4096);
+  state.set_dropped_uploads(3);
   const std::string text = WeightsMetricsText(state);
   EXPECT_THAT(text, HasSubstr("# TYPE tandem_weights_version gauge\n"
                               "tandem_weights_version{model=\"policy\"} 12345678901\n"
                               "tandem_weights_version{model=\"a \\\"b\\\"\"} 12345678901\n"));
   EXPECT_THAT(text, HasSubstr("tandem_weights_refused_publishes_total{model=\"policy\"} 2\n"));
   EXPECT_THAT(text, HasSubstr("tandem_weights_kept_versions{model=\"policy\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("# TYPE tandem_weights_uploads gauge\ntandem_weights_uploads 2\n"));
+  EXPECT_THAT(text, HasSubstr("tandem_weights_upload_bytes 4096\n"));
+  EXPECT_THAT(text, HasSubstr("# TYPE tandem_weights_dropped_uploads_total counter\n"
+                              "tandem_weights_dropped_uploads_total 3\n"));
 }
 
 }  // namespace

@@ -94,6 +94,37 @@ TEST_F(UploadsTest, IdleUploadsAndTheOldestOnesAreDropped) {
   EXPECT_THAT(uploads_.Put(2, 0, Zeros(kDigestPieceBytes)), StatusIs(kDropped));
 }
 
+TEST_F(UploadsTest, IdleUploadsAreDroppedThoughNoOtherBegins) {
+  EXPECT_EQ(uploads_.DropIdle(), absl::InfiniteFuture());
+  const absl::Time begin = clock_.Now();
+  TANDEM_ASSERT_OK(uploads_.Begin(1, Info("idle", 1)));
+  TANDEM_ASSERT_OK(uploads_.Begin(2, Info("busy", 1)));
+  EXPECT_EQ(uploads_.DropIdle(), begin + Uploads::kIdle);
+  clock_.Advance(Uploads::kIdle / 2);
+  TANDEM_ASSERT_OK(uploads_.Put(2, 0, Zeros(kDigestPieceBytes)));
+  EXPECT_EQ(uploads_.state().count, 2u);
+  EXPECT_EQ(uploads_.state().bytes, 2 * kBytes);
+  clock_.Advance(Uploads::kIdle / 2);
+  EXPECT_EQ(uploads_.DropIdle(), begin + Uploads::kIdle * 3 / 2);
+  EXPECT_EQ(uploads_.state().count, 1u);
+  EXPECT_EQ(uploads_.state().bytes, kBytes);
+  EXPECT_EQ(uploads_.state().dropped, 1u);
+  EXPECT_THAT(uploads_.Put(1, 0, Zeros(kDigestPieceBytes)), StatusIs(kDropped));
+  TANDEM_EXPECT_OK(uploads_.Put(2, 0, Zeros(kDigestPieceBytes)));
+}
+
+TEST_F(UploadsTest, AnUploadThatIsTakenIsNotCountedAsDropped) {
+  TANDEM_ASSERT_OK(uploads_.Begin(1, Info("policy", 1)));
+  TANDEM_ASSERT_OK(uploads_.Put(1, 0, Zeros(kBytes)));
+  TANDEM_ASSERT_OK(uploads_.Take(1));
+  EXPECT_EQ(uploads_.state().count, 0u);
+  EXPECT_EQ(uploads_.state().dropped, 0u);
+  TANDEM_ASSERT_OK(uploads_.Begin(2, Info("policy", 2)));
+  TANDEM_ASSERT_OK(uploads_.Begin(3, Info("policy", 3)));
+  EXPECT_EQ(uploads_.state().count, 1u);
+  EXPECT_EQ(uploads_.state().dropped, 1u);
+}
+
 TEST_F(UploadsTest, StayWithinTheirMemory) {
   Uploads limited(/*max_bytes=*/2 * kBytes + 8, &clock_);
   EXPECT_THAT(limited.Begin(1, Info("policy", 1, 3 * kBytes)),

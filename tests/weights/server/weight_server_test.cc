@@ -352,6 +352,29 @@ TEST(WeightServer, KeepsNoLongRequestsOfReadersThatWait) {
   }
 }
 
+TEST(WeightServer, DropsAnUploadThatItsPublisherDoesNotFinish) {
+  SimulatedClock clock;
+  ReplaceableServer server(nullptr, {.store = {.clock = &clock}});
+  RemoteWeights weights(server.channel());
+  TANDEM_ASSERT_OK_AND_ASSIGN(const EpochGrant grant, weights.StartEpoch("policy", "learner/0", Soon()));
+  for (uint64_t upload = 1; upload <= 2; ++upload) {
+    v1::BeginWeightsUploadRequest request;
+    request.set_upload(upload);
+    ModelInfo info = {.model = "policy", .version = {grant.epoch, upload}};
+    info.tensors = {{"x", {1 << 20}}};
+    *request.mutable_info() = ToProto(info);
+    v1::BeginWeightsUploadResponse response;
+    TANDEM_ASSERT_OK(
+        rpc::CallProto(*server.channel(), "/tandem.v1.Weights/BeginUpload", request, &response, {}));
+    EXPECT_EQ(server.server().State().uploads(), 1u);
+    EXPECT_EQ(server.server().State().upload_bytes(), 4u << 20);
+    clock.Advance(Uploads::kIdle);
+    for (const absl::Time deadline = Soon(); server.server().State().uploads() > 0; std::this_thread::yield())
+      ASSERT_LT(MonotonicNow(), deadline) << "upload " << upload;
+    EXPECT_EQ(server.server().State().dropped_uploads(), upload);
+  }
+}
+
 TEST(WeightServer, ADamagedAnswerIsNotUsed) {
   // A server whose answers to Pull have one bit flipped.
   ModelStore store;

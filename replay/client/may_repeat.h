@@ -7,7 +7,7 @@
 namespace tandem::replay {
 
 // Returns true if a call that ended with `status` may be made again and may then succeed: it was late, the
-// connection or the server went away, or another call took its place. Otherwise the table has refused it.
+// connection or the server went away, or another call took its place. Otherwise the server has refused it.
 inline bool MayRepeat(const absl::Status& status) {
   return absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status) || absl::IsCancelled(status) ||
          absl::IsAborted(status);

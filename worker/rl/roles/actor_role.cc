@@ -12,6 +12,7 @@
 #include "base/random.h"
 #include "base/status.h"
 #include "collectives/membership/job_monitor.h"
+#include "replay/client/may_repeat.h"
 #include "replay/client/remote_replay.h"
 #include "weights/client/remote_weights.h"
 #include "worker/rl/inference/remote_policy.h"
@@ -25,12 +26,6 @@ constexpr absl::Duration kSlice = absl::Milliseconds(500);
 constexpr absl::Duration kWarnEvery = absl::Seconds(30);
 constexpr absl::Duration kJoinTimeout = absl::Seconds(60);
 constexpr absl::Duration kCallTimeout = absl::Seconds(5);
-
-// A server may be away for a while, or full.
-bool MayPass(const absl::Status& status) {
-  return absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status) || absl::IsCancelled(status) ||
-         absl::IsAborted(status);
-}
 
 // Tells for how long something has been waited for, and says so now and then.
 class Patience {
@@ -107,13 +102,13 @@ absl::Status RunActorLoop(const ActorLoopOptions& options, replay::Replay* repla
   const auto look_whether_over = [&] {
     const absl::Status asked = alone ? actor->TakeWeights(absl::InfinitePast()).status()
                                      : actor->AskWhetherLast(MonotonicNow() + kSlice);
-    return MayPass(asked) ? absl::OkStatus() : asked;
+    return replay::MayRepeat(asked) ? absl::OkStatus() : asked;
   };
   Patience patience(options.patience);
   while (!over()) {
     if (alone && actor->behind()) {
       const absl::StatusOr<bool> newer = actor->TakeWeights(MonotonicNow() + kSlice);
-      if (!newer.ok() && !MayPass(newer.status())) return newer.status();
+      if (!newer.ok() && !replay::MayRepeat(newer.status())) return newer.status();
       if (actor->behind()) {
         const absl::Status none = absl::NotFoundError(
             actor->model() == nullptr ? "no learner has published any"
@@ -122,7 +117,7 @@ absl::Status RunActorLoop(const ActorLoopOptions& options, replay::Replay* repla
         // A server that has started again knows no tickets, and its new ones may require an earlier version.
         if (actor->model() != nullptr) {
           const absl::Status admitted = actor->Admit(absl::InfinitePast());
-          if (!admitted.ok() && !MayPass(admitted)) return admitted;
+          if (!admitted.ok() && !replay::MayRepeat(admitted)) return admitted;
         }
         continue;
       }
@@ -130,7 +125,7 @@ absl::Status RunActorLoop(const ActorLoopOptions& options, replay::Replay* repla
     }
     const absl::Status admitted = actor->Admit(MonotonicNow() + kSlice);
     if (!admitted.ok()) {
-      if (!MayPass(admitted)) return admitted;
+      if (!replay::MayRepeat(admitted)) return admitted;
       TANDEM_RETURN_IF_ERROR(patience.Check("no tickets for unrolls", admitted));
       TANDEM_RETURN_IF_ERROR(look_whether_over());
       continue;
@@ -141,7 +136,7 @@ absl::Status RunActorLoop(const ActorLoopOptions& options, replay::Replay* repla
       // release says no epoch. What is published now was published before the table granted these tickets.
       const absl::Status looked = actor->TakeWeights(absl::InfinitePast()).status();
       if (!looked.ok()) {
-        if (!MayPass(looked)) return looked;
+        if (!replay::MayRepeat(looked)) return looked;
         TANDEM_RETURN_IF_ERROR(patience.Check("no weights", looked));
         continue;
       }
@@ -150,7 +145,7 @@ absl::Status RunActorLoop(const ActorLoopOptions& options, replay::Replay* repla
     }
     const absl::Status acted = actor->Act(MonotonicNow() + kSlice);
     if (!acted.ok()) {
-      if (!MayPass(acted)) return acted;
+      if (!replay::MayRepeat(acted)) return acted;
       TANDEM_RETURN_IF_ERROR(patience.Check("no actions", acted));
       continue;
     }
@@ -158,7 +153,7 @@ absl::Status RunActorLoop(const ActorLoopOptions& options, replay::Replay* repla
     actor->TakeEpisodes();
     absl::Status delivered;
     while (!(delivered = actor->Deliver(MonotonicNow() + kSlice)).ok()) {
-      if (!MayPass(delivered)) return delivered;
+      if (!replay::MayRepeat(delivered)) return delivered;
       if (stopped()) return absl::OkStatus();
       TANDEM_RETURN_IF_ERROR(patience.Check("no place for unrolls", delivered));
       TANDEM_RETURN_IF_ERROR(look_whether_over());
@@ -180,7 +175,7 @@ absl::Status RunTransitionActorLoop(const TransitionActorLoopOptions& options, r
     const bool waits = actor->must_wait();
     const absl::StatusOr<bool> newer =
         actor->TakeWeights(waits ? MonotonicNow() + kSlice : absl::InfinitePast());
-    if (!newer.ok() && !MayPass(newer.status())) return newer.status();
+    if (!newer.ok() && !replay::MayRepeat(newer.status())) return newer.status();
     if (actor->must_wait()) {
       if (newer.ok() && *newer) patience.Reset();
       TANDEM_RETURN_IF_ERROR(patience.Check(
@@ -195,10 +190,10 @@ absl::Status RunTransitionActorLoop(const TransitionActorLoopOptions& options, r
     patience.Reset();
     absl::Status delivered;
     while (!(delivered = actor->Deliver(MonotonicNow() + kSlice)).ok() && !over()) {
-      if (!MayPass(delivered)) return delivered;
+      if (!replay::MayRepeat(delivered)) return delivered;
       TANDEM_RETURN_IF_ERROR(patience.Check("no place for transitions", delivered));
       const absl::Status looked = actor->TakeWeights(absl::InfinitePast()).status();
-      if (!looked.ok() && !MayPass(looked)) return looked;
+      if (!looked.ok() && !replay::MayRepeat(looked)) return looked;
     }
     patience.Reset();
   }

@@ -14,6 +14,7 @@
 #include "base/logging.h"
 #include "base/random.h"
 #include "base/status.h"
+#include "replay/client/may_repeat.h"
 #include "replay/client/sharded_sampler.h"
 #include "worker/rl/roles/transition_actor.h"
 #include "worker/rl/envs/environment.h"
@@ -103,15 +104,14 @@ class DqnRoleLearner : public Learner {
       const absl::StatusOr<replay::ShardedBatch> sample = NextBatch();
       if (sample.ok()) {
         TANDEM_RETURN_IF_ERROR(update_->ComputeGradients(sample->batch, learned_));
-      } else if (!LearnerMayWait(sample.status()) &&
-                 !(absl::IsCancelled(sample.status()) && stop_requested_)) {
+      } else if (!replay::MayRepeat(sample.status())) {
         return sample.status();
       }
       TANDEM_RETURN_IF_ERROR(Exchange(sample.ok()));
       if (sample.ok() && options_.learner.algorithm.priority_exponent > 0) {
         const absl::Status changed = sampler_->UpdatePriorities(*sample, update_->priorities()).status();
         // A server that is away loses them together with its table.
-        if (!changed.ok() && !LearnerMayWait(changed)) return changed;
+        if (!changed.ok() && !replay::MayRepeat(changed)) return changed;
       }
       if (!drawn_ && !stopped_) {
         // The steps are counted again, since a table may have been lost.
@@ -123,7 +123,7 @@ class DqnRoleLearner : public Learner {
     if (stopped_) return absl::OkStatus();  // Finish publishes
     const absl::Status published = Publish(/*last=*/false);
     // A learner that is asked to stop need not wait for a store that is away: Finish publishes once more.
-    return LearnerMayWait(published) && MustStop() ? absl::OkStatus() : published;
+    return replay::MayRepeat(published) && MustStop() ? absl::OkStatus() : published;
   }
 
   absl::Status Finish() override {
@@ -190,7 +190,7 @@ class DqnRoleLearner : public Learner {
   absl::StatusOr<bool> Begin() {
     if (begun_) return !stopped_before_;
     const absl::Status own = BeginOwn();
-    const bool stops = stop_requested_ && (absl::IsCancelled(own) || LearnerMayWait(own));
+    const bool stops = stop_requested_ && replay::MayRepeat(own);
     if (!own.ok() && !stops) return own;
     TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> all,
                             group_->AllGatherBytes(stops ? kDqnStopText : ""));
@@ -241,7 +241,7 @@ class DqnRoleLearner : public Learner {
     const absl::Time deadline = MonotonicNow() + options_.patience;
     for (;;) {
       const absl::Status status = call();
-      if (!LearnerMayWait(status) || MonotonicNow() > deadline) return status;
+      if (!replay::MayRepeat(status) || MonotonicNow() > deadline) return status;
       if (MustStop()) return absl::CancelledError("the learner was asked to stop");
       TANDEM_RETURN_IF_ERROR(publisher_.Keep());
       absl::SleepFor(kCountPause);
@@ -270,7 +270,7 @@ class DqnRoleLearner : public Learner {
           shard.replay->Info(kTransitionTable, MonotonicNow() + kLearnerSlice);
       shard.silent = !info.ok();
       if (!info.ok()) {
-        if (!LearnerMayWait(info.status())) return info.status();
+        if (!replay::MayRepeat(info.status())) return info.status();
         reason_ = Annotate(info.status(), absl::StrCat("replay/", i));
         continue;
       }
@@ -312,7 +312,7 @@ class DqnRoleLearner : public Learner {
         TANDEM_RETURN_IF_ERROR(idle_.Check("transitions", reason_));
         if (now - published_ >= kIdlePublish) {
           const absl::Status again = Publish(/*last=*/false);
-          if (!again.ok() && !LearnerMayWait(again)) return again;
+          if (!again.ok() && !replay::MayRepeat(again)) return again;
         } else if (now - begin >= kLearnerSlice) {
           TANDEM_RETURN_IF_ERROR(publisher_.Keep());
           break;
@@ -334,7 +334,7 @@ class DqnRoleLearner : public Learner {
       const absl::StatusOr<replay::Batch> batch = shard.replay->Sample(
           kEpisodeTable, {.batch = kEpisodesAtOnce, .min_batch = 1}, absl::InfinitePast());
       if (!batch.ok()) {
-        if (LearnerMayWait(batch.status())) continue;
+        if (replay::MayRepeat(batch.status())) continue;
         return batch.status();
       }
       const replay::BatchColumn *const returns = batch->Find("episode_return"), *const lengths = batch->Find(
@@ -362,7 +362,7 @@ class DqnRoleLearner : public Learner {
     for (;;) {
       if (MustStop()) return absl::CancelledError("the learner was asked to stop");
       absl::StatusOr<replay::ShardedBatch> batch = sampler_->Next(MonotonicNow() + kLearnerSlice);
-      if (batch.ok() || !LearnerMayWait(batch.status())) return batch;
+      if (batch.ok() || !replay::MayRepeat(batch.status())) return batch;
       TANDEM_RETURN_IF_ERROR(publisher_.Keep());
       if (MonotonicNow() > end) return batch;
     }

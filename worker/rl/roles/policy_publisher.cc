@@ -6,6 +6,7 @@
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "replay/client/may_repeat.h"
 #include "worker/rl/actor/unroll_actor.h"
 #include "worker/rl/policy/policy_weights.h"
 
@@ -34,7 +35,7 @@ absl::Status PolicyPublisher::Begin(uint64_t after_version, Policy& policy,
       publisher_ = *std::move(publisher);
       return Publish(policy, info);
     }
-    if (!LearnerMayWait(publisher.status()) || must_stop_() || MonotonicNow() >= end)
+    if (!replay::MayRepeat(publisher.status()) || must_stop_() || MonotonicNow() >= end)
       return publisher.status();
     absl::SleepFor(kPublishPause);
   }
@@ -47,7 +48,7 @@ absl::Status PolicyPublisher::Publish(Policy& policy, const weights::PublishInfo
   const absl::Duration longest = kLongestSlice + absl::Seconds(bytes / kPublishBytesPerSecond);
   absl::Duration slice = kPublishSlice;
   absl::Status published = publisher_->Publish(TensorsOf(policy), info, MonotonicNow() + slice).status();
-  while (LearnerMayWait(published) && !must_stop_() && MonotonicNow() < end) {
+  while (replay::MayRepeat(published) && !must_stop_() && MonotonicNow() < end) {
     absl::SleepFor(kPublishPause);
     slice = std::min(2 * slice, longest);  // large parameters may need longer
     published = publisher_->Repeat(std::min(end, MonotonicNow() + slice));
@@ -61,7 +62,7 @@ absl::Status PolicyPublisher::Keep() {
   const absl::StatusOr<weights::ModelVersion> head = weights_->Head(kPolicyModel, deadline);
   if (head.ok() && *head == publisher_->version()) return absl::OkStatus();
   const absl::Status repeated = head.ok() ? publisher_->Repeat(deadline) : head.status();
-  return LearnerMayWait(repeated) ? absl::OkStatus() : repeated;
+  return replay::MayRepeat(repeated) ? absl::OkStatus() : repeated;
 }
 
 absl::Status PolicyPublisher::Await(const collectives::Work& work) {

@@ -20,11 +20,6 @@ namespace tandem::rl {
 // weights are still there. A store that is away holds it up for 5 s.
 inline constexpr absl::Duration kLearnerSlice = absl::Milliseconds(500);
 
-// Returns true for the status of a server that is away, or of a wait that has ended.
-inline bool LearnerMayWait(const absl::Status& status) {
-  return absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status) || absl::IsAborted(status);
-}
-
 // Publishes the policy of the learner of rank 0, again if the store of the weights loses it. The other ranks
 // have one that does not begin, and whose other functions do nothing. Not thread-safe.
 class PolicyPublisher {

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/logging.h"
 #include "base/status.h"
+#include "replay/client/may_repeat.h"
 #include "worker/rl/actor/unroll_actor.h"
 #include "worker/rl/envs/environment.h"
 #include "worker/rl/learner/impala_update.h"
@@ -65,7 +66,7 @@ class RoleLearner : public Learner {
     std::string begun;
     if (group_->rank() == 0) {
       const absl::Status published = publisher_.Begin(version_, update_->policy(), Info(/*last=*/false));
-      if (LearnerMayWait(published) && MustStop()) {
+      if (replay::MayRepeat(published) && MustStop()) {
         begun = kStopText;
       } else {
         TANDEM_RETURN_IF_ERROR(published);
@@ -125,7 +126,7 @@ class RoleLearner : public Learner {
     ++version_;
     const absl::Status published = Publish(/*last=*/false);
     // A learner that is asked to stop need not wait for a store that is away: Finish publishes once more.
-    if (!published.ok() && !(LearnerMayWait(published) && MustStop())) return published;
+    if (!published.ok() && !(replay::MayRepeat(published) && MustStop())) return published;
     return stop_requested_ ? absl::OkStatus() : Commit();
   }
 
@@ -237,7 +238,7 @@ class RoleLearner : public Learner {
     const absl::Time deadline = MonotonicNow() + options_.patience;
     for (;;) {
       const absl::Status status = call();
-      if (!LearnerMayWait(status) || MonotonicNow() > deadline) return status;
+      if (!replay::MayRepeat(status) || MonotonicNow() > deadline) return status;
       if (MustStop()) return StopError();
       absl::SleepFor(kServerPause);
     }
@@ -252,7 +253,7 @@ class RoleLearner : public Learner {
       absl::StatusOr<replay::Batch> batch =
           replay_->Sample(kUnrollTable, {.batch = static_cast<uint32_t>(options_.learner.algorithm.batch)},
                           MonotonicNow() + kLearnerSlice, "learner");
-      if (batch.ok() || !LearnerMayWait(batch.status())) return batch;
+      if (batch.ok() || !replay::MayRepeat(batch.status())) return batch;
       TANDEM_RETURN_IF_ERROR(publisher_.Keep());
       const absl::Time now = MonotonicNow();
       if (now - begin > options_.patience) {

@@ -8,6 +8,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
@@ -16,11 +17,11 @@
 #include "base/status.h"
 #include "replay/client/may_repeat.h"
 #include "replay/client/sharded_sampler.h"
-#include "worker/rl/roles/transition_actor.h"
 #include "worker/rl/envs/environment.h"
 #include "worker/rl/learner/dqn_update.h"
 #include "worker/rl/learner/registry.h"
 #include "worker/rl/roles/policy_publisher.h"
+#include "worker/rl/roles/transition_actor.h"
 
 namespace tandem::rl {
 namespace {
@@ -185,7 +186,7 @@ class DqnRoleLearner : public Learner {
     return stop_requested_;
   }
 
-  // Publishes the first weights and connects to the tables, once. All ranks must call it. Returns false if
+  // Publishes the first weights and looks at the tables, once. All ranks must call it. Returns false if
   // one of them has been asked to stop while it waited for a server: the learners then do not begin.
   absl::StatusOr<bool> Begin() {
     if (begun_) return !stopped_before_;
@@ -222,17 +223,24 @@ class DqnRoleLearner : public Learner {
       published_ = MonotonicNow();
       TANDEM_RETURN_IF_ERROR(publisher_.Begin(restored_version_, update_->policy(), Info(/*last=*/false)));
     }
-    std::vector<replay::Replay*> shards;
-    for (const Shard& shard : shards_) shards.push_back(shard.replay);
-    return AwaitServers([&] {
-      absl::StatusOr<std::unique_ptr<replay::ShardedSampler>> sampler = replay::ShardedSampler::Create(
-          shards, {.table = kTransitionTable,
-                   .name = absl::StrCat("learner/", group_->rank()),
-                   .seed = Mix64(options_.learner.seeds.policy, static_cast<uint64_t>(group_->rank())),
-                   .batch = static_cast<uint32_t>(options_.learner.algorithm.batch)});
-      if (sampler.ok()) sampler_ = *std::move(sampler);
-      return sampler.status();
-    });
+    return absl::OkStatus();
+  }
+
+  // Returns the next batch, by `deadline`. Makes the sampler if there is none: it draws ahead from then on,
+  // so it must not be there while the tables fill.
+  absl::StatusOr<replay::ShardedBatch> Draw(absl::Time deadline) {
+    if (sampler_ == nullptr) {
+      std::vector<replay::Replay*> shards;
+      for (const Shard& shard : shards_) shards.push_back(shard.replay);
+      TANDEM_ASSIGN_OR_RETURN(
+          sampler_,
+          replay::ShardedSampler::Create(
+              shards, {.table = kTransitionTable,
+                       .name = absl::StrCat("learner/", group_->rank()),
+                       .seed = Mix64(options_.learner.seeds.policy, static_cast<uint64_t>(group_->rank())),
+                       .batch = static_cast<uint32_t>(options_.learner.algorithm.batch)}));
+    }
+    return sampler_->Next(deadline);
   }
 
   // Repeats a call while a replay server is away, at most options.patience. Cancelled if a stop is requested
@@ -296,8 +304,8 @@ class DqnRoleLearner : public Learner {
     return fresh > 0 && !lost;
   }
 
-  // Rank 0 counts the steps, and waits for some if no update is due; the others learn their number. Ends
-  // early if a stop is requested.
+  // Rank 0 counts the steps, and waits for some if no update is due; the others learn their number, and for
+  // how many transitions the tables wait. Ends early if a stop is requested.
   absl::Status ShareSeenSteps() {
     if (group_->rank() == 0) {
       const absl::Time begin = MonotonicNow();
@@ -321,10 +329,18 @@ class DqnRoleLearner : public Learner {
       }
       TANDEM_RETURN_IF_ERROR(TakeEpisodeReports());
     }
-    if (group_->world_size() == 1) return absl::OkStatus();
-    TANDEM_ASSIGN_OR_RETURN(const std::string seen, group_->BroadcastBytes(absl::StrCat(seen_)));
-    if (!absl::SimpleAtoi(seen, &seen_) || seen_ < learned_)
-      return absl::InternalError(absl::StrCat("learner/0 sent '", seen, "' as the number of steps"));
+    if (group_->world_size() > 1) {
+      TANDEM_ASSIGN_OR_RETURN(const std::string sent,
+                              group_->BroadcastBytes(absl::StrCat(seen_, " ", fill_)));
+      const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(sent, ' ');
+      if (!absl::SimpleAtoi(parts.first, &seen_) || !absl::SimpleAtoi(parts.second, &fill_) ||
+          seen_ < learned_) {
+        return absl::InternalError(
+            absl::StrCat("learner/0 sent '", sent, "' as the numbers of steps and missing transitions"));
+      }
+    }
+    // The batches that were drawn ahead may come from tables that were nearly empty.
+    if (fill_ > 0) sampler_ = nullptr;
     return absl::OkStatus();
   }
 
@@ -361,10 +377,11 @@ class DqnRoleLearner : public Learner {
     const absl::Time end = MonotonicNow() + kBatchTime;
     for (;;) {
       if (MustStop()) return absl::CancelledError("the learner was asked to stop");
-      absl::StatusOr<replay::ShardedBatch> batch = sampler_->Next(MonotonicNow() + kLearnerSlice);
+      absl::StatusOr<replay::ShardedBatch> batch = Draw(MonotonicNow() + kLearnerSlice);
       if (batch.ok() || !replay::MayRepeat(batch.status())) return batch;
       TANDEM_RETURN_IF_ERROR(publisher_.Keep());
       if (MonotonicNow() > end) return batch;
+      if (sampler_ == nullptr) absl::SleepFor(kCountPause);  // the attempt may have failed at once
     }
   }
 
@@ -412,7 +429,7 @@ class DqnRoleLearner : public Learner {
   PolicyPublisher publisher_;
   WaitLimit idle_, batchless_;
   std::unique_ptr<DqnUpdate> update_;
-  std::unique_ptr<replay::ShardedSampler> sampler_;
+  std::unique_ptr<replay::ShardedSampler> sampler_;  // null while the tables fill
   uint64_t learned_ = 0;  // steps for which the updates have been done, with those that fill the tables
   uint64_t seen_ = 0;     // steps of the actors, likewise; at least learned_
   uint64_t fill_ = 0;     // transitions that the tables get before the next update; at most learning_starts()

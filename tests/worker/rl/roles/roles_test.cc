@@ -742,6 +742,42 @@ TEST(RolesTest, ALearnerOfDqnWithoutActorsSaysSoAndSeesThatItIsAskedToStop) {
   EXPECT_TRUE((*learner)->interrupted());
 }
 
+// Inserts transitions of zeros.
+void InsertTransitions(const LearnerOptions& options, replay::Replay* replay, int count) {
+  const EnvironmentSpec spec = (*MakeEnvironment(options.environment))->spec();
+  const std::vector<float> zeros(spec.observation_size, 0.0f);
+  const float zero = 0;
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto writer, replay::Writer::Create(replay, TransitionColumns(spec), {}));
+  for (int i = 0; i < count; ++i) {
+    TANDEM_ASSERT_OK(writer->Append({absl::MakeConstSpan(zeros), absl::MakeConstSpan(&zero, 1),
+                                     absl::MakeConstSpan(&zero, 1), absl::MakeConstSpan(&zero, 1),
+                                     absl::MakeConstSpan(zeros)}));
+    TANDEM_ASSERT_OK(writer->CreateItem(kTransitionTable, std::nullopt, writer->Last(1)));
+  }
+  TANDEM_ASSERT_OK(writer->Flush(MonotonicNow() + absl::Minutes(1)));
+}
+
+TEST(RolesTest, ALearnerOfDqnDrawsNothingBeforeTheTablesHaveTheTransitionsThatLearningBeginsWith) {
+  const LearnerOptions options = DqnBanditOptions();
+  DqnServers servers(options);
+  collectives::MemoryStore rendezvous;
+  const auto group = Group(&rendezvous, 0, 1);
+  auto learner = *MakeDqnRoleLearner({.learner = options}, servers.shards(), &servers.local, group.get());
+  const auto samples = [&] {
+    return servers.replays[0].Info(kTransitionTable)->samples +
+           servers.replays[1].Info(kTransitionTable)->samples;
+  };
+  for (replay::LocalReplay& replay : servers.replays)
+    ASSERT_NO_FATAL_FAILURE(InsertTransitions(options, &replay, 40));
+  // It waits for further transitions meanwhile, which is long enough to draw batches.
+  TANDEM_ASSERT_OK(learner->Advance());
+  EXPECT_EQ(samples(), 0u);
+  for (replay::LocalReplay& replay : servers.replays)
+    ASSERT_NO_FATAL_FAILURE(InsertTransitions(options, &replay, 40));
+  while (learner->updates() == 0) TANDEM_ASSERT_OK(learner->Advance());
+  EXPECT_GT(samples(), 0u);
+}
+
 TEST(RolesTest, ALearnerOfDqnGoesOnFromItsStateWithTheTablesThatAreThere) {
   LearnerOptions options = DqnBanditOptions();
   options.env_steps = 1000;

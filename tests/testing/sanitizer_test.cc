@@ -3,6 +3,7 @@
 // synchronised code must not be. Without this, a suppression that hides everything would look like correct
 // code.
 
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -21,6 +22,7 @@
 #include "absl/time/time.h"
 #include "base/bytes.h"
 #include "base/status.h"
+#include "grpcpp/support/slice.h"
 #include "gtest/gtest.h"
 #include "rpc/channel.h"
 #include "rpc/server.h"
@@ -164,6 +166,20 @@ TEST(SanitizerTest, TheLastHolderOfASharedStatusFreesItInOrder) {
     const auto drop = [](std::unique_ptr<absl::Status>* status) {
       EXPECT_EQ((*status)->message(), "shared");
       status->reset();
+    };
+    Together([&] { drop(&first); }, [&] { drop(&second); });
+  }
+}
+
+// Requests of one connection can lie in one buffer of gRPC, which the last of their readers frees.
+TEST(SanitizerTest, TheLastHolderOfABufferOfGrpcFreesItInOrder) {
+  for (int i = 0; i < 100; ++i) {
+    auto first = std::make_unique<grpc::Slice>(size_t{4096});
+    std::memset(const_cast<uint8_t*>(first->begin()), 7, first->size());
+    auto second = std::make_unique<grpc::Slice>(*first);
+    const auto drop = [](std::unique_ptr<grpc::Slice>* slice) {
+      EXPECT_EQ(*(*slice)->begin(), 7);
+      slice->reset();
     };
     Together([&] { drop(&first); }, [&] { drop(&second); });
   }

@@ -4,9 +4,16 @@
 // inline functions of its headers are. Without these definitions TSAN would report races between them in
 // every call. The definitions replace the library's and tell TSAN about this order, both for queues of Tandem
 // and for the library's own, whose threads run callbacks.
+//
+// The reference count of a slice orders the readers of a buffer and the thread that frees it. Both drop their
+// references by the inline destructor of grpc::Slice. The library leaves it by a jump to free(), which then
+// seems to be called by our code.
 
 #include <dlfcn.h>
 #include <grpc/grpc.h>
+#include <grpc/slice.h>
+
+#include <cstdint>
 
 extern "C" {
 void __tsan_acquire(void* address);
@@ -36,6 +43,17 @@ grpc_event grpc_completion_queue_next(grpc_completion_queue* queue, gpr_timespec
   const grpc_event event = real(queue, deadline, reserved);
   if (event.type == GRPC_OP_COMPLETE && event.tag != nullptr) __tsan_acquire(event.tag);
   return event;
+}
+
+void grpc_slice_unref(grpc_slice slice) {
+  static const auto real =
+      reinterpret_cast<decltype(&grpc_slice_unref)>(dlsym(RTLD_NEXT, "grpc_slice_unref"));
+  // The values 0 and 1 stand for slices without a count.
+  if (reinterpret_cast<uintptr_t>(slice.refcount) > 1) {
+    __tsan_release(slice.refcount);
+    __tsan_acquire(slice.refcount);
+  }
+  real(slice);
 }
 
 }  // extern "C"

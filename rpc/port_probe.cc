@@ -117,7 +117,8 @@ bool PortProbe::Refuses(const std::string& address, absl::Duration timeout) cons
   return std::all_of(found->begin(), found->end(), [&](sockaddr_storage at) {
     const bool ipv6 = at.ss_family == AF_INET6;
     const in_port_t port = htons(static_cast<uint16_t>(parsed->port));
-    (ipv6 ? reinterpret_cast<sockaddr_in6&>(at).sin6_port : reinterpret_cast<sockaddr_in&>(at).sin_port) = port;
+    (ipv6 ? reinterpret_cast<sockaddr_in6&>(at).sin6_port : reinterpret_cast<sockaddr_in&>(at).sin_port) =
+        port;
     return ConnectError(at, ipv6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in), deadline) == ECONNREFUSED;
   });
 }

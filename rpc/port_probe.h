@@ -17,9 +17,9 @@ namespace tandem::rpc {
 // Finds out whether a process still listens at an address. A death is seen at once where the host lives on,
 // long before a silence would show it.
 //
-// A name server that does not answer holds the system's lookup for tens of seconds, and nothing can cancel it.
-// So each name is looked up on a thread of its own, which may outlive the probe. A name has one lookup at a time,
-// and later callers wait for the one under way. Thread-safe.
+// A name server that does not answer holds the system's lookup for tens of seconds, and nothing can cancel
+// it. So each name is looked up on a thread of its own, which may outlive the probe. A name has one lookup at
+// a time, and later callers wait for the one under way. Thread-safe.
 class PortProbe {
  public:
   // Returns the addresses of a host, without ports. Blocks for as long as it likes.

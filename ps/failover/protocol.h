@@ -15,19 +15,21 @@
 
 namespace tandem::ps {
 
-// Decides for one process that holds a copy of a shard: its role, who is in sync, when it takes over. It is
-// a state machine without threads, clock, network or disk. Each event changes the state and
-// appends actions, which the caller must carry out in their order. ps/failover/replica.h drives it in a
-// process; tests/ps/failover explores all states of small worlds, and simulates large ones. It follows
-// PacificA (Lin et al., 2008), with a compare-and-set in place of its configuration manager. The role of a
-// process changes as follows:
+// Decides which role a process has that holds a copy of a shard, who is in sync, and when it takes over.
+// It is a state machine without threads, clock, network or disk. Each event changes the state and appends
+// actions, which the caller must carry out in their order.
+//
+// ps/failover/replica.h drives it in a process. tests/ps/failover explores all states of small worlds, and
+// simulates large ones. It follows PacificA (Lin et al., 2008), with a compare-and-set in place of its
+// configuration manager.
+//
+// The role of a process changes as follows.
 //
 //   - STARTING to PRIMARY: there is no document, and the compare-and-set that names this process succeeds
 //   - STARTING to LEARNER: the document names another primary
 //   - LEARNER to FOLLOWER: the copy is complete, and the document names it as in sync
-//   - FOLLOWER to TAKING_OVER: the primary is lost, and the document still names this copy; or the primary
-//   hands
-//     over to it (OnTakeOver)
+//   - FOLLOWER to TAKING_OVER: the primary is lost, and the document still names this copy; or the
+//     primary hands over to it (OnTakeOver)
 //   - TAKING_OVER to PRIMARY: the compare-and-set succeeded
 //   - any of these to LEARNER: another copy became primary; the tables are copied anew unless they are a
 //     prefix of what the new primary has

@@ -9,8 +9,6 @@
 
 #include <cerrno>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -21,6 +19,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/read_file.h"
 #include "launcher/process/process_reaper.h"
 
 namespace tandem::launcher {
@@ -28,9 +27,9 @@ namespace {
 
 constexpr absl::Duration kLongest = absl::Seconds(1);
 
+// Returns "" for a process that is gone. It may go at any moment: reading then fails though opening did not.
 std::string ReadProc(pid_t pid, absl::string_view file) {
-  std::ifstream in(absl::StrCat("/proc/", pid, "/", file), std::ios::binary);
-  return std::string(std::istreambuf_iterator<char>(in), {});
+  return ReadFile(absl::StrCat("/proc/", pid, "/", file)).value_or("");
 }
 
 std::vector<pid_t> AllProcesses() {

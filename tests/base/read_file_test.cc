@@ -75,6 +75,13 @@ TEST(ReadFile, AFileThatMayNotBeReadSaysSo) {
               StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("Permission denied")));
 }
 
+// As /proc/PID/stat does when the process dies between opening and reading.
+TEST(ReadFile, SaysWhenReadingFailsThoughOpeningDidNot) {
+  const absl::StatusOr<std::string> text = ReadFile("/proc/self/mem");
+  ASSERT_FALSE(text.ok());
+  EXPECT_THAT(text.status().message(), HasSubstr("cannot read '/proc/self/mem'"));
+}
+
 TEST(ReadFile, TakesAsManyBytesAsAreAllowedAndNoMore) {
   const testing::TempDir dir;
   Write(dir.File("f"), std::string(100'000, 'x'));

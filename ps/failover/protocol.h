@@ -25,16 +25,16 @@ namespace tandem::ps {
 //
 // The role of a process changes as follows.
 //
-//   - STARTING to PRIMARY: there is no document, and the compare-and-set that names this process succeeds
-//   - STARTING to LEARNER: the document names another primary
-//   - LEARNER to FOLLOWER: the copy is complete, and the document names it as in sync
+//   - STARTING to PRIMARY: there is no document, and the compare-and-set that names this process succeeds.
+//   - STARTING to LEARNER: the document names another primary.
+//   - LEARNER to FOLLOWER: the copy is complete, and the document names it as in sync.
 //   - FOLLOWER to TAKING_OVER: the primary is lost, and the document still names this copy; or the
-//     primary hands over to it (OnTakeOver)
-//   - TAKING_OVER to PRIMARY: the compare-and-set succeeded
+//     primary hands over to it (OnTakeOver).
+//   - TAKING_OVER to PRIMARY: the compare-and-set succeeded.
 //   - any of these to LEARNER: another copy became primary; the tables are copied anew unless they are a
-//     prefix of what the new primary has
-//   - PRIMARY to ENDED: deposed, or another copy has taken over as asked: the process must end
-//   - LEARNER to ENDED: the primary and all followers in sync are dead, the shard is lost
+//     prefix of what the new primary has.
+//   - PRIMARY to ENDED: deposed, or another copy has taken over as asked: the process must end.
+//   - LEARNER to ENDED: the primary and all followers in sync are dead, the shard is lost.
 //
 // What holds, whatever messages are lost, repeated or reordered, whenever processes die or are wrongly taken
 // for dead, and if the outcome of a compare-and-set stays unknown:
@@ -46,8 +46,8 @@ namespace tandem::ps {
 //   I4  Only a copy that the document names as in sync becomes primary, each time in a larger term.
 //   I5  A copy refuses messages of terms before the largest that it knows, and all messages from before its
 //       own compare-and-set on (AppendFence).
-//       A primary that has asked a follower to take over answers nothing until it has changed the document,
-//       and the follower may take over in the version only in which it was asked.
+//       A primary that has asked a follower to take over answers nothing until it has changed the document.
+//       The follower may take over only in the version in which it was asked.
 //   I6  The id of a copy is never used again. A copy that begins anew has a new id, and is not in sync.
 //
 // Detection of deaths is the caller's. A wrong OnPrimaryLost, OnFollowerSilent or OnLinkEnded costs time

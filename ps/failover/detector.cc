@@ -8,8 +8,9 @@ namespace tandem::ps {
 void Detector::Tick(absl::Time now) {
   const absl::Duration slept = now - last_tick_;
   if (last_tick_ != absl::InfinitePast() && slept > kLate) {
-    primary_heard_ += slept;
-    for (auto& [id, link] : links_) link.heard += slept;
+    // Messages that were handled since the sleep, but before this call, are not moved past it.
+    primary_heard_ = std::min(primary_heard_ + slept, now);
+    for (auto& [id, link] : links_) link.heard = std::min(link.heard + slept, now);
   }
   last_tick_ = now;
 }
@@ -19,6 +20,11 @@ void Detector::FollowerHeard(const std::string& id, absl::Time sent) {
   if (found == links_.end()) return;
   found->second.sent = std::max(found->second.sent, sent);
   found->second.heard = std::max(found->second.heard, sent);
+}
+
+void Detector::ReportSilenceAgain(const std::string& id) {
+  const auto found = links_.find(id);
+  if (found != links_.end()) found->second.silent = false;
 }
 
 Detector::Changes Detector::TakeChanges(absl::Time now) {

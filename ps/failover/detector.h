@@ -41,6 +41,8 @@ class Detector {
     std::vector<std::string> heard;
   };
   Changes TakeChanges(absl::Time now);
+  // Lets the next call of TakeChanges return the link as silent if it is, also if an earlier one has done so.
+  void ReportSilenceAgain(const std::string& id);
   // Returns the links without an answer for `quiet`.
   std::vector<std::string> Quiet(absl::Duration quiet, absl::Time now) const;
   // Returns whether none of the followers `ids` can hold this primary for lost.

@@ -130,6 +130,8 @@ void Replica::Impl::CarryOut(Action action) {
     case Kind::kEndLink:
       return EndLink(action.copy.id);
     case Kind::kRequire:
+      // The protocol heeds the silence of required copies only: it has not heeded an earlier report.
+      detector_.ReportSilenceAgain(action.copy.id);
       if (const absl::Status required = path_.log()->Require(action.copy.id); !required.ok()) {
         Post([id = action.copy.id](Impl& impl) {
           impl.Handle([&](Protocol& p, Protocol::Actions* a) { p.OnLinkEnded(id, a); });

@@ -282,6 +282,7 @@ absl::Status Replica::Impl::RemoveFollowers(absl::Duration timeout) {
   auto result = std::make_shared<absl::Status>();
   {
     absl::MutexLock lock(&removal_mutex_);
+    if (stopping_) return absl::UnavailableError("the server is stopping");
     if (removed_) return absl::UnavailableError("followers are being removed already");
     removed_ = [done, result](const absl::Status& status) {
       *result = status;

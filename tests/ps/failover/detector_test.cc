@@ -44,6 +44,39 @@ TEST(DetectorTest, TheTimeForWhichThisProcessSleptDoesNotCount) {
   EXPECT_FALSE(detector.HoldsLease({"a"}, now));
 }
 
+TEST(DetectorTest, MessagesThatWereHandledAfterASleepAreNotMovedToALaterTime) {
+  Detector detector(kLease, kSilence);
+  absl::Time now = absl::UnixEpoch();
+  detector.Tick(now);
+  detector.Follow(now);
+  detector.StartLink("a", now);
+  now += absl::Seconds(60);
+  detector.PrimaryHeard(now);
+  detector.FollowerHeard("a", now);
+  detector.Tick(now);
+  const absl::Time woken = now;
+  RunUntil(&detector, &now, woken + kSilence);
+  EXPECT_EQ(detector.TakeChanges(now).silent, std::vector<std::string>{"a"});
+  RunUntil(&detector, &now, woken + kLease);
+  EXPECT_TRUE(detector.IsPrimaryLost(now));
+}
+
+TEST(DetectorTest, AFollowerThatIsStillSilentIsReportedAgainOnRequest) {
+  Detector detector(kLease, kSilence);
+  absl::Time now = absl::UnixEpoch();
+  detector.StartLink("a", now);
+  RunUntil(&detector, &now, absl::UnixEpoch() + kSilence);
+  EXPECT_EQ(detector.TakeChanges(now).silent, std::vector<std::string>{"a"});
+  // The answer to a message that was sent longer ago than `silence`.
+  detector.FollowerHeard("a", now - kSilence);
+  EXPECT_TRUE(detector.TakeChanges(now).silent.empty());
+  detector.ReportSilenceAgain("a");
+  EXPECT_EQ(detector.TakeChanges(now).silent, std::vector<std::string>{"a"});
+  detector.ReportSilenceAgain("a");
+  detector.FollowerHeard("a", now);
+  EXPECT_TRUE(detector.TakeChanges(now).silent.empty());
+}
+
 TEST(DetectorTest, ASilentFollowerIsReportedOnceAndAgainWhenItIsHeard) {
   Detector detector(kLease, kSilence);
   absl::Time now = absl::UnixEpoch();

@@ -359,6 +359,14 @@ TEST(ReplicaTest, RemovedFollowersAreCopiedAnewOnceTheyAreAllowed) {
   EXPECT_TRUE(absl::IsUnavailable(follower)) << follower;
 }
 
+TEST(ReplicaTest, ACopyThatIsStoppedRefusesToRemoveFollowers) {
+  const auto a = StartPrimary(std::make_shared<MemoryDocuments>(), 1);
+  a->replica().Stop();
+  const absl::Status removed = a->replica().RemoveFollowers(absl::Seconds(10));
+  EXPECT_TRUE(absl::IsUnavailable(removed)) << removed;
+  EXPECT_EQ(removed.message(), "the server is stopping");
+}
+
 TEST(ReplicaTest, APrimaryWithoutItsFollowerAndTheStoreServesNothing) {
   const auto documents = std::make_shared<MemoryDocuments>();
   const auto a = StartPrimary(documents, 1);

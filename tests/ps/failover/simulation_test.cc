@@ -248,8 +248,10 @@ class Era {
         const int to = world_.Find(call.copy);
         return Runs(to) && (Reach(call.from, to) || Chance(0.01));  // a message that was on its way
       }
-      case Kind::kHandedOver:
-        return Reach(event.who, world_.Find(world_.store().primary.id));
+      case Kind::kHandedOver: {
+        const int primary = world_.Find(world_.store().primary.id);
+        return primary >= 0 && Reach(event.who, primary);
+      }
       case Kind::kHandOverFails:
         return Runs(event.who) && Chance(0.1);
     }

@@ -443,9 +443,12 @@ void World::Enabled(std::vector<Event>* events) const {
         if (budget_.unknown > 0) add(Kind::kUnknownOutcome, w);
         break;
       case Process::BoardCall::kWait:
-        // A learner that waits for another primary would only begin the same again.
+        // A learner that waits for another primary would only begin the same again, unless nobody lives and
+        // the store was away when it looked (SetReach).
         if (!copies || primary >= 0 || store_.IsInSync(protocol.self().id) ||
-            store_.version != protocol.placement().version)
+            store_.version != protocol.placement().version ||
+            (reach_ != ~0u && std::none_of(store_.in_sync.begin(), store_.in_sync.end(),
+                                           [&](const Copy& copy) { return Find(copy.id) >= 0; })))
           add(Kind::kWaited, w);
         break;
       case Process::BoardCall::kNone:

@@ -35,6 +35,10 @@ class DataPath {
   // Requires Promote before SetServing(true).
   virtual void SetServing(bool serving, const std::string& why) = 0;
 
+  // Lets the server answer calls as if SetServing(false) was called from `end` (of MonotonicNow()) on, until
+  // a later call moves it: the end of the primary's lease. Initially InfiniteFuture. Does not block.
+  virtual void SetLeaseEnd(absl::Time end) = 0;
+
   // A learner or follower.
 
   // Drops the tables, fences and ranks, so that the server is empty. Requires that the server is not serving,

@@ -2,6 +2,7 @@
 #ifndef TANDEM_PS_FAILOVER_DETECTOR_H_
 #define TANDEM_PS_FAILOVER_DETECTOR_H_
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -16,8 +17,10 @@ class Detector {
  public:
   // `lease`: after this time without a message a follower holds its primary for lost; and a primary that has
   // not heard a follower which may take over for so long must not answer. `silence`, which is shorter: after
-  // this time without an answer a primary goes on without a follower.
-  Detector(absl::Duration lease, absl::Duration silence) : lease_(lease), silence_(silence) {}
+  // this time without an answer a primary goes on without a follower. `stall`: the same after this time in
+  // which the follower has stored nothing, though there were records for it.
+  Detector(absl::Duration lease, absl::Duration silence, absl::Duration stall = absl::InfiniteDuration())
+      : lease_(lease), silence_(silence), stall_(stall) {}
 
   // Must be called often, before the questions below. A call that comes later than kLate after the one before
   // means that this process has slept (SIGSTOP, a suspended machine): the others were not silent meanwhile.
@@ -31,10 +34,19 @@ class Detector {
 
   // A primary. `sent` is the time at which the message was sent that the follower has answered: after that
   // moment it waits for a whole lease before it takes over.
-  void StartLink(const std::string& id, absl::Time now) { links_[id] = {.sent = now, .heard = now}; }
+  void StartLink(const std::string& id, absl::Time now) {
+    links_[id] = {.sent = now, .heard = now, .moved = now};
+  }
   void EndLink(const std::string& id) { links_.erase(id); }
   void EndAllLinks() { links_.clear(); }
   void FollowerHeard(const std::string& id, absl::Time sent);
+  // The follower has stored the records up to `position`, and `last` is the log's last one. To be called
+  // often. A follower that has stalled counts as silent until it has stored everything that was in the log at
+  // the call before.
+  void FollowerStored(const std::string& id, uint64_t position, uint64_t last, absl::Time now);
+  // The follower is taken for dead: its link counts as silent until an answer comes to a message that was
+  // sent after `time`. InfiniteFuture: the link has ended for good.
+  void TakeForDead(const std::string& id, absl::Time time);
   // Return the links whose state has changed since the last call.
   struct Changes {
     std::vector<std::string> silent;
@@ -42,11 +54,14 @@ class Detector {
   };
   Changes TakeChanges(absl::Time now);
   // Lets the next call of TakeChanges return the link as silent if it is, also if an earlier one has done so.
-  void ReportSilenceAgain(const std::string& id);
+  // Whether the follower has stalled is counted from now on.
+  void ReportSilenceAgain(const std::string& id, absl::Time now);
   // Returns the links without an answer for `quiet`.
   std::vector<std::string> Quiet(absl::Duration quiet, absl::Time now) const;
-  // Returns whether none of the followers `ids` can hold this primary for lost.
-  bool HoldsLease(const std::vector<std::string>& ids, absl::Time now) const;
+  // Returns the time before which none of the followers `ids` can hold this primary for lost; InfinitePast if
+  // one of them has no link, InfiniteFuture if there are none.
+  absl::Time LeaseEnd(const std::vector<std::string>& ids) const;
+  bool HoldsLease(const std::vector<std::string>& ids, absl::Time now) const { return now < LeaseEnd(ids); }
 
   static constexpr absl::Duration kLate = absl::Milliseconds(500);
 
@@ -54,10 +69,16 @@ class Detector {
   struct Link {
     absl::Time sent;   // for the lease: never moved
     absl::Time heard;  // for silence: moved by sleeps of this process
+    absl::Time moved;  // when it last stored a record, or lacked none; moved by sleeps of this process
+    absl::Time dead = absl::InfinitePast();  // of TakeForDead
+    uint64_t position = 0;
+    uint64_t last = 0;  // position of the log at the last call of FollowerStored
+    bool stalled = false;
     bool silent = false;
   };
   absl::Duration lease_;
   absl::Duration silence_;
+  absl::Duration stall_;
   absl::Time last_tick_ = absl::InfinitePast();
   absl::Time primary_heard_ = absl::InfinitePast();
   std::map<std::string, Link> links_;  // by id of the copy

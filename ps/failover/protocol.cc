@@ -436,7 +436,7 @@ void Protocol::OnFollowerSilent(absl::string_view id, Actions* actions) {
 void Protocol::OnFollowerHeard(absl::string_view id, Actions* actions) {
   Member* const member = FindMember(id);
   if (member == nullptr) return;
-  if (member->state == Member::State::kLeaving) {
+  if (member->state == Member::State::kLeaving || member->state == Member::State::kGone) {
     // It is in the wait set still, so that it lacks nothing that was acknowledged.
     member->state = Member::State::kReady;
     Advance(actions);

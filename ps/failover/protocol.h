@@ -170,7 +170,7 @@ class Protocol {
   void OnComplete(absl::string_view id, Actions* actions);
   // The copy has stored what was durable when it was added to the wait set (WaitSet::HasCaughtUp).
   void OnCaughtUp(absl::string_view id, Actions* actions);
-  // The follower has not answered for a while; it has answered again.
+  // The follower has not answered for a while; it has answered again, perhaps although OnLinkEnded has come.
   void OnFollowerSilent(absl::string_view id, Actions* actions);
   void OnFollowerHeard(absl::string_view id, Actions* actions);
   // The link cannot go on: the copy is gone, or too much waits for it.
@@ -235,7 +235,7 @@ class Protocol {
       kJoining,  // in the wait set, has not caught up
       kReady,    // in the wait set, to be in sync
       kLeaving,  // in the wait set, not to be in sync; the link lives
-      kGone,     // the same; the link has ended
+      kGone,     // the same; the link has ended, unless the copy is heard again
     };
     Copy copy;
     State state = State::kCopying;

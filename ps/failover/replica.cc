@@ -10,6 +10,7 @@ constexpr absl::Duration kTick = absl::Milliseconds(50);
 constexpr absl::Duration kQuiet = absl::Milliseconds(300);  // of a link, before its process is asked for
 // A primary that was asked to leave and is deposed within this time has left.
 constexpr absl::Duration kLeaveWish = absl::Seconds(10);
+constexpr absl::Duration kSlowTakeover = absl::Seconds(5);  // is told, again and again
 constexpr absl::Duration kLoadTimeout = absl::Seconds(30);  // to remove followers before tables are loaded
 
 std::string NewLife() {
@@ -37,7 +38,7 @@ void Replica::Stop() { impl_->Stop(); }
 Replica::Impl::Impl(ReplicaOptions options)
     : options_(std::move(options)),
       path_(*options_.server->data_path()),
-      detector_(options_.lease, options_.silence) {
+      detector_(options_.lease, options_.silence, options_.stall) {
   TANDEM_CHECK(options_.board != nullptr && options_.silence < options_.lease);
 }
 
@@ -131,7 +132,7 @@ void Replica::Impl::CarryOut(Action action) {
       return EndLink(action.copy.id);
     case Kind::kRequire:
       // The protocol heeds the silence of required copies only: it has not heeded an earlier report.
-      detector_.ReportSilenceAgain(action.copy.id);
+      detector_.ReportSilenceAgain(action.copy.id, MonotonicNow());
       if (const absl::Status required = path_.log()->Require(action.copy.id); !required.ok()) {
         Post([id = action.copy.id](Impl& impl) {
           impl.Handle([&](Protocol& p, Protocol::Actions* a) { p.OnLinkEnded(id, a); });
@@ -247,15 +248,20 @@ void Replica::Impl::Tick() {
         if (attached_ && detector_.IsPrimaryLost(now)) p.OnPrimaryLost(p.placement().term, a);
         return;
       case Protocol::Role::kPrimary: {
+        for (const LinkState& link : path_.log()->links()) {
+          detector_.FollowerStored(link.copy.id, link.stored_position, path_.log()->last_position(), now);
+        }
         const Detector::Changes changes = detector_.TakeChanges(now);
         for (const std::string& id : changes.silent) {
-          LogInfo(absl::StrCat("shard ", options_.shard, ": copy ", id, " is silent"));
+          LogInfo(absl::StrCat("shard ", options_.shard, ": copy ", id, " is silent, or stores nothing"));
           p.OnFollowerSilent(id, a);
         }
         for (const std::string& id : changes.heard) p.OnFollowerHeard(id, a);
         ProbeLinks(now);
         return p.OnLease(detector_.HoldsLease(p.MayTakeOver(), now), a);
       }
+      case Protocol::Role::kTakingOver:
+        return WarnOfSlowTakeover(now);
       default:
         return;
     }
@@ -263,6 +269,16 @@ void Replica::Impl::Tick() {
   primary_silent_ms_ = attached_ && !promoted_ ? absl::ToInt64Milliseconds(detector_.PrimarySilence(now)) : 0;
   waits_.Expire(now);
   After(kTick, [](Impl& impl) { impl.Tick(); });
+}
+
+void Replica::Impl::WarnOfSlowTakeover(absl::Time now) {
+  if (now - std::max(takeover_began_, takeover_warned_) < kSlowTakeover) return;
+  takeover_warned_ = now;
+  const Receiver::State received = path_.receiver().state();
+  LogWarning(absl::StrCat("shard ", options_.shard, ": this copy takes over since ",
+                          absl::FormatDuration(absl::Trunc(now - takeover_began_, absl::Seconds(1))),
+                          ": it has applied record ", received.applied_position, " of ",
+                          received.stored_position, ". If that stands still, its disk may (--ps-spill)"));
 }
 
 void Replica::Impl::ProbeLinks(absl::Time now) {
@@ -277,13 +293,22 @@ void Replica::Impl::ProbeLinks(absl::Time now) {
       if (self == nullptr || stopping_) return;
       Post([id, refused = Refuses(address)](Impl& impl) {
         if (const auto at = impl.probed_.find(id); at != impl.probed_.end()) at->second = MonotonicNow();
-        if (refused) impl.Handle([&](Protocol& p, Protocol::Actions* a) { p.OnLinkEnded(id, a); });
+        if (!refused) return;
+        impl.detector_.TakeForDead(id, MonotonicNow());
+        impl.Handle([&](Protocol& p, Protocol::Actions* a) { p.OnLinkEnded(id, a); });
       });
     });
   }
 }
 
+void Replica::Impl::UpdateLease() {
+  if (promoted_ && protocol_->role() == Protocol::Role::kPrimary) {
+    path_.SetLeaseEnd(detector_.LeaseEnd(protocol_->MayTakeOver()));
+  }
+}
+
 void Replica::Impl::Publish() {
+  UpdateLease();
   StatusWaits::Known known{
       .placement = protocol_->placement(),
       .self = protocol_->self(),

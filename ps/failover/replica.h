@@ -52,8 +52,12 @@ struct ReplicaOptions {
   absl::Duration lease = absl::Seconds(2);
   // After this time without an answer the primary goes on without a follower. Below the lease.
   absl::Duration silence = absl::Seconds(1);
+  // After this time in which a follower stores none of the records that wait for it, though it answers (a
+  // disk that hangs), the primary goes on without it, too.
+  absl::Duration stall = absl::Seconds(10);
   // A learner gives its shard up if the ports of the primary and of all followers in sync refuse connections,
-  // or if it has reached none of them for `give_up`; and if the board holds none of them for alive.
+  // or if it has reached none of them for `give_up`; and if the board holds none of them for alive. A
+  // follower begins anew if its primary has had no link to it for `give_up`.
   absl::Duration give_up = absl::Seconds(10);
   uint64_t max_link_bytes = uint64_t{64} << 20;  // unsent, of a copy that is not in sync; then its link ends
   // Run on the replica's thread, one at a time, and must not block: after each change of role, of the term or

@@ -25,6 +25,7 @@ struct Result {
 }  // namespace
 
 absl::Status Replica::Impl::HandOver(const std::string& to, absl::Duration timeout) {
+  if (stopping_) return absl::UnavailableError("the server is stopping");
   auto result = std::make_shared<Result>();
   const auto done = [result](const absl::StatusOr<v1::HandOverResponse>& response) {
     result->status = response.status();
@@ -188,6 +189,7 @@ void Replica::Impl::EndHandOver(absl::StatusOr<v1::HandOverResponse> result) {
 // Leaving.
 
 absl::Status Replica::Impl::Leave(absl::Duration timeout) {
+  if (stopping_) return absl::UnavailableError("the server is stopping");
   auto result = std::make_shared<Result>();
   Post([deadline = MonotonicNow() + timeout, result](Impl& impl) {
     impl.StartLeave("", deadline, NeverGone, [result](const absl::StatusOr<v1::LeaveResponse>& response) {

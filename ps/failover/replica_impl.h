@@ -154,6 +154,10 @@ class Replica::Impl : public std::enable_shared_from_this<Replica::Impl> {
   void Tick();
   // Ends the links to copies whose processes are dead.
   void ProbeLinks(absl::Time now);
+  // Tells the log how long the takeover takes already.
+  void WarnOfSlowTakeover(absl::Time now);
+  // Tells the data path until when this primary may serve.
+  void UpdateLease();
   void Publish();
 
   // Returns a channel to `address`, which stays valid until Forget or Stop.
@@ -166,8 +170,9 @@ class Replica::Impl : public std::enable_shared_from_this<Replica::Impl> {
 
   // Handlers of the service, of any thread.
   absl::Status CheckShard(const v1::AttachRequest& request) const;
-  void HandleAttach(const v1::AttachRequest& request, rpc::Reply<v1::AttachResponse> reply);
-  void HandleWatch(const rpc::ServerCall& call, const v1::WatchRequest& request,
+  void HandleAttach(const std::shared_ptr<rpc::ServerCall>& call, const v1::AttachRequest& request,
+                    rpc::Reply<v1::AttachResponse> reply);
+  void HandleWatch(const std::shared_ptr<rpc::ServerCall>& call, const v1::WatchRequest& request,
                    const rpc::Reply<v1::WatchResponse>& reply);
   void HandleHandOver(const std::shared_ptr<rpc::ServerCall>& call, const v1::HandOverRequest& request,
                       rpc::Reply<v1::HandOverResponse> reply);
@@ -175,8 +180,8 @@ class Replica::Impl : public std::enable_shared_from_this<Replica::Impl> {
   void HandleLeave(const std::shared_ptr<rpc::ServerCall>& call, const v1::LeaveRequest& request,
                    rpc::Reply<v1::LeaveResponse> reply);
   void HandleDetach(const v1::DetachRequest& request, rpc::Reply<v1::DetachResponse> reply);
-  void HandleGetPlacement(const rpc::ServerCall& call, const v1::GetPlacementRequest& request,
-                          const rpc::Reply<v1::ReplicaStatus>& reply);
+  void HandleGetPlacement(const std::shared_ptr<rpc::ServerCall>& call,
+                          const v1::GetPlacementRequest& request, const rpc::Reply<v1::ReplicaStatus>& reply);
 
   const ReplicaOptions options_;
   const rpc::PortProbe ports_;
@@ -204,8 +209,10 @@ class Replica::Impl : public std::enable_shared_from_this<Replica::Impl> {
   absl::Time asked_at_ = absl::InfinitePast();  // since when calls wait for this copy, asked to take over
   absl::Duration handover_pause_;               // of the hand-over by which it became primary
   std::vector<rpc::Reply<v1::TakeOverResponse>> take_over_replies_;
-  absl::Time leave_asked_ = absl::InfinitePast();     // when this copy, a primary, was last asked to leave
-  bool detaching_ = false;                            // the primary was asked to end the link to this copy
+  absl::Time leave_asked_ = absl::InfinitePast();       // when this copy, a primary, was last asked to leave
+  bool detaching_ = false;                              // the primary was asked to end the link to this copy
+  absl::Time unlinked_since_ = absl::InfiniteFuture();  // the primary has no link to this copy
+  absl::Time takeover_warned_ = absl::InfinitePast();
   absl::Time nobody_since_ = absl::InfiniteFuture();  // no copy of the document answers, see Probe
   std::string board_error_;
   std::string refusal_;

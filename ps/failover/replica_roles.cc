@@ -29,6 +29,7 @@ void Replica::Impl::BeginCopy(const Copy& self, const ShardPlacement& placement)
     path_.receiver().Open(placement.term, placement.primary.id, self.id);
   }
   attached_ = false;
+  unlinked_since_ = absl::InfiniteFuture();
   LogInfo(absl::StrCat(
       "shard ", options_.shard, ": copy ", self.id, " begins, from the primary ", placement.primary.id,
       " at ", placement.primary.address, ", term ", placement.term,
@@ -117,7 +118,20 @@ void Replica::Impl::Watched(const std::string& id, const absl::StatusOr<v1::Watc
   Handle([&](Protocol& p, Protocol::Actions* a) {
     p.OnTold(FromProto(response->placement()), a);
     // The primary has no link to a copy that has failed; the pause before the next copy goes on.
-    if (!response->attached() && failed_copy_ != id && !detaching_) p.OnUnlinked(id, a);
+    if (response->attached() || failed_copy_ == id || detaching_) {
+      unlinked_since_ = absl::InfiniteFuture();
+      return;
+    }
+    p.OnUnlinked(id, a);
+    // A primary that needs this copy does not remove it from the document (min_copies), but its link has
+    // ended for good: only a new copy can be linked.
+    unlinked_since_ = std::min(unlinked_since_, MonotonicNow());
+    if (MonotonicNow() - unlinked_since_ < options_.give_up) return;
+    LogWarning(absl::StrCat("shard ", options_.shard, ": copy ", id,
+                            " begins anew: its primary has had no "
+                            "link to it for ",
+                            absl::FormatDuration(options_.give_up)));
+    p.OnCopyFailed(id, a);
   });
   After(kBetweenWatches, [id](Impl& impl) { impl.Watch(id); });
 }
@@ -212,8 +226,11 @@ LinkEvents Replica::Impl::Events() {
   return {
       .on_complete = Posts<const std::string&>(handle(&Protocol::OnComplete)),
       .on_caught_up = Posts<const std::string&>(handle(&Protocol::OnCaughtUp)),
-      .on_heard = Posts<const std::string&, absl::Time>(
-          [](Impl& impl, const std::string& id, absl::Time sent) { impl.detector_.FollowerHeard(id, sent); }),
+      .on_heard =
+          Posts<const std::string&, absl::Time>([](Impl& impl, const std::string& id, absl::Time sent) {
+            impl.detector_.FollowerHeard(id, sent);
+            impl.UpdateLease();
+          }),
       .on_higher_term =
           Posts<const std::string&, uint64_t>([](Impl& impl, const std::string&, uint64_t term) {
             impl.Handle([&](Protocol& p, Protocol::Actions* a) { p.OnHigherTerm(term, a); });
@@ -222,6 +239,10 @@ LinkEvents Replica::Impl::Events() {
           [](Impl& impl, const std::string& id, const absl::Status& why) {
             LogInfo(absl::StrCat("shard ", impl.options_.shard, ": the link to copy ", id,
                                  " has ended: ", why.message()));
+            // The copy is told at once, also if the document has to name it still. Nothing that was heard of
+            // it before revives the link.
+            impl.linked_.erase(id);
+            impl.detector_.TakeForDead(id, absl::InfiniteFuture());
             impl.Handle([&](Protocol& p, Protocol::Actions* a) { p.OnLinkEnded(id, a); });
           }),
   };

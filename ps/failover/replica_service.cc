@@ -4,7 +4,8 @@
 namespace tandem::ps {
 namespace {
 
-constexpr absl::Duration kWatch = absl::Seconds(10);              // longest wait of a call of Watch
+// The longest wait of a call of Watch or GetPlacement.
+constexpr absl::Duration kLongestCallWait = absl::Seconds(10);
 constexpr absl::Duration kReplyMargin = absl::Milliseconds(100);  // before the deadline of a call that waits
 
 v1::ReplicaRole ToProto(Protocol::Role role) {
@@ -23,6 +24,11 @@ v1::ReplicaRole ToProto(Protocol::Role role) {
       return v1::REPLICA_ROLE_ENDED;
   }
   return v1::REPLICA_ROLE_UNSPECIFIED;
+}
+
+// Returns when a call that may wait for `wait` is answered at the latest.
+absl::Time AnswerBy(const rpc::ServerCall& call, absl::Duration wait) {
+  return std::min(MonotonicNow() + std::min(wait, kLongestCallWait), call.deadline() - kReplyMargin);
 }
 
 uint64_t Milliseconds(absl::Duration duration) {
@@ -91,10 +97,15 @@ absl::Status Replica::Impl::CheckShard(const v1::AttachRequest& request) const {
                    " with ", options_.num_buckets, ": give all copies the same --index and --num-servers"));
 }
 
-void Replica::Impl::HandleAttach(const v1::AttachRequest& request, rpc::Reply<v1::AttachResponse> reply) {
+void Replica::Impl::HandleAttach(const std::shared_ptr<rpc::ServerCall>& call,
+                                 const v1::AttachRequest& request, rpc::Reply<v1::AttachResponse> reply) {
   if (absl::Status fits = CheckShard(request); !fits.ok()) return reply(std::move(fits));
   if (stopping_) return reply(absl::UnavailableError("the server is stopping"));
-  Post([request, reply = std::move(reply)](Impl& impl) {
+  Post([request, call, reply = std::move(reply)](Impl& impl) {
+    // The caller may be dead, and a process at its address have a link since, which this call would end.
+    if (call->IsCancelled() || MonotonicNow() >= call->deadline()) {
+      return reply(absl::CancelledError("the copy does not wait for this answer any more"));
+    }
     if (!impl.protocol_.has_value()) return reply(absl::UnavailableError("the server is starting"));
     if (!impl.end_.ok()) return reply(absl::FailedPreconditionError(impl.end_.message()));
     absl::Status attached;
@@ -106,12 +117,12 @@ void Replica::Impl::HandleAttach(const v1::AttachRequest& request, rpc::Reply<v1
   });
 }
 
-void Replica::Impl::HandleWatch(const rpc::ServerCall& call, const v1::WatchRequest& request,
+void Replica::Impl::HandleWatch(const std::shared_ptr<rpc::ServerCall>& call, const v1::WatchRequest& request,
                                 const rpc::Reply<v1::WatchResponse>& reply) {
-  const absl::Time deadline = std::min(MonotonicNow() + kWatch, call.deadline() - kReplyMargin);
   waits_.Await({.version = request.known_version(),
                 .linked = request.me(),
-                .deadline = deadline,
+                .deadline = AnswerBy(*call, kLongestCallWait),
+                .gone = GoneOf(call),
                 .reply = [weak = weak_from_this(), me = request.me(), reply] {
                   const std::shared_ptr<Impl> self = weak.lock();
                   if (self == nullptr) return reply(absl::UnavailableError("the server has stopped"));
@@ -126,17 +137,18 @@ void Replica::Impl::HandleWatch(const rpc::ServerCall& call, const v1::WatchRequ
                 }});
 }
 
-void Replica::Impl::HandleGetPlacement(const rpc::ServerCall& call, const v1::GetPlacementRequest& request,
+void Replica::Impl::HandleGetPlacement(const std::shared_ptr<rpc::ServerCall>& call,
+                                       const v1::GetPlacementRequest& request,
                                        const rpc::Reply<v1::ReplicaStatus>& reply) {
   if (request.wait_ms() == 0) return reply(Status());
-  const absl::Time deadline =
-      std::min(MonotonicNow() + absl::Milliseconds(request.wait_ms()), call.deadline() - kReplyMargin);
-  waits_.Await(
-      {.version = request.wait_version(), .deadline = deadline, .reply = [weak = weak_from_this(), reply] {
-         const std::shared_ptr<Impl> self = weak.lock();
-         if (self == nullptr) return reply(absl::UnavailableError("the server has stopped"));
-         reply(self->Status());
-       }});
+  waits_.Await({.version = request.wait_version(),
+                .deadline = AnswerBy(*call, absl::Milliseconds(request.wait_ms())),
+                .gone = GoneOf(call),
+                .reply = [weak = weak_from_this(), reply] {
+                  const std::shared_ptr<Impl> self = weak.lock();
+                  if (self == nullptr) return reply(absl::UnavailableError("the server has stopped"));
+                  reply(self->Status());
+                }});
 }
 
 rpc::Service Replica::Impl::MakeService() {
@@ -144,15 +156,16 @@ rpc::Service Replica::Impl::MakeService() {
   rpc::Service service;
   service.name = "tandem.v1.Failover";
   service.methods = {
-      {"Attach",
-       rpc::AsyncProtoHandler<v1::AttachRequest, v1::AttachResponse>(
-           [self](const std::shared_ptr<rpc::ServerCall>&, const v1::AttachRequest& request,
-                  rpc::Reply<v1::AttachResponse> reply) { self->HandleAttach(request, std::move(reply)); })},
+      {"Attach", rpc::AsyncProtoHandler<v1::AttachRequest, v1::AttachResponse>(
+                     [self](const std::shared_ptr<rpc::ServerCall>& call, const v1::AttachRequest& request,
+                            rpc::Reply<v1::AttachResponse> reply) {
+                       self->HandleAttach(call, request, std::move(reply));
+                     })},
       AppendMethod(&path_.receiver()),
       {"Watch",
        rpc::AsyncProtoHandler<v1::WatchRequest, v1::WatchResponse>(
            [self](const std::shared_ptr<rpc::ServerCall>& call, const v1::WatchRequest& request,
-                  const rpc::Reply<v1::WatchResponse>& reply) { self->HandleWatch(*call, request, reply); })},
+                  const rpc::Reply<v1::WatchResponse>& reply) { self->HandleWatch(call, request, reply); })},
       {"HandOver", rpc::AsyncProtoHandler<v1::HandOverRequest, v1::HandOverResponse>(
                        [self](const std::shared_ptr<rpc::ServerCall>& call,
                               const v1::HandOverRequest& request, rpc::Reply<v1::HandOverResponse> reply) {
@@ -176,7 +189,7 @@ rpc::Service Replica::Impl::MakeService() {
        rpc::AsyncProtoHandler<v1::GetPlacementRequest, v1::ReplicaStatus>(
            [self](const std::shared_ptr<rpc::ServerCall>& call, const v1::GetPlacementRequest& request,
                   const rpc::Reply<v1::ReplicaStatus>& reply) {
-             self->HandleGetPlacement(*call, request, reply);
+             self->HandleGetPlacement(call, request, reply);
            })},
   };
   return service;

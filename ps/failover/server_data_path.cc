@@ -55,10 +55,23 @@ void ServerDataPath::Stop() {
 }
 
 absl::Status ServerDataPath::CheckServing() const {
-  if (serving_.load(std::memory_order_acquire)) return absl::OkStatus();
-  absl::MutexLock lock(&mutex_);
+  if (serving()) return absl::OkStatus();
+  std::string why = "its lease is over: a follower that did not answer may have taken over";
+  if (!serving_.load(std::memory_order_acquire)) {
+    absl::MutexLock lock(&mutex_);
+    why = why_not_;
+  }
   return absl::UnavailableError(
-      absl::StrCat("this copy of shard ", server_.tables->server(), " does not serve: ", why_not_));
+      absl::StrCat("this copy of shard ", server_.tables->server(), " does not serve: ", why));
+}
+
+bool ServerDataPath::HoldsLease() const {
+  const int64_t end = lease_end_ns_.load(std::memory_order_relaxed);
+  return end == std::numeric_limits<int64_t>::max() || ToSteadyNanoseconds(MonotonicNow()) < end;
+}
+
+void ServerDataPath::SetLeaseEnd(absl::Time end) {
+  lease_end_ns_.store(ToSteadyNanoseconds(end), std::memory_order_relaxed);
 }
 
 absl::StatusOr<CopyRole::FollowerRead> ServerDataPath::CheckRead(absl::Duration max_lag) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -34,7 +35,7 @@ class ServerDataPath : public DataPath, public CopyRole {
   ~ServerDataPath() override;
 
   absl::Status CheckServing() const override;
-  bool serving() const override { return serving_.load(std::memory_order_acquire); }
+  bool serving() const override { return serving_.load(std::memory_order_acquire) && HoldsLease(); }
   absl::StatusOr<FollowerRead> CheckRead(absl::Duration max_lag) override;
   void CountRead(bool served) override;
   absl::Status BeforeLoad() override;
@@ -43,6 +44,7 @@ class ServerDataPath : public DataPath, public CopyRole {
   DataPath* data_path() override { return this; }
 
   void SetServing(bool serving, const std::string& why) override;
+  void SetLeaseEnd(absl::Time end) override;
   void Clear() override;
   Receiver& receiver() override { return receiver_; }
   void SetReceiverEvents(ReceiverEvents events) override;
@@ -62,6 +64,8 @@ class ServerDataPath : public DataPath, public CopyRole {
   };
   static constexpr absl::Duration kForgetAttempts = absl::Minutes(2);
 
+  // Returns whether the time of SetLeaseEnd has not come.
+  bool HoldsLease() const;
   // Counts an attempt, and returns when to begin it.
   absl::Time NextAttempt(const std::string& address);
   // Calls one of the receiver's events.
@@ -70,6 +74,7 @@ class ServerDataPath : public DataPath, public CopyRole {
 
   const ServerParts server_;
   std::atomic<bool> serving_{false};
+  std::atomic<int64_t> lease_end_ns_{std::numeric_limits<int64_t>::max()};  // ToSteadyNanoseconds
   std::atomic<int64_t> longest_pause_ns_{0};
   std::atomic<uint64_t> reads_served_{0}, reads_refused_{0};
   mutable absl::Mutex mutex_;

@@ -14,7 +14,8 @@ StatusWaits::Known StatusWaits::known() const {
 bool StatusWaits::IsOver(const Waiting& waiting, absl::Time now) const {
   const Wait& wait = waiting.wait;
   return stopped_ || now >= wait.deadline || known_.placement.version != wait.version ||
-         known_.role != waiting.role || (!wait.linked.empty() && !known_.linked.contains(wait.linked));
+         known_.role != waiting.role || (!wait.linked.empty() && !known_.linked.contains(wait.linked)) ||
+         (now != absl::InfinitePast() && wait.gone && wait.gone());
 }
 
 void StatusWaits::Answer(absl::Time now) {

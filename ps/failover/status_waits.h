@@ -31,16 +31,18 @@ class StatusWaits {
     std::string handing_over_to;    // address
     bool operator==(const Known&) const = default;
   };
-  // A call that waits until one of these holds:
+  // A call that waits. It is answered once one of these holds.
   //
   //   - the document has another version than `version`
   //   - the role is another than when the call came
   //   - the copy `linked` has no link; not if `linked` is empty
   //   - Expire was called with a time at or after `deadline`
+  //   - Expire was called, and `gone`, unless empty, says that nobody waits for the answer any more
   struct Wait {
     uint64_t version = 0;
     std::string linked;
     absl::Time deadline;
+    std::function<bool()> gone;   // runs with the lock; must not block
     std::function<void()> reply;  // runs once, without locks, on any thread; must not block
   };
 

@@ -51,6 +51,8 @@ void FollowerSet::Close() {
   {
     absl::MutexLock lock(&mutex_);
     followers.swap(followers_);
+    std::move(retired_.begin(), retired_.end(), std::back_inserter(followers));
+    retired_.clear();
   }
   for (const std::shared_ptr<Follower>& follower : followers) follower->channel.reset();
 }
@@ -65,34 +67,32 @@ void FollowerSet::OnPlacement(const v1::ShardPlacement& placement) {
 }
 
 void FollowerSet::Run() {
-  // Followers that are not in sync any more, while threads still need their channels.
-  std::vector<std::shared_ptr<Follower>> retired;
   absl::MutexLock lock(&mutex_);
   absl::Time again = absl::InfiniteFuture();
   while (!closing_) {
     if (look_ || MonotonicNow() >= again) {
       look_ = false;
-      again = Connect(&retired);
+      again = Connect();
     } else {
       tandem::WaitUntil(&changed_, &mutex_, again);
     }
   }
 }
 
-absl::Time FollowerSet::Connect(std::vector<std::shared_ptr<Follower>>* retired) {
+absl::Time FollowerSet::Connect() {
   const auto in_use =
       [this](const std::shared_ptr<Follower>& follower) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         return std::find(wanted_.begin(), wanted_.end(), follower->address) != wanted_.end();
       };
   const auto first_unused = std::partition(followers_.begin(), followers_.end(), in_use);
   for (auto unused = first_unused; unused != followers_.end(); ++unused) (*unused)->retired = true;
-  std::move(first_unused, followers_.end(), std::back_inserter(*retired));
+  std::move(first_unused, followers_.end(), std::back_inserter(retired_));
   followers_.erase(first_unused, followers_.end());
   std::vector<std::shared_ptr<Follower>> closed;
-  const auto first_closed = std::partition(retired->begin(), retired->end(),
+  const auto first_closed = std::partition(retired_.begin(), retired_.end(),
                                            [](const auto& follower) { return follower->starting > 0; });
-  std::move(first_closed, retired->end(), std::back_inserter(closed));
-  retired->erase(first_closed, retired->end());
+  std::move(first_closed, retired_.end(), std::back_inserter(closed));
+  retired_.erase(first_closed, retired_.end());
   std::vector<std::string> missing;
   const absl::Time now = MonotonicNow();
   for (const std::string& address : wanted_) {

@@ -82,7 +82,7 @@ class FollowerSet : public std::enable_shared_from_this<FollowerSet> {
   void Run();
   // Connects to followers that are in sync, and closes the connections to others. Returns when to call it
   // again, unless something changes before.
-  absl::Time Connect(std::vector<std::shared_ptr<Follower>>* retired) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Time Connect() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns the follower that is to answer the next call, which is counted; nullptr: the primary.
   std::shared_ptr<Follower> Choose();
   void OnAnswer(const std::shared_ptr<Reading>& reading, absl::StatusOr<Bytes> answer);
@@ -98,6 +98,8 @@ class FollowerSet : public std::enable_shared_from_this<FollowerSet> {
   bool look_ ABSL_GUARDED_BY(mutex_) = false;                // `wanted_` has changed
   std::vector<std::string> wanted_ ABSL_GUARDED_BY(mutex_);  // addresses of the followers in sync
   std::vector<std::shared_ptr<Follower>> followers_ ABSL_GUARDED_BY(mutex_);
+  // Followers that are not in sync any more, while threads still need their channels.
+  std::vector<std::shared_ptr<Follower>> retired_ ABSL_GUARDED_BY(mutex_);
   // When to try the followers again to which there was no connection, by address.
   std::map<std::string, absl::Time> open_again_ ABSL_GUARDED_BY(mutex_);
   uint64_t turn_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ps/failover/detector.h"
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -70,9 +71,9 @@ TEST(DetectorTest, AFollowerThatIsStillSilentIsReportedAgainOnRequest) {
   // The answer to a message that was sent longer ago than `silence`.
   detector.FollowerHeard("a", now - kSilence);
   EXPECT_TRUE(detector.TakeChanges(now).silent.empty());
-  detector.ReportSilenceAgain("a");
+  detector.ReportSilenceAgain("a", now);
   EXPECT_EQ(detector.TakeChanges(now).silent, std::vector<std::string>{"a"});
-  detector.ReportSilenceAgain("a");
+  detector.ReportSilenceAgain("a", now);
   detector.FollowerHeard("a", now);
   EXPECT_TRUE(detector.TakeChanges(now).silent.empty());
 }
@@ -87,6 +88,64 @@ TEST(DetectorTest, ASilentFollowerIsReportedOnceAndAgainWhenItIsHeard) {
   detector.FollowerHeard("a", now);
   EXPECT_EQ(detector.TakeChanges(now).heard, std::vector<std::string>{"a"});
   EXPECT_TRUE(detector.TakeChanges(now).heard.empty());
+}
+
+TEST(DetectorTest, AFollowerThatIsTakenForDeadIsReportedOnceItAnswersSomethingLater) {
+  Detector detector(kLease, kSilence);
+  absl::Time now = absl::UnixEpoch();
+  detector.StartLink("a", now);
+  detector.StartLink("b", now);
+  now += absl::Milliseconds(500);
+  detector.TakeForDead("a", now);
+  detector.TakeForDead("b", absl::InfiniteFuture());
+  detector.FollowerHeard("a", now - absl::Milliseconds(1));
+  EXPECT_TRUE(detector.TakeChanges(now).heard.empty());
+  for (const char* id : {"a", "b"}) detector.FollowerHeard(id, now + absl::Milliseconds(1));
+  EXPECT_EQ(detector.TakeChanges(now).heard, std::vector<std::string>{"a"});
+  // The lease counts from these answers: neither can have taken over before it ends.
+  EXPECT_TRUE(detector.HoldsLease({"a", "b"}, now + kLease));
+}
+
+// A detector with the link "a", which answers at each call of After.
+class StallTest : public ::testing::Test {
+ protected:
+  StallTest() { detector_.StartLink("a", now_); }
+
+  Detector::Changes After(absl::Duration time, uint64_t stored, uint64_t last) {
+    now_ += time;
+    detector_.FollowerHeard("a", now_);
+    detector_.FollowerStored("a", stored, last, now_);
+    return detector_.TakeChanges(now_);
+  }
+
+  static constexpr absl::Duration kStall = absl::Seconds(10);
+  static constexpr absl::Duration kStep = absl::Seconds(4);
+  Detector detector_{kLease, kSilence, kStall};
+  absl::Time now_ = absl::UnixEpoch();
+};
+
+TEST_F(StallTest, AFollowerThatAnswersButStoresNothingIsReported) {
+  EXPECT_TRUE(After(kStep, 5, 5).silent.empty());
+  EXPECT_TRUE(After(kStep, 5, 6).silent.empty());  // has all that there was before
+  EXPECT_TRUE(After(kStep, 5, 9).silent.empty());
+  EXPECT_TRUE(After(kStep, 5, 9).silent.empty());
+  EXPECT_EQ(After(kStep, 5, 9).silent, std::vector<std::string>{"a"});
+  // It comes back once it has everything that was in the log a moment ago, not with its next record.
+  EXPECT_TRUE(After(kStep, 6, 9).heard.empty());
+  EXPECT_EQ(After(kStep, 9, 12).heard, std::vector<std::string>{"a"});
+}
+
+TEST_F(StallTest, AFollowerThatIsSlowOrHasNothingToStoreIsNotReported) {
+  for (uint64_t i = 0; i < 10; ++i) EXPECT_TRUE(After(kStep, i, 100).silent.empty());
+  for (uint64_t i = 0; i < 10; ++i) EXPECT_TRUE(After(kStep, 100, 100).silent.empty());
+}
+
+TEST_F(StallTest, AFollowerThatJoinsHasTheWholeTime) {
+  for (int i = 0; i < 9; ++i) After(kStep, 0, 100);  // it is copied
+  detector_.ReportSilenceAgain("a", now_);
+  EXPECT_TRUE(After(kStep, 0, 100).silent.empty());
+  EXPECT_TRUE(After(kStep, 0, 100).silent.empty());
+  EXPECT_EQ(After(kStep, 0, 100).silent, std::vector<std::string>{"a"});
 }
 
 TEST(DetectorTest, TheLeaseCountsFromTheTimeAtWhichTheAnsweredMessageWasSent) {

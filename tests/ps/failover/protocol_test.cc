@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "ps/failover/append_fence.h"
 #include "ps/failover/wait_set.h"
+#include "tests/testing/status_matchers.h"
 
 namespace tandem::ps {
 namespace {
@@ -202,6 +203,19 @@ TEST(ProtocolTest, TheLastFollowerThatIsRequiredStaysInSync) {
   EXPECT_EQ(set[0].placement.in_sync, std::vector<Copy>{next});
   EXPECT_EQ(Kinds(After([&](Actions* a) { primary.OnCompareAndSet(Protocol::Outcome::kDone, {}, a); })),
             (std::vector<Kind>{Kind::kConfirm, Kind::kRelease, Kind::kEndLink}));
+}
+
+TEST(ProtocolTest, ARequiredFollowerThatWasTakenForDeadComesBackWhenItIsHeard) {
+  Protocol primary("p", "host:1", /*min_copies=*/2);
+  Actions actions;
+  primary.Start(&actions);
+  primary.OnRead({}, &actions);
+  primary.OnCompareAndSet(Protocol::Outcome::kDone, {}, &actions);
+  Join(&primary);
+  EXPECT_TRUE(After([&](Actions* a) { primary.OnLinkEnded("f", a); }).empty());
+  EXPECT_TRUE(absl::IsFailedPrecondition(primary.OnHandOver("f", &actions)));
+  EXPECT_TRUE(After([&](Actions* a) { primary.OnFollowerHeard("f", a); }).empty());
+  TANDEM_EXPECT_OK(primary.OnHandOver("f", &actions));
 }
 
 TEST(ProtocolTest, ADelayedAttachDoesNotEndTheLinkToALaterCopyOfItsProcess) {

@@ -19,11 +19,14 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/ipc/descriptor.h"
 #include "base/timed_wait.h"
 #include "gtest/gtest.h"
+#include "ps/failover/data_path.h"
+#include "ps/shard_map.h"
 #include "rpc/server.h"
 #include "tests/ps/server/driver.h"
 #include "tests/ps/storage/spill/memory_tier.h"
@@ -367,6 +370,16 @@ TEST(ReplicaTest, ACopyThatIsStoppedRefusesToRemoveFollowers) {
   EXPECT_EQ(removed.message(), "the server is stopping");
 }
 
+TEST(ReplicaTest, ACopyThatIsStoppedNeitherHandsOverNorLeaves) {
+  const auto a = StartPrimary(std::make_shared<MemoryDocuments>(), 1);
+  a->replica().Stop();
+  for (const absl::Status& status :
+       {a->replica().HandOver("", absl::Hours(1)), a->replica().Leave(absl::Hours(1))}) {
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    EXPECT_EQ(status.message(), "the server is stopping");
+  }
+}
+
 TEST(ReplicaTest, APrimaryWithoutItsFollowerAndTheStoreServesNothing) {
   const auto documents = std::make_shared<MemoryDocuments>();
   const auto a = StartPrimary(documents, 1);
@@ -382,6 +395,88 @@ TEST(ReplicaTest, APrimaryWithoutItsFollowerAndTheStoreServesNothing) {
   ASSERT_TRUE(a->AwaitServing());
   ASSERT_TRUE(a->AwaitInSync(0));
   TANDEM_EXPECT_OK((*a)->Push({.step = 0}, {Count(0, 0)}));
+}
+
+TEST(ReplicaTest, APrimaryServesNoMomentLongerThanItsLease) {
+  const auto documents = std::make_shared<MemoryDocuments>();
+  const auto a = StartPrimary(documents, 1);
+  auto b = std::make_unique<CopyProcess>(documents);
+  ASSERT_TRUE(a->AwaitInSync(1));
+  a->board().SetReachable(false);
+  b->board().SetReachable(false);
+  b.reset();
+  // Whatever the follower has answered was sent before now.
+  const absl::Time last = MonotonicNow() + ReplicaOptions().lease;
+  absl::Status pulled;
+  while (pulled.ok()) {
+    const absl::Time began = MonotonicNow();
+    pulled = (*a)->Pull(0, 0, {{"user", {kCommonRow}}}, /*read_only=*/true).status();
+    if (pulled.ok()) {
+      ASSERT_LT(began, last);
+    }
+  }
+  EXPECT_TRUE(absl::IsUnavailable(pulled)) << pulled;
+  a->board().SetReachable(true);
+  ASSERT_TRUE(a->AwaitInSync(0));
+  ASSERT_TRUE(a->AwaitServing());
+  EXPECT_EQ(Value(*a, kCommonRow), 0.0f);
+}
+
+TEST(ReplicaTest, AFollowerThatAnswersButStoresNothingHoldsPushesUpForAWhileOnly) {
+  MemoryDisk disk, hanging;
+  absl::Notification goes_on;
+  const auto documents = std::make_shared<MemoryDocuments>();
+  const auto short_stall = [](ReplicaOptions* options) { options->stall = absl::Milliseconds(300); };
+  CopyProcess a(documents, short_stall, std::make_shared<MemoryStore>(&disk));
+  ASSERT_TRUE(a.AwaitServing());
+  CopyProcess b(documents, short_stall, std::make_shared<MemoryStore>(&hanging));
+  ASSERT_TRUE(a.AwaitInSync(1));
+  constexpr uint32_t kDim = 1024;
+  v1::TableConfig config = TestTable("user", kDim, 1, Async(), Sgd(1.0f));
+  *config.mutable_initializer() = Zeros();
+  *config.mutable_eviction() = EvictLru();
+  config.set_byte_budget(1 << 20);
+  config.set_spill(true);
+  TANDEM_ASSERT_OK(a->CreateTable(config));
+  {
+    absl::MutexLock lock(&hanging.mutex);
+    hanging.before_put = [&goes_on] { goes_on.WaitForNotification(); };
+  }
+  // More than a follower stores without applying it (Receiver::Options::max_unapplied_bytes).
+  const uint64_t pushes = 24;
+  PushOf push{.table = "user", .dim = kDim};
+  for (uint64_t id = 0; id < 1024; ++id) push.ids.push_back(id);
+  push.gradients.assign(push.ids.size() * kDim, -1.0f);
+  for (uint64_t step = 0; step < pushes; ++step) TANDEM_ASSERT_OK(a->Push({.step = step}, {push}));
+  ASSERT_TRUE(a.AwaitInSync(0));
+  goes_on.Notify();
+  ASSERT_TRUE(a.AwaitInSync(1));
+  a.Kill();
+  ASSERT_TRUE(b.AwaitServing());
+  const absl::StatusOr<Rows> rows = b->Pull(0, 0, {{"user", {1023}}}, /*read_only=*/true);
+  TANDEM_ASSERT_OK(rows.status());
+  EXPECT_EQ(rows->slices[0][0], static_cast<float>(pushes));
+}
+
+TEST(ReplicaTest, ARequiredFollowerWhoseLinkHasEndedBeginsAnew) {
+  const auto documents = std::make_shared<MemoryDocuments>();
+  const auto two = [](ReplicaOptions* options) {
+    options->min_copies = 2;
+    options->give_up = absl::Milliseconds(100);
+  };
+  CopyProcess a(documents, two);
+  ASSERT_TRUE(a.AwaitServing());
+  CopyProcess b(documents, two);
+  ASSERT_TRUE(a.AwaitInSync(1));
+  TANDEM_ASSERT_OK(a->CreateTable(Counters(1)));
+  const std::string before = b.replica().Status().self().id();
+  a->server().data_path()->log()->FailLink(before, absl::DataLossError("a record was damaged on its way"));
+  // The document may not drop it, and both live.
+  ASSERT_TRUE(a.Await([&](const v1::ReplicaStatus& status) {
+    return status.placement().in_sync_size() == 1 && status.placement().in_sync(0).id() != before;
+  }));
+  TANDEM_EXPECT_OK(a->Push({.step = 0}, {Count(0, 0)}));
+  EXPECT_EQ(Value(a, RowOf(0, 0)), 1.0f);
 }
 
 TEST(ReplicaTest, ATakeoverWhoseOutcomeIsUnknownIsSettled) {
@@ -508,6 +603,43 @@ TEST(ReplicaTest, AHandOverWhoseCallerIsGoneLooksForNoFollowerAnyMore) {
   EXPECT_TRUE(absl::IsCancelled(answer.status())) << answer.status();
   EXPECT_TRUE(absl::IsFailedPrecondition(a->replica().HandOver("", absl::ZeroDuration())));
   EXPECT_TRUE(a->replica().Status().serving());
+}
+
+TEST(ReplicaTest, AWaitForTheDocumentEndsWhenItsCallerIsGone) {
+  const auto documents = std::make_shared<MemoryDocuments>();
+  const auto a = StartPrimary(documents, 1);
+  std::atomic<bool> gone{false};
+  v1::GetPlacementRequest request;
+  request.set_wait_version(a->replica().Status().placement().version());
+  request.set_wait_ms(9'000);
+  const auto call = std::make_shared<AbandonedCall>(request, [&gone] { return gone.load(); });
+  a->Handle("GetPlacement", call);
+  EXPECT_FALSE(call->answered());
+  gone = true;
+  const absl::Time told = MonotonicNow();
+  TANDEM_EXPECT_OK(call->Wait().status());
+  EXPECT_LT(MonotonicNow() - told, absl::Seconds(8));
+}
+
+TEST(ReplicaTest, AnAttachWhoseCallerIsGoneEndsNoLink) {
+  const auto documents = std::make_shared<MemoryDocuments>();
+  const auto a = StartPrimary(documents, 1);
+  CopyProcess b(documents);
+  ASSERT_TRUE(a->AwaitInSync(1));
+  const v1::ReplicaStatus before = a->replica().Status();
+  v1::AttachRequest request;
+  request.mutable_me()->set_id("of a process that has died-1");
+  request.mutable_me()->set_address(b.address());
+  request.set_num_servers(1);
+  request.set_num_buckets(kDefaultBuckets);
+  request.set_primary(before.self().id());
+  request.set_term(before.placement().term());
+  const auto call = std::make_shared<AbandonedCall>(request, [] { return true; });
+  a->Handle("Attach", call);
+  const absl::StatusOr<Bytes> answer = call->Wait();
+  EXPECT_TRUE(absl::IsCancelled(answer.status())) << answer.status();
+  TANDEM_EXPECT_OK((*a)->Push({.step = 0}, {Count(0, 0)}));
+  EXPECT_EQ(a->replica().Status().placement().version(), before.placement().version());
 }
 
 TEST(ReplicaTest, AFollowerIsNotAskedToTakeOverForACallerThatIsGone) {

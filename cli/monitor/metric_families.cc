@@ -181,6 +181,15 @@ constexpr Figure<ServerStatistics> kServerMetrics[] = {
      Of<&ServerStatistics::checkpoint_async_saves>},
     {"checkpoint_copied_bytes", "Most memory of rows that were copied because they changed meanwhile", kGauge,
      Of<&ServerStatistics::checkpoint_copied_bytes>},
+    {"subscription_calls_total", "Calls of subscribers that were answered", kCounter,
+     Of<&ServerStatistics::subscription_calls>},
+    {"subscription_rows_total", "Rows in the answers", kCounter, Of<&ServerStatistics::subscription_rows>},
+    {"subscription_bytes_total", "The answers, in bytes", kCounter,
+     Of<&ServerStatistics::subscription_bytes>},
+    {"subscription_waiting_calls", "Calls of subscribers that wait for a change: these have everything",
+     kGauge, Of<&ServerStatistics::subscription_waiting>},
+    {"subscription_cpu_seconds_total", "Of the thread that answers subscribers", kCounter,
+     Of<&ServerStatistics::subscription_cpu_s>},
 };
 
 double LogFailed(const DurabilityInfo& info) { return info.failure().empty() ? 0 : 1; }

@@ -26,6 +26,7 @@
 #include "ps/server/request_handler.h"
 #include "ps/server/row_states_service.h"
 #include "ps/server/server_parts.h"
+#include "ps/server/subscription_service.h"
 #include "ps/server/table/statistics.h"
 #include "ps/server/table/table_registry.h"
 #include "ps/server/task_executor.h"
@@ -60,6 +61,7 @@ class ParameterServer::Impl {
   DataPath* data_path() { return copy_role_ == nullptr ? nullptr : copy_role_->data_path(); }
   rpc::Service MakeService();
   rpc::Service MakeDurabilityService();
+  rpc::Service MakeSubscriptionsService();
   void Stop();
   size_t parked_calls() const { return requests_.deferred_calls(); }
 
@@ -111,6 +113,7 @@ class ParameterServer::Impl {
   RequestHandler requests_;
   CheckpointService checkpoints_;
   RowStatesService row_states_;
+  SubscriptionService subscriptions_;
   absl::Mutex registered_mutex_;
   std::map<std::string, uint32_t> registered_ ABSL_GUARDED_BY(registered_mutex_);  // ranks by name
   // One thread that writes checkpoints while pushes go on, and answers those who wait for that.
@@ -126,6 +129,7 @@ absl::Status ParameterServer::Recover() { return impl_->Recover(); }
 DataPath* ParameterServer::data_path() { return impl_->data_path(); }
 rpc::Service ParameterServer::service() { return impl_->MakeService(); }
 rpc::Service ParameterServer::durability_service() { return impl_->MakeDurabilityService(); }
+rpc::Service ParameterServer::subscriptions_service() { return impl_->MakeSubscriptionsService(); }
 void ParameterServer::Stop() { impl_->Stop(); }
 size_t ParameterServer::parked_calls() const { return impl_->parked_calls(); }
 
@@ -144,6 +148,9 @@ ParameterServer::Impl::Impl(const ParameterServerOptions& options)
       requests_(options_, &tables_, &buffers_, &stopping_),
       checkpoints_(options_, &tables_, &requests_, &stopping_),
       row_states_(&tables_, &requests_),
+      subscriptions_(
+          &tables_, &requests_,
+          [this] { return copy_role_ == nullptr ? absl::OkStatus() : copy_role_->CheckServing(); }),
       checkpoint_writer_(1),
       background_(1) {
   TANDEM_CHECK(options.index < options.num_servers);
@@ -191,6 +198,7 @@ void ParameterServer::Impl::Stop() {
   stopping_ = true;
   // Deferred calls are finished first, whatever the background thread does; what that thread still releases
   // runs on it. That thread may wait for the log.
+  subscriptions_.Stop();
   requests_.Stop();
   if (durability_ != nullptr) durability_->Stop();
   if (copy_role_ != nullptr) copy_role_->Stop();
@@ -265,6 +273,21 @@ rpc::Service ParameterServer::Impl::MakeDurabilityService() {
   service.methods = {
       {"GetDurability", rpc::ProtoHandler<v1::GetDurabilityRequest, v1::DurabilityInfo>(
                             [this](const v1::GetDurabilityRequest&) { return GetDurability(); })}};
+  return service;
+}
+
+rpc::Service ParameterServer::Impl::MakeSubscriptionsService() {
+  rpc::Service service;
+  service.name = "tandem.v1.Subscriptions";
+  service.methods = {
+      {"GetChanges", rpc::AsyncProtoHandler<v1::GetChangesRequest, v1::GetChangesResponse>(
+                         [this](const std::shared_ptr<rpc::ServerCall>& call, v1::GetChangesRequest request,
+                                const rpc::Reply<v1::GetChangesResponse>& reply) {
+                           subscriptions_.GetChanges(*call, std::move(request), reply);
+                         })}};
+  if (copy_role_ != nullptr) {
+    for (rpc::Method& method : service.methods) method = IfServing(std::move(method));
+  }
   return service;
 }
 
@@ -482,6 +505,7 @@ absl::StatusOr<v1::ServerStatistics> ParameterServer::Impl::Statistics() const {
   statistics.set_kept_bytes(tables_.WaitingBytes());
   statistics.set_max_parked_bytes(options_.max_parked_bytes);
   checkpoints_.AddStatistics(&statistics);
+  subscriptions_.AddStatistics(&statistics);
   ExportProcess(&statistics);
   return statistics;
 }

@@ -116,10 +116,11 @@ class ParameterServer {
   // ParameterServerOptions::failover. Valid while the server exists.
   DataPath* data_path();
 
-  // Return the services ParameterServer and Durability. Their handlers refer to this object, which must
-  // outlive them.
+  // Return the services ParameterServer, Durability and Subscriptions. Their handlers refer to this object,
+  // which must outlive them.
   rpc::Service service();
   rpc::Service durability_service();
+  rpc::Service subscriptions_service();
 
   // Finishes all deferred calls: with Cancelled, or with Unavailable if another life or copy of the server
   // will answer them (durability, failover). Refuses later pulls and pushes with Unavailable. Ends background

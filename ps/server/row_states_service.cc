@@ -130,6 +130,7 @@ absl::StatusOr<v1::WriteRowStatesResponse> RowStatesService::Write(
     if (std::find(exists.begin(), exists.end(), 0) != exists.end()) return memory;
   }
   const auto write = [&](RequestHandler::Waiters*) -> absl::Status {
+    const ServerTable::WriteScope scope(table.get());
     TANDEM_RETURN_IF_ERROR(storage->WriteRows(request.ids(), request.values().data()));
     // Not before: after an error the client repeats the call, and no row may be left out then.
     requests_.LogChange(RecordKind::kWriteRows, request);
@@ -160,6 +161,7 @@ absl::Status RowStatesService::ReplayWrite(const v1::WriteRowStatesRequest& requ
     const float* const row = request.values().data() + i * row_floats;
     values.insert(values.end(), row, row + row_floats);
   }
+  const ServerTable::WriteScope scope(table.get());
   TANDEM_RETURN_IF_ERROR(storage->WriteRows(ids, values.data()));
   requests_.TakeSequence(request.worker(), request.epoch(), request.sequence());
   return absl::OkStatus();

@@ -198,6 +198,7 @@ StorageStatistics BucketedStorage::Statistics() const {
   for (uint32_t b = 0; b < buckets_.num_buckets(); ++b) {
     const FairLock::Reader lock(&buckets_.LockOfBucket(b));
     statistics.bytes += buckets_.BucketBytes(b) + admission_.bytes(b) + evictor_.removed(b).bytes();
+    if (evictor_.removals(b) != nullptr) statistics.bytes += evictor_.removals(b)->bytes();
     if (spiller_ != nullptr) statistics.bytes += spiller_->BucketBytes(b);
   }
   statistics.admitted_rows = creator_.admitted_rows();

@@ -83,6 +83,9 @@ class BucketedStorage : public TableStorage {
   void BeginCut() override;
   absl::StatusOr<BucketChanges> VisitCut(uint32_t bucket, bool whole, RowVisitor visit) override;
   void EndCut(bool keep) override;
+  void BeginRemovalLog() override;
+  absl::StatusOr<NewerRows> VisitNewer(uint32_t bucket, uint64_t since, bool whole, uint64_t first_id,
+                                       size_t limit, RowVisitor visit) override;
   uint64_t cut_bytes() const override { return buckets_.cut().bytes(); }
   absl::Status Restore(uint64_t id, const float* row, const RowHistory& history) override;
   std::string SaveFilter(uint32_t bucket) const override;
@@ -111,6 +114,7 @@ class BucketedStorage : public TableStorage {
   RowUpdater updater_;
   std::unique_ptr<RowSpiller> spiller_;  // nullptr: rows are in memory only
   std::atomic<uint64_t> refused_{0};
+  std::atomic<bool> records_removals_{false};
   // The clock at the last cut, and whether there was one; the same of the cut that is being visited. Used by
   // one thread at a time, which takes checkpoints.
   uint64_t cut_ = 0;

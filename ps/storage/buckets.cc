@@ -96,11 +96,13 @@ std::vector<Buckets::StoredRow> Buckets::SortedRows(uint32_t bucket, uint64_t fi
   return rows;
 }
 
-std::vector<Buckets::StoredRow> Buckets::SortedChanges(uint32_t bucket, uint32_t since) const {
+std::vector<Buckets::StoredRow> Buckets::SortedChanges(uint32_t bucket, uint32_t since,
+                                                       uint64_t first_id) const {
   const RowStore& store = stores_[bucket];
   std::vector<StoredRow> rows;
   store.index().ForEach([&](const Cell& cell) {
-    if (ChangedSince(cell.version, since)) rows.push_back({cell.id, store.RowAt(cell.slot), cell.version});
+    if (cell.id < first_id || !ChangedSince(cell.version, since)) return;
+    rows.push_back({cell.id, store.RowAt(cell.slot), cell.version});
   });
   std::sort(rows.begin(), rows.end(), [](const StoredRow& a, const StoredRow& b) { return a.id < b.id; });
   return rows;

@@ -123,8 +123,9 @@ class Buckets {
   //
   // Returns the rows of a bucket in ascending order of id. Requires its lock while the rows are used.
   std::vector<StoredRow> SortedRows(uint32_t bucket, uint64_t first_id = 0, size_t limit = SIZE_MAX) const;
-  // As SortedRows, but returns only the rows whose version is `since` or later. Versions are modulo 2^32.
-  std::vector<StoredRow> SortedChanges(uint32_t bucket, uint32_t since) const;
+  // As SortedRows, but returns only the rows whose version is `since` or later, all of them. Versions are
+  // modulo 2^32.
+  std::vector<StoredRow> SortedChanges(uint32_t bucket, uint32_t since, uint64_t first_id = 0) const;
   static bool ChangedSince(uint32_t version, uint32_t since) {
     return static_cast<int32_t>(version - since) >= 0;
   }

@@ -52,7 +52,7 @@ std::vector<uint64_t> RowEvictor::LowestPriority(uint32_t bucket, uint32_t now,
 }
 
 void RowEvictor::EvictToQuota(uint32_t bucket, uint32_t now) {
-  EraseRows(bucket, LowestPriority(bucket, now, /*spared=*/nullptr));
+  EraseRows(bucket, LowestPriority(bucket, now, /*spared=*/nullptr), now);
 }
 
 void RowEvictor::SweepNext(uint64_t time) {
@@ -67,10 +67,10 @@ void RowEvictor::SweepNext(uint64_t time) {
   store.index().ForEach([&](const Cell& cell) {
     if (policy_->Expired(StatsOf(store, cell, now, &floats))) leaving.push_back(cell.id);
   });
-  EraseRows(bucket, leaving);
+  EraseRows(bucket, leaving, now);
 }
 
-void RowEvictor::EraseRows(uint32_t bucket, absl::Span<const uint64_t> ids) {
+void RowEvictor::EraseRows(uint32_t bucket, absl::Span<const uint64_t> ids, uint32_t now) {
   RowStore* const store = &buckets_->store(bucket);
   if (buckets_->cut().any_open()) {
     for (const uint64_t id : ids) {
@@ -80,6 +80,7 @@ void RowEvictor::EraseRows(uint32_t bucket, absl::Span<const uint64_t> ids) {
   }
   for (const uint64_t id : ids) store->Erase(id);
   removed_[bucket].Add(ids, store->size());
+  removals_[bucket].Add(ids, now, buckets_->clock(), store->size());
   buckets_->NoteErased(ids.size());
   evicted_.fetch_add(ids.size(), std::memory_order_relaxed);
   buckets_->CompactIfSparse(store);

@@ -21,6 +21,7 @@
 #include "ps/policies/eviction.h"
 #include "ps/storage/buckets.h"
 #include "ps/storage/recent_rows.h"
+#include "ps/storage/removal_log.h"
 #include "ps/storage/removed_rows.h"
 
 namespace tandem::ps {
@@ -36,7 +37,8 @@ class RowEvictor {
   RowEvictor(Buckets* buckets, std::unique_ptr<Eviction> policy)
       : buckets_(buckets),
         policy_(std::move(policy)),
-        removed_(policy_ == nullptr ? nullptr : new RemovedRows[buckets->num_buckets()]) {}
+        removed_(policy_ == nullptr ? nullptr : new RemovedRows[buckets->num_buckets()]),
+        removals_(policy_ == nullptr ? nullptr : new RemovalLog[buckets->num_buckets()]) {}
 
   // Returns the ids of the rows that must leave so that 15/16 of the quota, counted in rows, remain: those of
   // the lowest Eviction::Priority, in no particular order. Rows in `spared`, unless it is nullptr, have the
@@ -70,6 +72,15 @@ class RowEvictor {
     return removed_ == nullptr ? none : removed_[bucket];
   }
 
+  // Begins to record the removals from `bucket` for subscribers. Requires the bucket's lock, exclusively.
+  void BeginRemovalLog(uint32_t bucket) {
+    if (removals_ != nullptr) removals_[bucket].Begin();
+  }
+  // Returns that record; nullptr if rows are never erased. Requires the bucket's lock.
+  const RemovalLog* removals(uint32_t bucket) const {
+    return removals_ == nullptr ? nullptr : &removals_[bucket];
+  }
+
   // Returns the number of rows that EvictToQuota and SweepNext have erased. Rows that went to disk are not
   // counted.
   uint64_t evicted_rows() const { return evicted_.load(std::memory_order_relaxed); }
@@ -77,12 +88,13 @@ class RowEvictor {
  private:
   RowStats StatsOf(const RowStore& store, const Buckets::Cell& cell, uint32_t now,
                    std::vector<float>* floats) const;
-  void EraseRows(uint32_t bucket, absl::Span<const uint64_t> ids);
+  void EraseRows(uint32_t bucket, absl::Span<const uint64_t> ids, uint32_t now);
 
   Buckets* const buckets_;
   const std::unique_ptr<Eviction> policy_;
   std::atomic<uint64_t> evicted_{0};
   const std::unique_ptr<RemovedRows[]> removed_;  // one for each bucket; nullptr: rows are never erased
+  const std::unique_ptr<RemovalLog[]> removals_;  // the same
 };
 
 }  // namespace tandem::ps

@@ -89,6 +89,15 @@ struct BucketChanges {
   uint64_t filter_bytes = 0;  // of all counters of the bucket; 0: it has none
 };
 
+// The result of VisitNewer, which tells more about a bucket than the rows that it visits.
+struct NewerRows {
+  // True: the rows visited, in this call and those that go on from it, are all rows of the bucket.
+  bool whole = false;
+  // The ids of rows that have left the table and did not come back. Empty if `whole` or if the call goes on.
+  std::vector<uint64_t> removed;
+  bool more = false;  // there are rows with greater ids to visit
+};
+
 // Says what creates the rows of an EMBEDDING table.
 enum class RowsComeFrom {
   // As the table's admission says: pulls create rows if it admits every id, otherwise pushes do.
@@ -215,6 +224,18 @@ class TableStorage {
   virtual void EndCut(bool keep) { (void)keep; }
   // Returns the memory of the rows that were copied for the cut and not visited yet. Thread-safe.
   virtual uint64_t cut_bytes() const { return 0; }
+  // The following two serve subscribers, and do not depend on cuts.
+  //
+  // Begins to record the rows that eviction removes. No effect if they are recorded already. Takes memory for
+  // the ids, at most half as many as there are rows. Thread-safe.
+  virtual void BeginRemovalLog() {}
+  // As VisitRows, but visits only the rows that were created or changed by updates numbered `since` and
+  // later, while updates go on. Requires BeginRemovalLog before the moment of which `since` is the clock. The
+  // bucket is visited as a whole if `whole`, if `since` is 2^31 updates ago, or if too many rows were
+  // removed. A call that goes on, with `first_id` > 0, passes in `whole` what the first call has returned.
+  // Thread-safe.
+  virtual absl::StatusOr<NewerRows> VisitNewer(uint32_t bucket, uint64_t since, bool whole, uint64_t first_id,
+                                               size_t limit, RowVisitor visit);
   // Creates or replaces the row of `id`. `row` is [row_floats()]; its embedding is rounded to nearest. A
   // DENSE table ignores ids out of range. After an error the id's row is unchanged.
   virtual absl::Status Restore(uint64_t id, const float* row, const RowHistory& history) = 0;

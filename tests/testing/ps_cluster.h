@@ -22,7 +22,7 @@ class PsCluster {
       servers_.push_back(std::make_unique<ps::ParameterServer>(
           ps::ParameterServerOptions{.index = i, .num_servers = num_servers}));
       services_.push_back(std::make_shared<const std::vector<rpc::Service>>(
-          std::vector<rpc::Service>{servers_.back()->service()}));
+          std::vector<rpc::Service>{servers_.back()->service(), servers_.back()->subscriptions_service()}));
     }
   }
   // Clients must be destroyed before the cluster.

@@ -85,6 +85,17 @@ ServerTable::View ServerTable::Look() const {
   return {storage_, version, applied, generation_, order_.sync()};
 }
 
+ServerTable::WriteScope::WriteScope(ServerTable* table) : table_(*table) {
+  absl::MutexLock lock(&table_.mutex_);
+  begun_ = table_.under_way_.insert(table_.storage_->clock());
+}
+
+ServerTable::WriteScope::~WriteScope() {
+  absl::MutexLock lock(&table_.mutex_);
+  table_.under_way_.erase(begun_);
+  table_.writes_.fetch_add(1, std::memory_order_acq_rel);
+}
+
 bool ServerTable::Ready(uint64_t step) const {
   absl::MutexLock lock(&mutex_);
   return order_.PullMayRun(step);

@@ -66,6 +66,21 @@ class ServerTable {
   std::shared_ptr<TableStorage> storage() const;
   // Returns the number of updates that are in the rows.
   uint64_t version() const { return version_.load(std::memory_order_acquire); }
+  // Returns how often rows were written other than by updates, for subscribers.
+  uint64_t writes() const { return writes_.load(std::memory_order_acquire); }
+  // The scope in which TableStorage::WriteRows is called. Such rows get the version of the next update, so
+  // that View::version must not pass it before they are there.
+  class WriteScope {
+   public:
+    explicit WriteScope(ServerTable* table);
+    WriteScope(const WriteScope&) = delete;
+    WriteScope& operator=(const WriteScope&) = delete;
+    ~WriteScope();
+
+   private:
+    ServerTable& table_;
+    std::multiset<uint64_t>::iterator begun_;
+  };
 
   // Pulls.
 
@@ -173,13 +188,14 @@ class ServerTable {
   RowStalenessMeter row_staleness_;
   CopyChoice gathers_{CopyChoice::kOfGathers};
   std::atomic<uint64_t> version_{0};
+  std::atomic<uint64_t> writes_{0};
   std::atomic<uint64_t> waiting_bytes_{0};
   std::shared_ptr<const ReplayFilter> filter_;  // set before the server serves
 
   mutable absl::Mutex mutex_;
   UpdateOrder order_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<TableStorage> storage_ ABSL_GUARDED_BY(mutex_);
-  // The storage's clock at the begin of each update that is being applied.
+  // The storage's clock at the begin of each update that is being applied, and of each WriteScope.
   std::multiset<uint64_t> under_way_ ABSL_GUARDED_BY(mutex_);
   uint64_t generation_ ABSL_GUARDED_BY(mutex_);
   std::vector<WaitingPull> waiting_pulls_ ABSL_GUARDED_BY(mutex_);

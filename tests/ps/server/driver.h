@@ -22,6 +22,7 @@
 #include "ps/table.h"
 #include "rpc/service.h"
 #include "rpc/wire/bulk_codec.h"
+#include "tandem/v1/subscriptions.pb.h"
 
 namespace tandem::ps::testing {
 
@@ -162,6 +163,7 @@ class Driver {
  public:
   explicit Driver(const ParameterServerOptions& options = {}) : options_(options), server_(options) {
     service_ = server_.service();
+    subscriptions_ = server_.subscriptions_service();
   }
 
   std::shared_ptr<TestCall> Start(absl::string_view method, Bytes request,
@@ -173,6 +175,12 @@ class Driver {
       return call;
     }
     call->Finish(absl::UnimplementedError(method));
+    return call;
+  }
+  std::shared_ptr<TestCall> StartChanges(const v1::GetChangesRequest& request,
+                                         absl::Time deadline = absl::InfiniteFuture()) {
+    auto call = std::make_shared<TestCall>(Bytes(request.SerializeAsString()), deadline);
+    subscriptions_.methods.front().handler(call);
     return call;
   }
   template <typename Response, typename Request>
@@ -265,6 +273,7 @@ class Driver {
   const ParameterServerOptions options_;
   ParameterServer server_;
   rpc::Service service_;
+  rpc::Service subscriptions_;
 };
 
 inline v1::TableConfig TestTable(const std::string& name, uint32_t dim, uint32_t workers, v1::UpdateMode mode,

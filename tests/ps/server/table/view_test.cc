@@ -62,5 +62,30 @@ TEST(ServerTableView, AnUpdateThatIsDoneCountsThoughAnEarlierOneIsUnderWay) {
   EXPECT_EQ(table.Look().applied, 2);
 }
 
+// Rows that are written directly have the version of the next update, perhaps before they are there.
+TEST(ServerTableView, DoesNotPassTheVersionOfRowsThatAreBeingWritten) {
+  auto storage = std::make_shared<SlowlyUpdatedStorage>();
+  storage->may_end.Notify();
+  BufferPool buffers;
+  ServerTable table(SumTable(1, Async()), storage, &buffers, /*helpers=*/nullptr, /*places=*/true, nullptr);
+  const uint64_t id = 42;
+  const float gradient = 1;
+  const uint64_t writes = table.writes();
+  {
+    const ServerTable::WriteScope write(&table);
+    for (int i = 0; i < 2; ++i) {
+      TablePush one;
+      one.ids = absl::MakeConstSpan(&id, 1);
+      one.gradients = &gradient;
+      table.Enqueue(std::move(one));
+      table.Drain();
+    }
+    EXPECT_EQ(table.Look().version, 0);
+    EXPECT_EQ(table.writes(), writes);
+  }
+  EXPECT_EQ(table.Look().version, 2);
+  EXPECT_EQ(table.writes(), writes + 1);
+}
+
 }  // namespace
 }  // namespace tandem::ps::testing

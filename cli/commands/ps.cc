@@ -27,6 +27,7 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/ps_moves.h"
 #include "cli/commands/ps_status.h"
+#include "cli/commands/ps_subscribe.h"
 #include "cli/commands/shard_copy.h"
 #include "cli/monitor/metrics_server.h"
 #include "collectives/environment.h"
@@ -285,7 +286,8 @@ absl::StatusOr<int> Serve(const ServeFlags& flags) {
   // begun, since a long log takes longer than a lease.
   if (!flags.wal_dir.empty()) own->status()->SetState("replaying its log");
   TANDEM_RETURN_IF_ERROR(server.Recover());
-  std::vector<rpc::Service> services = {server.service(), server.durability_service()};
+  std::vector<rpc::Service> services = {server.service(), server.durability_service(),
+                                        server.subscriptions_service()};
   std::unique_ptr<ShardCopy> copy;
   if (followers) {
     const char* const serving_dir = std::getenv("TANDEM_SERVING_DIR");
@@ -500,6 +502,7 @@ void AddPs(CLI::App& app, CommandContext* context) {
       ->check(CLI::Range(0, 65535));
   AddPsStatus(*ps, context);
   AddPsMoves(*ps, context);
+  AddPsSubscribe(*ps, context);
   ps->callback([ps, flags, variables, context] {
     if (!ps->get_subcommands().empty()) return;
     (void)variables->Read();

@@ -21,12 +21,13 @@ from tandem._futures import Future  # noqa: E402
 from tandem._storage import export_checkpoint  # noqa: E402
 from tandem._tables import TableInfo  # noqa: E402
 from tandem.client import Client  # noqa: E402
+from tandem._changes import follow, subscribe  # noqa: E402
 from tandem._connect import connect, local  # noqa: E402
 from tandem.errors import TandemError  # noqa: E402
 
 __all__ = [
-    "Client", "Future", "TableInfo", "TandemError", "admission", "connect", "errors", "eviction", "export_checkpoint", "init", "local",
-    "optim", "wire",
+    "Client", "Future", "TableInfo", "TandemError", "admission", "connect", "errors", "eviction", "export_checkpoint", "follow", "init",
+    "local", "optim", "subscribe", "wire",
 ]
 
 

@@ -234,6 +234,7 @@ void AddBench(CLI::App& app, CommandContext* context) {
   AddBenchRows(bench, context);
   AddBenchReplay(bench, context);
   AddBenchRpc(bench, context);
+  AddBenchSubscription(bench, context);
   AddBenchWeights(bench, context);
   auto options = std::make_shared<TrainBench>();
   CLI::App* command = bench->add_subcommand("train", "Train on generated batches, in processes of its own");
@@ -264,7 +265,8 @@ void AddBench(CLI::App& app, CommandContext* context) {
   number("--repeats", &options->repeats, Between(1, 1000), "Measurements; the median is reported");
   number("--warmup", &options->warmup, Between(0, 1e6), "Steps before the first measurement");
   number("--lookahead", &options->lookahead, Between(1, 1024), "Batches whose rows are pulled ahead");
-  number("--max-in-flight", &options->max_in_flight, Between(1, 4096), "Batches whose gradients may be unacknowledged");
+  number("--max-in-flight", &options->max_in_flight, Between(1, 4096),
+         "Batches whose gradients may be unacknowledged");
   command->add_flag("--json", options->json, "Print one JSON object instead of a table");
   command->add_option("--result-file", options->result_file)->group("");
   command->callback([options, passed, context] {

@@ -29,6 +29,8 @@ void AddBenchReplay(CLI::App* bench, CommandContext* context);
 void AddBenchRpc(CLI::App* bench, CommandContext* context);
 // `tandem bench rows`.
 void AddBenchRows(CLI::App* bench, CommandContext* context);
+// `tandem bench subscription`.
+void AddBenchSubscription(CLI::App* bench, CommandContext* context);
 // `tandem bench weights`.
 void AddBenchWeights(CLI::App* bench, CommandContext* context);
 

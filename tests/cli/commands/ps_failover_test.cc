@@ -17,7 +17,6 @@
 #include "absl/synchronization/notification.h"
 #include "base/clock.h"
 #include "base/random.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ps/table.h"
 #include "tests/cli/commands/exactly_once.h"
@@ -403,57 +402,6 @@ TEST(PsHandOver, EachPushCountsOnceAndNoneWaitsLong) {
       hand_overs, static_cast<unsigned long long>(rows >> 12), Median(pauses),
       *std::max_element(pauses.begin(), pauses.end()), Median(longest),
       *std::max_element(longest.begin(), longest.end()));
-}
-
-// A shard moves to a new machine: a copy is started there, made the primary, and the others are drained.
-TEST(PsMoves, ACopyThatIsStartedByHandTakesTheShardOverAndTheOthersLeave) {
-  ShardCopies copies(1, 1);
-  TANDEM_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<ps::Client> client, copies.Connect(0, 2 * kTestTimeout));
-  TANDEM_ASSERT_OK(client->StartPushEpoch());
-  TANDEM_ASSERT_OK(client->CreateTable(ps::EmbeddingTable("t", 8, ps::Sgd(1.0f), ps::Zeros())));
-  const std::vector<float> gradient(8, -1.0f);
-  const std::vector<uint64_t> ids = {7};
-  uint64_t step = 0;
-  const auto push = [&] {
-    return client->Push(step++, {{.table = "t", .ids = ids, .gradients = gradient.data()}});
-  };
-  TANDEM_ASSERT_OK(push());
-  const int found = copies.AwaitRedundant(0);
-  ASSERT_GE(found, 0) << copies.Describe();
-  const auto primary = static_cast<uint32_t>(found);
-  const auto run = [&](std::vector<std::string> args) {
-    args.insert(args.begin(), "ps");
-    args.insert(args.end(), {"--store", copies.store_address()});
-    return testing::RunTandem(args);
-  };
-  testing::TandemProcess added({"ps", "--index", "0", "--num-servers", "1", "--followers", "2", "--copy", "2",
-                                "--listen", "127.0.0.1:0", "--lease", "600"},
-                               {{"TANDEM_STORE", copies.store_address()}});
-  ASSERT_TRUE(added.WaitForOutput(", copy 2 of shard 0")) << added.err();
-  const size_t from = added.err().find("serving at ") + 11;
-  const std::string address = added.err().substr(from, added.err().find(", copy", from) - from);
-
-  const testing::Finished moved = run({"move", "--shard", "0", "--to", address});
-  ASSERT_EQ(moved.exit_code, 0) << moved.err << copies.Describe() << added.err();
-  TANDEM_ASSERT_OK(push());
-  EXPECT_EQ(copies.AwaitExit(0, primary), kComesBack);
-  const uint32_t follower = 1 - primary;
-  const std::string other = copies.address(0, follower);
-  // It follows the new primary now, and leaves.
-  const testing::Finished drained = run({"drain", other});
-  EXPECT_EQ(drained.exit_code, 0) << drained.err;
-  EXPECT_EQ(copies.AwaitExit(0, follower), kLeft) << copies.process(0, follower).err();
-  TANDEM_ASSERT_OK(push());
-  float row[8];
-  TANDEM_ASSERT_OK(client->Pull(step, true, {{.table = "t", .ids = ids, .rows = row}}).status());
-  EXPECT_EQ(row[0], 3.0f);
-  // The last copy does not leave.
-  const testing::Finished last = run({"drain", address, "--timeout", "5"});
-  EXPECT_EQ(last.exit_code, 1);
-  EXPECT_THAT(last.err, ::testing::HasSubstr("so it would be lost"));
-  const testing::Finished nowhere = run({"drain", "10.0.0.9", "--timeout", "2"});
-  EXPECT_EQ(nowhere.exit_code, 1);
-  EXPECT_THAT(nowhere.err, ::testing::HasSubstr("no copy is at 10.0.0.9"));
 }
 
 }  // namespace

@@ -26,7 +26,8 @@ constexpr char kAfterAddress[] = ", copy ";
 
 }  // namespace
 
-ShardCopies::ShardCopies(uint32_t shards, uint32_t followers) : shards_(shards), followers_(followers) {
+ShardCopies::ShardCopies(uint32_t shards, uint32_t followers, HostOf host)
+    : shards_(shards), followers_(followers), host_(std::move(host)) {
   store_ = std::make_unique<TandemProcess>(std::vector<std::string>{"store"});
   TANDEM_CHECK(store_->WaitForLine([this](const std::string& line) {
     store_address_ = line;
@@ -69,10 +70,10 @@ absl::StatusOr<std::unique_ptr<ps::Client>> ShardCopies::Connect(uint32_t worker
 void ShardCopies::Spawn(uint32_t shard, uint32_t copy) {
   Process& one = At(shard, copy);
   one.channel.reset();
+  const std::string listen = absl::StrCat(host_ ? host_(shard, copy) : "127.0.0.1", ":0");
   one.process = std::make_unique<TandemProcess>(
       std::vector<std::string>{"ps", "--index", absl::StrCat(shard), "--num-servers", absl::StrCat(shards_),
-                               "--followers", absl::StrCat(followers_), "--listen", "127.0.0.1:0", "--lease",
-                               "600"},
+                               "--followers", absl::StrCat(followers_), "--listen", listen, "--lease", "600"},
       std::map<std::string, std::string>{{"TANDEM_STORE", store_address_},
                                          {"TANDEM_PS_COPY", absl::StrCat(copy)}});
 }

@@ -24,8 +24,11 @@ namespace tandem::cli {
 // Not thread-safe, except Connect.
 class ShardCopies {
  public:
+  // Returns the host at which a copy listens.
+  using HostOf = std::function<std::string(uint32_t shard, uint32_t copy)>;
+
   // Starts shards * (followers + 1) processes and their store, and waits until all followers are in sync.
-  ShardCopies(uint32_t shards, uint32_t followers);
+  ShardCopies(uint32_t shards, uint32_t followers, HostOf host = nullptr);
   ~ShardCopies();
 
   uint32_t copies() const { return followers_ + 1; }
@@ -87,6 +90,7 @@ class ShardCopies {
   void AwaitListening(uint32_t shard, uint32_t copy);
 
   const uint32_t shards_, followers_;
+  const HostOf host_;
   std::unique_ptr<testing::TandemProcess> store_;
   std::string store_address_;
   std::vector<Process> processes_;

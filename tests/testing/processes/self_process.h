@@ -19,6 +19,7 @@ class SelfProcess {
   SelfProcess(const SelfProcess&) = delete;
   SelfProcess& operator=(const SelfProcess&) = delete;
 
+  pid_t pid() const { return pid_; }
   void Kill();
   // Waits for the end and returns the exit code, or -1 if a signal has ended the process or it has not ended
   // within kTestTimeout (processes.h).

@@ -320,14 +320,18 @@ absl::StatusOr<int> Serve(const ServeFlags& flags) {
   own->status()->SetAddress(address);
   monitor->ReportStatus();
   own->SetServing(true);
+  TANDEM_ASSIGN_OR_RETURN(const std::string bound,
+                          rpc::AdvertisedAddress(flags.listen, "", listening->port()));
+  const std::string serving =
+      absl::StrCat("serving at ", address, bound == address ? "" : absl::StrCat(" (bound to ", bound, ")"));
   if (copy != nullptr) {
     // It tells the store its address when it is the primary.
     copy->Start(address);
-    LogInfo(absl::StrCat("serving at ", address, ", copy ", env.ps_copy, " of shard ", index, " of ", count));
+    LogInfo(absl::StrCat(serving, ", copy ", env.ps_copy, " of shard ", index, " of ", count));
   } else {
     own->status()->SetState("serving");
     TANDEM_RETURN_IF_ERROR(store->store()->Set(env.member(), address));
-    LogInfo(absl::StrCat("serving at ", address, ", server ", index, " of ", count));
+    LogInfo(absl::StrCat(serving, ", server ", index, " of ", count));
   }
   std::unique_ptr<MetricsServer> metrics;
   if (flags.metrics_port >= 0) {

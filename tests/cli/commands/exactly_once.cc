@@ -2,6 +2,7 @@
 #include "tests/cli/commands/exactly_once.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -26,16 +27,37 @@ std::vector<Mode> AllModes() {
           {"gba", ps::Gba(1 << 20, 3)}};
 }
 
+ps::v1::TableConfig CountingTable(uint32_t dim, const ps::v1::UpdateMode& mode, uint32_t workers) {
+  ps::v1::TableConfig config = ps::EmbeddingTable("t", dim, ps::Sgd(1.0f), ps::Zeros());
+  *config.mutable_update_mode() = mode;
+  config.set_num_workers(workers);
+  return config;
+}
+
+std::vector<uint64_t> IdOnEachServer(uint64_t from, uint32_t servers) {
+  const ps::ShardMap map = ps::ShardMap::Even(servers);
+  std::vector<uint64_t> ids;
+  for (uint32_t s = 0; s < servers; ++s, ++from) {
+    while (map.OwnerOf(from) != s) ++from;
+    ids.push_back(from);
+  }
+  return ids;
+}
+
+std::vector<uint64_t> SharedIds(uint32_t servers) { return IdOnEachServer(0, servers); }
+
+std::vector<uint64_t> IdsOfPush(uint32_t worker, uint64_t step, uint32_t servers) {
+  return IdOnEachServer((uint64_t{worker} << 40) + (step + 1) * 4096, servers);
+}
+
 absl::StatusOr<std::unique_ptr<ExactlyOnce>> ExactlyOnce::Start(Options options) {
   std::unique_ptr<ExactlyOnce> run(new ExactlyOnce(std::move(options)));
   const uint32_t workers = run->options_.workers;
   for (uint32_t w = 0; w < workers; ++w) {
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<ps::Client> client, run->options_.connect(w));
     TANDEM_RETURN_IF_ERROR(client->StartPushEpoch());
-    ps::v1::TableConfig config = ps::EmbeddingTable("t", run->options_.dim, ps::Sgd(1.0f), ps::Zeros());
-    *config.mutable_update_mode() = run->options_.mode;
-    config.set_num_workers(workers);
-    TANDEM_RETURN_IF_ERROR(client->CreateTable(config));
+    TANDEM_RETURN_IF_ERROR(client->CreateTable(
+        CountingTable(run->options_.dim, run->options_.mode, workers + run->options_.other_workers)));
     run->clients_.push_back(std::move(client));
   }
   {
@@ -66,14 +88,12 @@ bool ExactlyOnce::AwaitAcknowledged(uint64_t more) {
   return tandem::AwaitFor(&mutex_, absl::Condition(&there), testing::kTestTimeout) && result_.ok();
 }
 
-std::vector<uint64_t> ExactlyOnce::IdsFrom(uint64_t from) const {
-  const ps::ShardMap map = ps::ShardMap::Even(options_.servers);
-  std::vector<uint64_t> ids;
-  for (uint32_t s = 0; s < options_.servers; ++s, ++from) {
-    while (map.OwnerOf(from) != s) ++from;
-    ids.push_back(from);
-  }
-  return ids;
+int ExactlyOnce::AwaitInFlight(int count) {
+  absl::MutexLock lock(&mutex_);
+  const auto total = [&] { return std::accumulate(in_flight_.begin(), in_flight_.end(), 0); };
+  const auto there = [&] { return total() >= count || !result_.ok(); };
+  const bool in_time = tandem::AwaitFor(&mutex_, absl::Condition(&there), testing::kTestTimeout);
+  return in_time && result_.ok() ? total() : -1;
 }
 
 bool ExactlyOnce::Begin(uint32_t worker, uint64_t step) {
@@ -95,11 +115,11 @@ void ExactlyOnce::Finish(uint32_t worker, const absl::Status& status) {
 
 void ExactlyOnce::Work(uint32_t worker) {
   ps::Client& client = *clients_[worker];
-  const std::vector<uint64_t> shared = SharedIds();
+  const std::vector<uint64_t> shared = SharedIds(options_.servers);
   std::vector<float> rows(shared.size() * options_.dim);
   const std::vector<float> gradients(2 * shared.size() * options_.dim, -1.0f);
   for (uint64_t step = 0; Begin(worker, step); ++step) {
-    std::vector<uint64_t> ids = OwnIds(worker, step);
+    std::vector<uint64_t> ids = IdsOfPush(worker, step, options_.servers);
     ids.insert(ids.end(), shared.begin(), shared.end());
     client.PushAsync(step, {{.table = "t", .ids = ids, .gradients = gradients.data()}}, {},
                      [this, worker](absl::Status status) { Finish(worker, status); });
@@ -126,7 +146,7 @@ absl::Status ExactlyOnce::End() {
   return result_;
 }
 
-::testing::AssertionResult ExactlyOnce::EachPushCountsOnce() {
+::testing::AssertionResult ExactlyOnce::EachPushCountsOnce(const std::vector<uint64_t>& others) {
   if (const absl::Status ended = End(); !ended.ok()) return ::testing::AssertionFailure() << ended;
   if (const absl::Status flushed = clients_[0]->Flush("t"); !flushed.ok()) {
     return ::testing::AssertionFailure() << flushed;
@@ -141,10 +161,10 @@ absl::Status ExactlyOnce::End() {
     return ::testing::AssertionFailure() << acknowledged << " pushes were acknowledged, but "
                                          << options_.workers << " workers made " << steps << " steps";
   }
-  std::vector<uint64_t> ids = SharedIds();
+  std::vector<uint64_t> ids = SharedIds(options_.servers);
   for (uint32_t w = 0; w < options_.workers; ++w) {
     for (uint64_t step = 0; step < steps; ++step) {
-      const std::vector<uint64_t> own = OwnIds(w, step);
+      const std::vector<uint64_t> own = IdsOfPush(w, step, options_.servers);
       ids.insert(ids.end(), own.begin(), own.end());
     }
   }
@@ -162,7 +182,8 @@ absl::Status ExactlyOnce::End() {
     if (!pulled.ok()) return ::testing::AssertionFailure() << pulled;
     for (size_t i = 0; i < some.size(); ++i) {
       const size_t at = from + i;
-      const float wanted = at < options_.servers ? static_cast<float>(acknowledged) : 1.0f;
+      const uint64_t added = at < others.size() ? others[at] : 0;
+      const float wanted = at < options_.servers ? static_cast<float>(acknowledged + added) : 1.0f;
       if (rows[i * dim] == wanted && rows[i * dim + dim - 1] == wanted) continue;
       if (++wrong > 1) continue;
       const size_t push = (at - options_.servers) / options_.servers;

@@ -28,6 +28,14 @@ struct Mode {
 };
 // Returns one mode of each kind: async, bounded, sync, gba.
 std::vector<Mode> AllModes();
+// The table "t" of these tests.
+ps::v1::TableConfig CountingTable(uint32_t dim, const ps::v1::UpdateMode& mode, uint32_t workers);
+// Returns ids that are not less than `from`, of which the first lies on server 0, the second on server 1, and
+// so on.
+std::vector<uint64_t> IdOnEachServer(uint64_t from, uint32_t servers);
+// Returns the ids of the rows that all pushes, and that one push, of a worker adds to.
+std::vector<uint64_t> SharedIds(uint32_t servers);
+std::vector<uint64_t> IdsOfPush(uint32_t worker, uint64_t step, uint32_t servers);
 
 // Workers that push until they are told to end. Thread-safe.
 class ExactlyOnce {
@@ -35,7 +43,8 @@ class ExactlyOnce {
   struct Options {
     uint32_t servers = 2;
     uint32_t workers = 2;
-    int in_flight = 8;  // pushes of each worker
+    uint32_t other_workers = 0;  // of larger ranks, in other processes
+    int in_flight = 8;           // pushes of each worker
     uint32_t dim = 32;
     ps::v1::UpdateMode mode;
     std::function<absl::StatusOr<std::unique_ptr<ps::Client>>(uint32_t worker)> connect;
@@ -47,6 +56,9 @@ class ExactlyOnce {
 
   // Returns the number of acknowledged pushes, of all workers.
   uint64_t acknowledged() const;
+  // Blocks until at least `count` pushes are under way. Returns the number of them, or -1 after kTestTimeout,
+  // or if a worker has failed.
+  int AwaitInFlight(int count);
   // Returns whether a worker has failed.
   bool failed() const;
   // Blocks until `more` further pushes are acknowledged. Returns false after kTestTimeout, or if a worker has
@@ -54,18 +66,13 @@ class ExactlyOnce {
   bool AwaitAcknowledged(uint64_t more);
   // Ends all workers after the same number of steps. Returns the first error of a push or a pull. Idempotent.
   absl::Status End();
-  // Calls End, reads all rows and compares them with the number of pushes.
-  ::testing::AssertionResult EachPushCountsOnce();
+  // Calls End, reads all rows and compares them with the number of pushes. Other workers have added
+  // `others[server]` pushes to the shared rows; empty: none.
+  ::testing::AssertionResult EachPushCountsOnce(const std::vector<uint64_t>& others = {});
 
  private:
   explicit ExactlyOnce(Options options) : options_(std::move(options)) {}
 
-  // Ids of which the first lies on server 0, the second on server 1, and so on.
-  std::vector<uint64_t> IdsFrom(uint64_t from) const;
-  std::vector<uint64_t> SharedIds() const { return IdsFrom(0); }
-  std::vector<uint64_t> OwnIds(uint32_t worker, uint64_t step) const {
-    return IdsFrom((uint64_t{worker} << 40) + (step + 1) * 4096);
-  }
   void Work(uint32_t worker);
   // Returns whether the worker shall push `step`. Blocks while too many pushes are under way.
   bool Begin(uint32_t worker, uint64_t step);

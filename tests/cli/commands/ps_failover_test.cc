@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Real primaries and followers are killed and stopped while workers push. Each push counts exactly once.
+// Real primaries and followers die together, one after another, and hand over while workers push: each push
+// counts once, and none waits for long.
 
 #include <signal.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <map>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "base/clock.h"
 #include "base/random.h"
@@ -28,7 +26,6 @@ namespace {
 
 using testing::kTestTimeout;
 
-constexpr uint32_t kShards = 2;
 constexpr uint32_t kWorkers = 2;
 constexpr uint64_t kPushesBetweenEvents = 100;
 
@@ -37,216 +34,12 @@ int Number(const char* variable, int otherwise) {
   return text == nullptr ? otherwise : std::atoi(text);
 }
 
-// The number of events, over all modes. TANDEM_FAILOVER_EVENTS=1000 is the long form.
+// TANDEM_FAILOVER_EVENTS=1000 is the long form.
 int Events() { return Number("TANDEM_FAILOVER_EVENTS", 48); }
 uint64_t Seed() { return static_cast<uint64_t>(Number("TANDEM_FAILOVER_SEED", 1)); }
 
-enum class Event {
-  kKillPrimary,
-  kKillFollower,
-  kKillLearner,            // a process that copies the shard
-  kStopPrimary,            // until another one has taken over
-  kStopPrimaryForAMoment,  // shorter than the lease
-  kStopFollower,           // until the primary goes on without it
-  kStopStore,              // while a primary dies
-  kHandOver,
-  kKillPrimaryInHandOver,
-  kKillFollowerInHandOver,
-  kTerminatePrimary,  // with SIGTERM, as systemd does
-  kFollowerLeaves,
-};
-// The exit codes of a process that has handed over, and of one that has left its shard.
+// The exit code of a process that has handed over.
 constexpr int kComesBack = 75;
-constexpr int kLeft = 0;
-constexpr const char* kNames[] = {"primary killed",
-                                  "follower killed",
-                                  "learner killed",
-                                  "primary stopped until it was replaced",
-                                  "primary stopped for a moment",
-                                  "follower stopped until it was left out",
-                                  "primary killed while the store was away",
-                                  "primary handed over",
-                                  "primary killed while it handed over",
-                                  "follower killed while the primary handed over",
-                                  "primary terminated",
-                                  "follower drained"};
-
-class PsFailoverTest : public ::testing::TestWithParam<int> {
- protected:
-  // Makes the event happen to a shard whose followers are in sync. Returns false after a failure, which it
-  // has reported.
-  bool Happen(Event event, uint32_t shard) {
-    const int found = copies_.AwaitRedundant(shard);
-    if (found < 0) {
-      ADD_FAILURE() << copies_.Describe();
-      return false;
-    }
-    const auto primary = static_cast<uint32_t>(found);
-    const uint32_t follower = (primary + 1) % copies_.copies();
-    const absl::StatusOr<v1::ReplicaStatus> before = copies_.Status(shard, primary);
-    if (!before.ok()) {
-      ADD_FAILURE() << before.status();
-      return false;
-    }
-    const uint64_t term = before->placement().term();
-    switch (event) {
-      case Event::kKillPrimary:
-        copies_.Kill(shard, primary);
-        return Replaced(shard, term) && Restart(shard, primary);
-      case Event::kKillFollower:
-        copies_.Kill(shard, follower);
-        return Restart(shard, follower);
-      case Event::kKillLearner:
-        copies_.Kill(shard, follower);
-        if (!Restart(shard, follower)) return false;
-        copies_.Kill(shard, follower);
-        return Restart(shard, follower);
-      case Event::kStopPrimary:
-        ShardCopies::Stop(copies_.process(shard, primary));
-        if (!Replaced(shard, term)) return false;
-        copies_.process(shard, primary).Signal(SIGCONT);
-        return copies_.AwaitEnd(shard, primary, "deposed") && Restart(shard, primary);
-      case Event::kStopPrimaryForAMoment:
-        ShardCopies::Stop(copies_.process(shard, primary));
-        // A question without an answer takes a second, which is less than the lease. On a loaded machine it
-        // may take more; then the primary is deposed, and ShardCopies starts it again.
-        EXPECT_FALSE(copies_.Status(shard, primary).ok());
-        copies_.process(shard, primary).Signal(SIGCONT);
-        return true;
-      case Event::kStopFollower: {
-        ShardCopies::Stop(copies_.process(shard, follower));
-        const bool left_out = copies_.AwaitStatus(shard, primary, [](const v1::ReplicaStatus& status) {
-          return status.placement().in_sync_size() == 0;
-        });
-        copies_.process(shard, follower).Signal(SIGCONT);
-        EXPECT_TRUE(left_out) << copies_.Describe();
-        return left_out;
-      }
-      case Event::kStopStore:
-        ShardCopies::Stop(copies_.store());
-        copies_.Kill(shard, primary);
-        // The follower cannot take over, and says why.
-        EXPECT_TRUE(copies_.AwaitStatus(shard, follower, [](const v1::ReplicaStatus& status) {
-          return absl::StrContains(status.failure(), "the placement document cannot be read");
-        })) << copies_.Describe();
-        copies_.store().Signal(SIGCONT);
-        return Replaced(shard, term) && Restart(shard, primary);
-      case Event::kHandOver: {
-        TANDEM_EXPECT_OK(copies_.HandOver(shard, primary, follower));
-        EXPECT_EQ(copies_.AwaitExit(shard, primary), kComesBack) << copies_.process(shard, primary).err();
-        return Replaced(shard, term) && Restart(shard, primary);
-      }
-      case Event::kKillPrimaryInHandOver: {
-        std::thread asks([&] { copies_.TryHandOver(shard, primary, follower, kTestTimeout).IgnoreError(); });
-        Spin();
-        copies_.process(shard, primary).Signal(SIGKILL);
-        asks.join();
-        // It may have handed over before.
-        const int code = copies_.AwaitExit(shard, primary);
-        EXPECT_TRUE(code == 128 + SIGKILL || code == kComesBack) << code;
-        return Replaced(shard, term) && Restart(shard, primary);
-      }
-      case Event::kKillFollowerInHandOver: {
-        absl::Status handed;
-        std::thread asks(
-            [&] { handed = copies_.TryHandOver(shard, primary, follower, absl::Seconds(5)).status(); });
-        Spin();
-        // A follower that is the only copy must not die.
-        ShardCopies::Stop(copies_.process(shard, follower));
-        asks.join();
-        if (handed.ok()) {
-          copies_.process(shard, follower).Signal(SIGCONT);
-          EXPECT_EQ(copies_.AwaitExit(shard, primary), kComesBack);
-          return Replaced(shard, term) && Restart(shard, primary);
-        }
-        return ResolveStoppedTakeover(shard, primary, follower);
-      }
-      case Event::kTerminatePrimary:
-        copies_.process(shard, primary).Signal(SIGTERM);
-        EXPECT_EQ(copies_.AwaitExit(shard, primary), kLeft) << copies_.process(shard, primary).err();
-        return Replaced(shard, term) && Restart(shard, primary);
-      case Event::kFollowerLeaves:
-        TANDEM_EXPECT_OK(copies_.Leave(shard, follower));
-        EXPECT_EQ(copies_.AwaitExit(shard, follower), kLeft) << copies_.process(shard, follower).err();
-        return Restart(shard, follower);
-    }
-    return false;
-  }
-  // Lets some time pass, so that what follows meets another phase each time.
-  void Spin() {
-    const absl::Time until = MonotonicNow() + absl::Microseconds(random_.Below(30'000));
-    while (MonotonicNow() < until) std::this_thread::yield();
-  }
-  // The follower was stopped while it may have been about to take over. The primary goes on, and the follower
-  // is killed; or the follower has taken over, and goes on.
-  bool ResolveStoppedTakeover(uint32_t shard, uint32_t primary, uint32_t follower) {
-    const absl::Time deadline = MonotonicNow() + kTestTimeout;
-    while (!copies_.HasEnded(shard, primary)) {
-      const absl::StatusOr<v1::ReplicaStatus> status =
-          copies_.Status(shard, primary, 0, absl::Milliseconds(50));
-      if (status.ok() && status->serving() && status->placement().in_sync_size() == 0) {
-        copies_.Kill(shard, follower);
-        return Restart(shard, follower);
-      }
-      if (MonotonicNow() > deadline) {
-        ADD_FAILURE() << copies_.Describe();
-        return false;
-      }
-    }
-    copies_.process(shard, follower).Signal(SIGCONT);
-    EXPECT_EQ(copies_.AwaitExit(shard, primary), kComesBack) << copies_.process(shard, primary).err();
-    return Restart(shard, primary);
-  }
-  bool Restart(uint32_t shard, uint32_t copy) {
-    copies_.Start(shard, copy);
-    return true;
-  }
-  bool Replaced(uint32_t shard, uint64_t term) {
-    const bool replaced = copies_.AwaitTermAbove(shard, term) >= 0;
-    EXPECT_TRUE(replaced) << copies_.Describe();
-    return replaced;
-  }
-
-  CounterRandom random_{Seed(), static_cast<uint64_t>(100 + GetParam())};
-  ShardCopies copies_{kShards, 1};
-};
-
-TEST_P(PsFailoverTest, EachPushCountsOnceWhileProcessesAreKilledAndStopped) {
-  const int events = (Events() + 3) / 4;
-  TANDEM_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<ExactlyOnce> pushes,
-                              ExactlyOnce::Start({.servers = kShards,
-                                                  .workers = kWorkers,
-                                                  .dim = 8,
-                                                  .mode = AllModes()[static_cast<size_t>(GetParam())].mode,
-                                                  .connect = [&](uint32_t worker) {
-                                                    return copies_.Connect(worker, 2 * kTestTimeout);
-                                                  }}));
-  CounterRandom random(Seed(), static_cast<uint64_t>(GetParam()));
-  std::map<Event, int> counts;
-  for (int e = 0; e < events; ++e) {
-    // Every event meets loaded processes.
-    ASSERT_TRUE(pushes->AwaitAcknowledged(kWorkers * kPushesBetweenEvents)) << pushes->End() << "\n"
-                                                                            << copies_.Describe();
-    // The short form has each kind in some mode; deaths of primaries are half of all events.
-    const auto event =
-        static_cast<Event>(e % 2 == 0 ? 0 : 1 + (e / 2 + GetParam() * events / 2) % (std::size(kNames) - 1));
-    ASSERT_TRUE(Happen(event, static_cast<uint32_t>(random.Below(kShards))))
-        << "event " << e << ", " << kNames[static_cast<size_t>(event)] << ", seed " << Seed();
-    ++counts[event];
-  }
-  EXPECT_TRUE(pushes->EachPushCountsOnce()) << "seed " << Seed() << "\n" << copies_.Describe();
-  std::printf("%s: seed %llu, %llu pushes", AllModes()[static_cast<size_t>(GetParam())].name,
-              static_cast<unsigned long long>(Seed()),
-              static_cast<unsigned long long>(pushes->acknowledged()));
-  for (const auto& [event, count] : counts)
-    std::printf("; %d x %s", count, kNames[static_cast<size_t>(event)]);
-  std::printf("\n");
-}
-
-INSTANTIATE_TEST_SUITE_P(Modes, PsFailoverTest, ::testing::Range(0, 4),
-                         [](const ::testing::TestParamInfo<int>& info) {
-                           return std::string(AllModes()[static_cast<size_t>(info.param)].name);
-                         });
 
 // Two of three copies die at once; any of them may be left.
 TEST(PsFailoverTwoFollowers, EachPushCountsOnceWhileThePrimaryAndAFollowerDieTogether) {

@@ -4,10 +4,13 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/clock.h"
 #include "base/status.h"
@@ -19,63 +22,107 @@ namespace tandem::cli {
 namespace {
 
 using testing::kTestTimeout;
+using testing::Relay;
 using testing::TandemProcess;
 
 constexpr char kServingAt[] = "serving at ";
+constexpr char kBoundTo[] = " (bound to ";
 constexpr char kAfterAddress[] = ", copy ";
+
+int PortOf(const std::string& address) {
+  int port = 0;
+  TANDEM_CHECK_MSG(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port), address);
+  return port;
+}
 
 }  // namespace
 
-ShardCopies::ShardCopies(uint32_t shards, uint32_t followers, HostOf host)
-    : shards_(shards), followers_(followers), host_(std::move(host)) {
+ShardCopies::ShardCopies(uint32_t shards, uint32_t followers, HostOf host, Network network)
+    : shards_(shards), followers_(followers), host_(std::move(host)), network_(network) {
   store_ = std::make_unique<TandemProcess>(std::vector<std::string>{"store"});
   TANDEM_CHECK(store_->WaitForLine([this](const std::string& line) {
     store_address_ = line;
     return true;
   }));
-  processes_.resize(shards_ * copies());
+  processes_.resize(shards_);
   for (uint32_t s = 0; s < shards_; ++s) {
+    processes_[s].resize(copies());
     for (uint32_t c = 0; c < copies(); ++c) Spawn(s, c);
   }
   for (uint32_t s = 0; s < shards_; ++s) {
     for (uint32_t c = 0; c < copies(); ++c) AwaitListening(s, c);
+  }
+  for (uint32_t s = 0; s < shards_; ++s) {
     TANDEM_CHECK_MSG(AwaitRedundant(s) >= 0, Describe());
   }
 }
 
 ShardCopies::~ShardCopies() {
   // A stopped process would not be killed by closing its input.
-  for (Process& one : processes_) {
-    one.channel.reset();
-    if (one.process != nullptr) one.process->Signal(SIGCONT);
+  for (std::vector<Process>& shard : processes_) {
+    for (Process& one : shard) {
+      one.channel.reset();
+      if (one.process != nullptr) one.process->Signal(SIGCONT);
+    }
   }
+}
+
+absl::StatusOr<std::unique_ptr<ps::Client>> ConnectToShards(const ShardAddresses& addresses,
+                                                            const ps::ClientOptions& client) {
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<rpc::Channel> store, rpc::ConnectGrpc(addresses.store));
+  const auto board = std::make_shared<worker::StoreBoard>(std::move(store));
+  std::vector<std::unique_ptr<rpc::Channel>> channels;
+  for (uint32_t s = 0; s < addresses.copies.size(); ++s) {
+    ps::RoutedChannelOptions options;
+    options.shard = s;
+    options.locate = [board, s](absl::Duration limit) { return board->Read(s, limit); };
+    options.addresses = addresses.copies[s];
+    TANDEM_ASSIGN_OR_RETURN(auto channel, ps::ConnectRouted(std::move(options)));
+    channels.push_back(std::move(channel));
+  }
+  return ps::Client::Connect(std::move(channels), client);
+}
+
+ShardAddresses ShardCopies::Addresses() const {
+  ShardAddresses addresses{.store = store_address_, .copies = {}};
+  for (const std::vector<Process>& shard : processes_) {
+    std::vector<std::string>& copies = addresses.copies.emplace_back();
+    for (const Process& one : shard) copies.push_back(one.address);
+  }
+  return addresses;
 }
 
 absl::StatusOr<std::unique_ptr<ps::Client>> ShardCopies::Connect(uint32_t worker, absl::Duration timeout,
                                                                  absl::Duration max_lag) {
-  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<rpc::Channel> store, rpc::ConnectGrpc(store_address_));
-  const auto board = std::make_shared<worker::StoreBoard>(std::move(store));
-  std::vector<std::unique_ptr<rpc::Channel>> channels;
-  for (uint32_t s = 0; s < shards_; ++s) {
-    ps::RoutedChannelOptions options;
-    options.shard = s;
-    options.locate = [board, s](absl::Duration limit) { return board->Read(s, limit); };
-    for (uint32_t c = 0; c < copies(); ++c) options.addresses.push_back(At(s, c).address);
-    TANDEM_ASSIGN_OR_RETURN(auto channel, ps::ConnectRouted(std::move(options)));
-    channels.push_back(std::move(channel));
-  }
-  return ps::Client::Connect(std::move(channels), {.worker = worker, .timeout = timeout, .max_lag = max_lag});
+  return ConnectToShards(Addresses(), {.worker = worker, .timeout = timeout, .max_lag = max_lag});
 }
 
 void ShardCopies::Spawn(uint32_t shard, uint32_t copy) {
   Process& one = At(shard, copy);
   one.channel.reset();
   const std::string listen = absl::StrCat(host_ ? host_(shard, copy) : "127.0.0.1", ":0");
+  std::vector<std::string> args = {"ps",
+                                   "--index",
+                                   absl::StrCat(shard),
+                                   "--num-servers",
+                                   absl::StrCat(shards_),
+                                   "--followers",
+                                   absl::StrCat(std::max(followers_, copy)),
+                                   "--listen",
+                                   listen,
+                                   "--lease",
+                                   "600"};
+  std::string store = store_address_;
+  if (network_ == Network::kRelayed) {
+    one.callers = std::make_unique<Relay>();
+    one.to_store = std::make_unique<Relay>();
+    one.to_store->Forward(PortOf(store_address_));
+    store = one.to_store->address();
+    args.insert(args.end(), {"--advertise", one.callers->address(), "--transport", "grpc"});
+  }
   one.process = std::make_unique<TandemProcess>(
-      std::vector<std::string>{"ps", "--index", absl::StrCat(shard), "--num-servers", absl::StrCat(shards_),
-                               "--followers", absl::StrCat(followers_), "--listen", listen, "--lease", "600"},
-      std::map<std::string, std::string>{{"TANDEM_STORE", store_address_},
-                                         {"TANDEM_PS_COPY", absl::StrCat(copy)}});
+      args,
+      std::map<std::string, std::string>{{"TANDEM_STORE", store}, {"TANDEM_PS_COPY", absl::StrCat(copy)}});
 }
 
 void ShardCopies::AwaitListening(uint32_t shard, uint32_t copy) {
@@ -83,8 +130,13 @@ void ShardCopies::AwaitListening(uint32_t shard, uint32_t copy) {
   TANDEM_CHECK_MSG(one.process->WaitForOutput(kAfterAddress), one.process->err());
   const std::string& text = one.process->err();
   const size_t from = text.find(kServingAt) + sizeof(kServingAt) - 1;
-  one.address = text.substr(from, text.find(kAfterAddress, from) - from);
-  absl::StatusOr<std::unique_ptr<rpc::Channel>> channel = rpc::ConnectGrpc(one.address);
+  const std::string said = text.substr(from, text.find(kAfterAddress, from) - from);
+  // With a relay: "ADDRESS (bound to ADDRESS)"
+  const std::vector<std::string> addresses = absl::StrSplit(said, absl::ByString(kBoundTo));
+  one.address = addresses[0];
+  const std::string listens(absl::StripSuffix(addresses.back(), ")"));
+  if (network_ == Network::kRelayed) one.callers->Forward(PortOf(listens));
+  absl::StatusOr<std::unique_ptr<rpc::Channel>> channel = rpc::ConnectGrpc(listens);
   TANDEM_CHECK_MSG(channel.ok(), channel.status().message());
   one.channel = *std::move(channel);
 }
@@ -92,6 +144,8 @@ void ShardCopies::AwaitListening(uint32_t shard, uint32_t copy) {
 void ShardCopies::Kill(uint32_t shard, uint32_t copy) {
   At(shard, copy).process->Signal(SIGKILL);
   EXPECT_EQ(At(shard, copy).process->Wait(), 128 + SIGKILL) << At(shard, copy).process->err();
+  // Its port refuses connections, like that of a dead process.
+  At(shard, copy).callers.reset();
 }
 
 void ShardCopies::Stop(TandemProcess& process) {
@@ -103,6 +157,51 @@ void ShardCopies::Stop(TandemProcess& process) {
 void ShardCopies::Start(uint32_t shard, uint32_t copy) {
   Spawn(shard, copy);
   AwaitListening(shard, copy);
+}
+
+uint32_t ShardCopies::Add(uint32_t shard) {
+  const uint32_t copy = CopiesOf(shard);
+  processes_[shard].emplace_back();
+  Start(shard, copy);
+  return copy;
+}
+
+void ShardCopies::Remove(uint32_t shard) {
+  TANDEM_CHECK(CopiesOf(shard) > copies());
+  processes_[shard].pop_back();
+}
+
+void ShardCopies::CutFromStore(uint32_t shard, uint32_t copy) {
+  At(shard, copy).to_store->Cut(Relay::kEveryone);
+}
+
+void ShardCopies::CutFromCopies(uint32_t shard, uint32_t copy) {
+  for (uint32_t other = 0; other < CopiesOf(shard); ++other) {
+    if (other == copy) continue;
+    At(shard, copy).callers->Cut(process(shard, other).pid());
+    At(shard, other).callers->Cut(process(shard, copy).pid());
+  }
+}
+
+void ShardCopies::CutFromCaller(uint32_t shard, uint32_t copy, pid_t caller) {
+  At(shard, copy).callers->Cut(caller);
+}
+
+void ShardCopies::CutAnswers(uint32_t shard, uint32_t copy) {
+  At(shard, copy).callers->Cut(Relay::kEveryone, Relay::Way::kBack);
+}
+
+void ShardCopies::Isolate(uint32_t shard, uint32_t copy) {
+  CutFromStore(shard, copy);
+  CutFromCopies(shard, copy);
+  At(shard, copy).callers->Cut(Relay::kEveryone);
+}
+
+void ShardCopies::Heal(uint32_t shard) {
+  for (Process& one : processes_[shard]) {
+    if (one.callers != nullptr) one.callers->Heal();
+    if (one.to_store != nullptr) one.to_store->Heal();
+  }
 }
 
 bool ShardCopies::AwaitEnd(uint32_t shard, uint32_t copy, const std::string& text) {
@@ -174,7 +273,7 @@ bool ShardCopies::AwaitStatus(uint32_t shard, uint32_t copy,
 }
 
 void ShardCopies::Tend(uint32_t shard) {
-  for (uint32_t c = 0; c < copies(); ++c) {
+  for (uint32_t c = 0; c < CopiesOf(shard); ++c) {
     if (HasEnded(shard, c)) Start(shard, c);
   }
 }
@@ -183,10 +282,10 @@ int ShardCopies::AwaitRedundant(uint32_t shard) {
   const absl::Time deadline = MonotonicNow() + kTestTimeout;
   while (MonotonicNow() < deadline) {
     Tend(shard);
-    for (uint32_t c = 0; c < copies(); ++c) {
+    for (uint32_t c = 0; c < CopiesOf(shard); ++c) {
       const absl::StatusOr<v1::ReplicaStatus> status = Status(shard, c);
       if (status.ok() && status->role() == v1::REPLICA_ROLE_PRIMARY && status->serving() &&
-          status->placement().in_sync_size() == static_cast<int>(followers_)) {
+          status->placement().in_sync_size() == static_cast<int>(CopiesOf(shard) - 1)) {
         return static_cast<int>(c);
       }
       if (status.ok()) Status(shard, c, status->placement().version(), absl::Milliseconds(20)).IgnoreError();
@@ -198,7 +297,7 @@ int ShardCopies::AwaitRedundant(uint32_t shard) {
 int ShardCopies::AwaitTermAbove(uint32_t shard, uint64_t term) {
   const absl::Time deadline = MonotonicNow() + kTestTimeout;
   while (MonotonicNow() < deadline) {
-    for (uint32_t c = 0; c < copies(); ++c) {
+    for (uint32_t c = 0; c < CopiesOf(shard); ++c) {
       const absl::StatusOr<v1::ReplicaStatus> status = Status(shard, c, 0, absl::ZeroDuration());
       if (status.ok() && status->role() == v1::REPLICA_ROLE_PRIMARY && status->serving() &&
           status->placement().term() > term) {
@@ -210,10 +309,21 @@ int ShardCopies::AwaitTermAbove(uint32_t shard, uint64_t term) {
   return -1;
 }
 
+bool ShardCopies::AwaitPlacementAfter(uint32_t shard, uint64_t version) {
+  const absl::Time deadline = MonotonicNow() + kTestTimeout;
+  while (MonotonicNow() < deadline) {
+    for (uint32_t c = 0; c < CopiesOf(shard); ++c) {
+      const absl::StatusOr<v1::ReplicaStatus> status = Status(shard, c, version, absl::Milliseconds(20));
+      if (status.ok() && status->placement().version() > version) return true;
+    }
+  }
+  return false;
+}
+
 std::string ShardCopies::Describe() {
   std::string text;
   for (uint32_t s = 0; s < shards_; ++s) {
-    for (uint32_t c = 0; c < copies(); ++c) {
+    for (uint32_t c = 0; c < CopiesOf(s); ++c) {
       const absl::StatusOr<v1::ReplicaStatus> status = Status(s, c);
       absl::StrAppend(&text, "shard ", s, " copy ", c, " at ", At(s, c).address, ": ",
                       status.ok() ? status->ShortDebugString() : std::string(status.status().message()), "\n",

@@ -5,6 +5,8 @@
 // Real `tandem ps` processes: each shard has a primary and followers. A test kills and stops them; this class
 // starts them again, as a launcher does.
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -17,21 +19,39 @@
 #include "ps/client/client.h"
 #include "rpc/channel.h"
 #include "tandem/v1/failover.pb.h"
+#include "tests/testing/processes/relay.h"
 #include "tests/testing/processes/tandem_process.h"
 
 namespace tandem::cli {
 
+// What a client needs to find the primaries of a job's shards.
+struct ShardAddresses {
+  std::string store;
+  std::vector<std::vector<std::string>> copies;  // [shard]
+};
+// Returns a client whose channels follow the primaries.
+absl::StatusOr<std::unique_ptr<ps::Client>> ConnectToShards(const ShardAddresses& addresses,
+                                                            const ps::ClientOptions& options);
+
 // Not thread-safe, except Connect.
 class ShardCopies {
  public:
+  enum class Network {
+    kDirect,
+    // All connections of processes and workers go through relays, which the functions Cut... cut. Workers use
+    // gRPC then.
+    kRelayed,
+  };
   // Returns the host at which a copy listens.
   using HostOf = std::function<std::string(uint32_t shard, uint32_t copy)>;
 
   // Starts shards * (followers + 1) processes and their store, and waits until all followers are in sync.
-  ShardCopies(uint32_t shards, uint32_t followers, HostOf host = nullptr);
+  ShardCopies(uint32_t shards, uint32_t followers, HostOf host = nullptr, Network network = Network::kDirect);
   ~ShardCopies();
 
+  // The number of copies of each shard, without added ones.
   uint32_t copies() const { return followers_ + 1; }
+  ShardAddresses Addresses() const;
   // Returns a client whose channels follow the primaries. `max_lag`: ps::ClientOptions::max_lag.
   absl::StatusOr<std::unique_ptr<ps::Client>> Connect(uint32_t worker, absl::Duration timeout,
                                                       absl::Duration max_lag = absl::ZeroDuration());
@@ -48,6 +68,24 @@ class ShardCopies {
   void Start(uint32_t shard, uint32_t copy);
   // Waits until the process, which somebody else has deposed, ends; returns whether its error has `text`.
   bool AwaitEnd(uint32_t shard, uint32_t copy, const std::string& text);
+
+  // Starts one more copy of a shard, which the others do not wait for, and returns its number.
+  uint32_t Add(uint32_t shard);
+  // Forgets the copy that was added last. It must have ended.
+  void Remove(uint32_t shard);
+
+  // These cut connections of a copy until Heal. From the store:
+  void CutFromStore(uint32_t shard, uint32_t copy);
+  // From the other copies of its shard:
+  void CutFromCopies(uint32_t shard, uint32_t copy);
+  // From a process that calls it:
+  void CutFromCaller(uint32_t shard, uint32_t copy, pid_t caller);
+  // What it answers to anybody is held:
+  void CutAnswers(uint32_t shard, uint32_t copy);
+  // From everybody:
+  void Isolate(uint32_t shard, uint32_t copy);
+  // Heals the network of a shard.
+  void Heal(uint32_t shard);
 
   bool HasEnded(uint32_t shard, uint32_t copy);
   // Waits until the process, which somebody else has asked to, ends; returns its exit code.
@@ -71,6 +109,8 @@ class ShardCopies {
   int AwaitRedundant(uint32_t shard);
   // Waits for a serving primary of a larger term. Returns its copy, or -1 after kTestTimeout.
   int AwaitTermAbove(uint32_t shard, uint64_t term);
+  // Waits until a copy knows a later version of the placement. Returns false after kTestTimeout.
+  bool AwaitPlacementAfter(uint32_t shard, uint64_t version);
   // Waits until `wanted` holds for what the process says. Returns false after kTestTimeout.
   bool AwaitStatus(uint32_t shard, uint32_t copy,
                    const std::function<bool(const v1::ReplicaStatus&)>& wanted);
@@ -81,9 +121,11 @@ class ShardCopies {
   struct Process {
     std::unique_ptr<testing::TandemProcess> process;
     std::string address;
-    std::unique_ptr<rpc::Channel> channel;
+    std::unique_ptr<rpc::Channel> channel;  // past the relay
+    std::unique_ptr<testing::Relay> callers, to_store;
   };
-  Process& At(uint32_t shard, uint32_t copy) { return processes_[shard * copies() + copy]; }
+  Process& At(uint32_t shard, uint32_t copy) { return processes_[shard][copy]; }
+  uint32_t CopiesOf(uint32_t shard) const { return static_cast<uint32_t>(processes_[shard].size()); }
   void Spawn(uint32_t shard, uint32_t copy);
   // Starts the processes of a shard again that have ended.
   void Tend(uint32_t shard);
@@ -91,9 +133,10 @@ class ShardCopies {
 
   const uint32_t shards_, followers_;
   const HostOf host_;
+  const Network network_;
   std::unique_ptr<testing::TandemProcess> store_;
   std::string store_address_;
-  std::vector<Process> processes_;
+  std::vector<std::vector<Process>> processes_;  // [shard][copy]
 };
 
 }  // namespace tandem::cli

@@ -6,19 +6,17 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/bytes.h"
-#include "base/clock.h"
 #include "base/status.h"
 #include "ps/log/record.h"
 #include "ps/snapshot/snapshot_file.h"
 
 namespace tandem::ps {
 
-Copying::Copying(const ServerParts* server, ShippedLog* log, std::string id,
-                 std::atomic<int64_t>* longest_pause_ns)
+Copying::Copying(const ServerParts* server, ShippedLog* log, std::string id, LongestTime* longest_pause)
     : server_(*server),
       log_(*log),
       id_(std::move(id)),
-      longest_pause_ns_(*longest_pause_ns),
+      longest_pause_(*longest_pause),
       capture_(server),
       buckets_(OwnBuckets(*server->tables)) {}
 
@@ -32,20 +30,9 @@ void Copying::Post(absl::Status (Copying::*step)()) {
   });
 }
 
-absl::Status Copying::Pause(absl::FunctionRef<absl::Status()> body) {
-  const absl::Time begin = MonotonicNow();
-  const absl::Status status =
-      server_.requests->BetweenPushes([&](RequestHandler::Waiters*) { return body(); });
-  const int64_t ns = absl::ToInt64Nanoseconds(MonotonicNow() - begin);
-  int64_t longest = longest_pause_ns_.load(std::memory_order_relaxed);
-  while (ns > longest && !longest_pause_ns_.compare_exchange_weak(longest, ns)) {
-  }
-  return status;
-}
-
 absl::Status Copying::CopyState() {
   v1::SnapshotState state;
-  TANDEM_RETURN_IF_ERROR(Pause([&]() -> absl::Status {
+  TANDEM_RETURN_IF_ERROR(server_.requests->BetweenPushes(&longest_pause_, [&]() -> absl::Status {
     TANDEM_ASSIGN_OR_RETURN(const uint64_t position, log_.BeginCopy(id_));
     state = capture_.CaptureState(position);
     return absl::OkStatus();
@@ -64,7 +51,7 @@ absl::Status Copying::CopyState() {
 absl::Status Copying::CopyNextBucket() {
   if (next_bucket_ == buckets_.size() || !capture_.has_tables()) return log_.EndCopy(id_);
   const uint32_t bucket = buckets_[next_bucket_++];
-  return Pause([&]() -> absl::Status {
+  return server_.requests->BetweenPushes(&longest_pause_, [&]() -> absl::Status {
     const uint64_t position = log_.last_position();
     TANDEM_ASSIGN_OR_RETURN(std::vector<BucketCopy> copied, capture_.CopyBucket(bucket, position));
     const auto copies = std::make_shared<std::vector<BucketCopy>>(std::move(copied));

@@ -2,15 +2,14 @@
 #ifndef TANDEM_PS_FAILOVER_COPYING_H_
 #define TANDEM_PS_FAILOVER_COPYING_H_
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "base/longest_time.h"
 #include "ps/failover/shipped_log.h"
 #include "ps/server/server_parts.h"
 #include "ps/server/state_capture.h"
@@ -23,8 +22,8 @@ namespace tandem::ps {
 class Copying : public std::enable_shared_from_this<Copying> {
  public:
   // All must outlive the copying, which ends when the link or the background thread does. The longest time
-  // for which pushes waited is stored in `longest_pause_ns`, if it is longer than the one that is there.
-  Copying(const ServerParts* server, ShippedLog* log, std::string id, std::atomic<int64_t>* longest_pause_ns);
+  // for which pushes waited is noted in `longest_pause`.
+  Copying(const ServerParts* server, ShippedLog* log, std::string id, LongestTime* longest_pause);
 
   // Begins to copy. Does not block.
   void Begin();
@@ -37,13 +36,11 @@ class Copying : public std::enable_shared_from_this<Copying> {
   void Post(absl::Status (Copying::*step)());
   absl::Status CopyState();
   absl::Status CopyNextBucket();
-  // Calls `body` between pushes and measures how long pushes wait.
-  absl::Status Pause(absl::FunctionRef<absl::Status()> body);
 
   const ServerParts& server_;
   ShippedLog& log_;
   const std::string id_;
-  std::atomic<int64_t>& longest_pause_ns_;
+  LongestTime& longest_pause_;
   StateCapture capture_;
   const std::vector<uint32_t> buckets_;
   size_t next_bucket_ = 0;  // index in buckets_

@@ -154,7 +154,7 @@ absl::Status ServerDataPath::StartLink(const Copy& copy, std::unique_ptr<rpc::Ch
   ShippedLog* const log = this->log();
   if (log == nullptr) return absl::FailedPreconditionError("this server is not the primary of its shard");
   if (log->CanContinue(held)) return log->ContinueLink(copy, std::move(channel), held).status();
-  const auto copying = std::make_shared<Copying>(&server_, log, copy.id, &longest_pause_ns_);
+  const auto copying = std::make_shared<Copying>(&server_, log, copy.id, &longest_pause_);
   return log->StartLink(copy, std::move(channel), NextAttempt(copy.address), [copying] { copying->Begin(); })
       .status();
 }
@@ -169,9 +169,7 @@ absl::Time ServerDataPath::NextAttempt(const std::string& address) {
   return now + CopyDelay(++attempts.number);
 }
 
-double ServerDataPath::longest_copy_pause_s() const {
-  return absl::ToDoubleSeconds(absl::Nanoseconds(longest_pause_ns_.load(std::memory_order_relaxed)));
-}
+double ServerDataPath::longest_copy_pause_s() const { return longest_pause_.seconds(); }
 
 void ServerDataPath::SetLoadHooks(std::function<absl::Status()> before, std::function<void()> after) {
   absl::MutexLock lock(&mutex_);

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/longest_time.h"
 #include "ps/failover/data_path.h"
 #include "ps/failover/follower_tables.h"
 #include "ps/failover/receiver.h"
@@ -75,7 +76,7 @@ class ServerDataPath : public DataPath, public CopyRole {
   const ServerParts server_;
   std::atomic<bool> serving_{false};
   std::atomic<int64_t> lease_end_ns_{std::numeric_limits<int64_t>::max()};  // ToSteadyNanoseconds
-  std::atomic<int64_t> longest_pause_ns_{0};
+  LongestTime longest_pause_;
   std::atomic<uint64_t> reads_served_{0}, reads_refused_{0};
   mutable absl::Mutex mutex_;
   std::string why_not_ ABSL_GUARDED_BY(mutex_);

@@ -189,8 +189,7 @@ void CheckpointService::AddFile(const v1::TableFileHeader& header, const std::st
 
 absl::StatusOr<v1::SaveCheckpointResponse> CheckpointService::Finish(const absl::Status& status,
                                                                      const std::string& directory,
-                                                                     v1::SaveCheckpointResponse response,
-                                                                     absl::Duration pause) {
+                                                                     v1::SaveCheckpointResponse response) {
   const absl::Status safe = status.ok() ? SyncDirectory(directory) : status;
   if (!safe.ok()) {
     for (const std::string& file : response.files()) ::unlink(absl::StrCat(directory, "/", file).c_str());
@@ -199,8 +198,7 @@ absl::StatusOr<v1::SaveCheckpointResponse> CheckpointService::Finish(const absl:
   absl::MutexLock lock(&statistics_mutex_);
   statistics_.set_checkpoint_saves(statistics_.checkpoint_saves() + 1);
   statistics_.set_checkpoint_bytes(response.bytes());
-  statistics_.set_longest_checkpoint_pause_s(
-      std::max(statistics_.longest_checkpoint_pause_s(), absl::ToDoubleSeconds(pause)));
+  statistics_.set_longest_checkpoint_pause_s(longest_pause_.seconds());
   for (const v1::SavedFile& file : response.written()) {
     statistics_.set_checkpoint_files(statistics_.checkpoint_files() + 1);
     if (file.base().empty()) continue;
@@ -217,8 +215,7 @@ absl::StatusOr<v1::SaveCheckpointResponse> CheckpointService::Save(const std::st
   const std::vector<uint32_t> buckets = OwnBuckets();
   v1::SaveCheckpointResponse response;
   SavedTables saved;
-  const absl::Time begin = MonotonicNow();
-  const absl::Status status = requests_.BetweenPushes([&](RequestHandler::Waiters*) -> absl::Status {
+  const absl::Status status = requests_.BetweenPushes(&longest_pause_, [&]() -> absl::Status {
     const std::vector<v1::WorkerFence> fences = requests_.SaveFences();
     for (const auto& table : tables_.All()) {
       v1::TableFileHeader header;
@@ -243,7 +240,7 @@ absl::StatusOr<v1::SaveCheckpointResponse> CheckpointService::Save(const std::st
     saved_name_ = name;
     return absl::OkStatus();
   });
-  return Finish(status, directory, std::move(response), MonotonicNow() - begin);
+  return Finish(status, directory, std::move(response));
 }
 
 void CheckpointService::AwaitBegun() {
@@ -274,8 +271,7 @@ absl::Status CheckpointService::Begin(const std::string& key, const std::string&
   begun->key = key;
   begun->name = name;
   begun->base = base;
-  const absl::Time begin = MonotonicNow();
-  const absl::Status status = requests_.BetweenPushes([&](RequestHandler::Waiters*) -> absl::Status {
+  const absl::Status status = requests_.BetweenPushes(&longest_pause_, [&]() -> absl::Status {
     const std::vector<v1::WorkerFence> fences = requests_.SaveFences();
     for (const auto& table : tables_.All()) {
       Begun::Table one{.storage = table->storage()};
@@ -287,7 +283,6 @@ absl::Status CheckpointService::Begin(const std::string& key, const std::string&
     }
     return absl::OkStatus();
   });
-  begun->pause = MonotonicNow() - begin;
   if (!status.ok()) {
     for (const Begun::Table& table : begun->tables) table.storage->EndCut(/*keep=*/false);
     return Annotate(status, absl::StrCat("server ", server_, ": beginning a checkpoint"));
@@ -330,14 +325,14 @@ bool CheckpointService::IsWriting() const {
 absl::StatusOr<BucketChanges> CheckpointService::VisitBegun(Begun& begun, Begun::Table& table,
                                                             uint32_t bucket, TableStorage::RowVisitor visit) {
   std::optional<RequestHandler::PushPause> pause;
-  absl::Time paused_at;
+  std::optional<LongestTime::Timer> timer;
   const auto look = [&] {
     if (pause.has_value()) return;
     uint64_t copied = 0;
     for (const Begun::Table& one : begun.tables) copied += one.storage->cut_bytes();
     begun.most_copied = std::max(begun.most_copied, copied);
     if (copied <= max_copied_bytes_) return;
-    paused_at = MonotonicNow();
+    timer.emplace(&longest_pause_);
     pause.emplace(&requests_);
   };
   // A table with `spill` holds the bucket's lock meanwhile, and a push may wait for it.
@@ -353,7 +348,7 @@ absl::StatusOr<BucketChanges> CheckpointService::VisitBegun(Begun& begun, Begun:
                               });
   if (!pause.has_value()) return changes;
   pause.reset();
-  begun.pause = std::max(begun.pause, MonotonicNow() - paused_at);
+  timer.reset();
   return changes;
 }
 
@@ -387,7 +382,7 @@ absl::StatusOr<v1::SaveCheckpointResponse> CheckpointService::WriteBegun(const s
   for (Begun::Table& table : begun->tables) {
     if (status.ok()) status = write(table);
   }
-  return Finish(status, directory, std::move(response), begun->pause);
+  return Finish(status, directory, std::move(response));
 }
 
 void CheckpointService::EndBegun(absl::StatusOr<v1::SaveCheckpointResponse> result) {

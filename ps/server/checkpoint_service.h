@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/longest_time.h"
 #include "ps/checkpoint/format.h"
 #include "ps/server/request_handler.h"
 #include "ps/server/table/table_registry.h"
@@ -53,15 +54,15 @@ class CheckpointService {
   // Load. Durable servers take a snapshot there, because their log does not lead to the loaded tables.
   void set_after_load(std::function<absl::Status()> after_load) { after_load_ = std::move(after_load); }
 
-  // Applies what GBA tables have accumulated. Then writes one file for each table into `directory`, which must
-  // exist, and syncs the directory. Returns the names of the files and their total size in bytes. Pushes that
-  // arrive during the whole call are deferred; pulls run. Committing the checkpoint is up to the caller
+  // Applies what GBA tables have accumulated. Then writes one file for each table into `directory`, which
+  // must exist, and syncs the directory. Returns the names of the files and their total size in bytes. Pushes
+  // that arrive during the whole call are deferred; pulls run. Committing the checkpoint is up to the caller
   // (ps/checkpoint/checkpoint_dir.h).
   //
   // With `name`, the name that the checkpoint will have, the server remembers this moment. A later call whose
   // `base` is this name writes only what has changed since. A table's file is complete nevertheless in these
-  // cases: the table was made or loaded since, a call with another name came between, or the checkpoint `base`
-  // is not the one of that moment.
+  // cases: the table was made or loaded since, a call with another name came between, or the checkpoint
+  // `base` is not the one of that moment.
   //
   // First blocks while a checkpoint that Begin has begun is being written; IsWriting tells.
   //
@@ -131,7 +132,6 @@ class CheckpointService {
     std::string key, name, base;
     std::vector<Table> tables;
     SavedTables saved;
-    absl::Duration pause;      // the longest for which pushes were deferred
     uint64_t most_copied = 0;  // bytes
     bool is_wanted = false;
     bool is_dropped = false;  // never wanted, and in the way of another
@@ -159,8 +159,7 @@ class CheckpointService {
                                            TableStorage::RowVisitor visit);
   // Makes the files durable, or removes them after an error; counts the save.
   absl::StatusOr<v1::SaveCheckpointResponse> Finish(const absl::Status& status, const std::string& directory,
-                                                    v1::SaveCheckpointResponse response,
-                                                    absl::Duration pause);
+                                                    v1::SaveCheckpointResponse response);
 
   absl::StatusOr<v1::LoadCheckpointResponse> LoadTables(const std::string& directory);
   // `other_bytes`: of the tables that were loaded before, for the limit of memory.
@@ -185,6 +184,7 @@ class CheckpointService {
   std::shared_ptr<Begun> begun_ ABSL_GUARDED_BY(begun_mutex_);  // nullptr: none yet
 
   mutable absl::Mutex statistics_mutex_;
+  LongestTime longest_pause_;                                           // for which pushes were held
   v1::ServerStatistics statistics_ ABSL_GUARDED_BY(statistics_mutex_);  // the fields about checkpoints
 };
 

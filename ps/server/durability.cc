@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "base/clock.h"
 #include "base/logging.h"
 #include "base/status.h"
 
@@ -60,16 +59,6 @@ void Durability::SnapshotIfDue() {
   if (!server_.background->Post([this] { BeginSnapshot(); })) snapshot_wanted_ = false;
 }
 
-absl::Status Durability::Pause(absl::FunctionRef<absl::Status()> body) {
-  const absl::Time begin = MonotonicNow();
-  const absl::Status status =
-      server_.requests->BetweenPushes([&](RequestHandler::Waiters*) { return body(); });
-  const double seconds = absl::ToDoubleSeconds(MonotonicNow() - begin);
-  absl::MutexLock lock(&mutex_);
-  info_.set_longest_snapshot_pause_s(std::max(info_.longest_snapshot_pause_s(), seconds));
-  return status;
-}
-
 v1::SnapshotState Durability::CaptureState(Running* running) {
   running->log_bytes_at_begin = log_->statistics().written_bytes;
   running->position = log_->last_position();
@@ -84,7 +73,7 @@ void Durability::BeginSnapshot() {
   if (*server_.stopping) return;
   running_ = std::make_unique<Running>(&server_);
   v1::SnapshotState state;
-  absl::Status status = Pause([&] {
+  absl::Status status = server_.requests->BetweenPushes(&longest_pause_, [&] {
     state = CaptureState(running_.get());
     return absl::OkStatus();
   });
@@ -104,7 +93,7 @@ void Durability::ContinueSnapshot() {
   absl::Status status;
   if (running_->next_bucket < buckets_.size()) {
     absl::StatusOr<std::vector<BucketCopy>> copies;
-    status = Pause([&]() -> absl::Status {
+    status = server_.requests->BetweenPushes(&longest_pause_, [&]() -> absl::Status {
       copies = CopyBucket(*running_, buckets_[running_->next_bucket++]);
       return copies.status();
     });

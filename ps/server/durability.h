@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "base/longest_time.h"
 #include "ps/log/file_system.h"
 #include "ps/log/log_reader.h"
 #include "ps/log/push_log.h"
@@ -91,8 +91,6 @@ class Durability {
   absl::Status Commit(Running* running);
   // Removes the files that a snapshot at `position` replaces.
   absl::Status RemoveOld(uint64_t position);
-  // Calls `body` between pushes and measures how long pushes wait.
-  absl::Status Pause(absl::FunctionRef<absl::Status()> body);
 
   const DurabilityOptions options_;
   const ServerParts server_;
@@ -107,6 +105,7 @@ class Durability {
   std::atomic<bool> snapshot_wanted_{false};
   std::atomic<uint64_t> next_snapshot_bytes_;  // of PushLog::Statistics::written_bytes
 
+  LongestTime longest_pause_;  // of a snapshot
   mutable absl::Mutex mutex_;
   v1::DurabilityInfo info_ ABSL_GUARDED_BY(mutex_);      // what the log does not count
   uint64_t replayed_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // since the last snapshot, by earlier terms

@@ -83,6 +83,11 @@ absl::Status RequestHandler::BetweenPushes(absl::FunctionRef<absl::Status(Waiter
   return status;
 }
 
+absl::Status RequestHandler::BetweenPushes(LongestTime* longest, absl::FunctionRef<absl::Status()> body) {
+  const LongestTime::Timer timer(longest);
+  return BetweenPushes([&](Waiters*) { return body(); });
+}
+
 RequestHandler::PushPause::PushPause(RequestHandler* requests) ABSL_NO_THREAD_SAFETY_ANALYSIS
     : requests_(*requests) {
   requests_.between_pushes_mutex_.Lock();
@@ -194,11 +199,12 @@ void RequestHandler::HandlePullAtFollower(std::shared_ptr<rpc::ServerCall> call,
   const absl::StatusOr<CopyRole::FollowerRead> before = role.CheckRead(max_lag);
   if (!before.ok()) return refuse(before.status());
   absl::StatusOr<BoundRequest> request = BindPull(*std::move(parsed), tables_, options_.max_message_bytes);
-  // The tables stay as they are from the second check on, even if this copy is then dropped and made anew: the
-  // new one has other tables.
+  // The tables stay as they are from the second check on, even if this copy is then dropped and made anew:
+  // the new one has other tables.
   const absl::StatusOr<CopyRole::FollowerRead> read = role.CheckRead(max_lag);
   if (!read.ok()) return refuse(read.status());
-  if (read->copy != before->copy) return refuse(absl::OutOfRangeError("this copy was made anew: ask the primary"));
+  if (read->copy != before->copy)
+    return refuse(absl::OutOfRangeError("this copy was made anew: ask the primary"));
   if (!request.ok()) return call->Finish(request.status());
   const uint64_t step = request->step;
   for (const BoundSlice& slice : request->slices) {
@@ -208,7 +214,8 @@ void RequestHandler::HandlePullAtFollower(std::shared_ptr<rpc::ServerCall> call,
         absl::StrCat(slice.table->WhyWaiting(step, request->worker), ": only the primary lets pulls wait")));
   }
   role.CountRead(true);
-  RespondToPull(*std::move(request), std::move(call), arrived, &buffers_, {.follower = true, .lag = read->lag});
+  RespondToPull(*std::move(request), std::move(call), arrived, &buffers_,
+                {.follower = true, .lag = read->lag});
 }
 
 void RequestHandler::ContinuePull(const std::shared_ptr<PendingPull>& pull) {

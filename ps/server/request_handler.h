@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "base/buffer_pool.h"
 #include "base/bytes.h"
+#include "base/longest_time.h"
 #include "google/protobuf/message_lite.h"
 #include "ps/log/change_log.h"
 #include "ps/server/gate.h"
@@ -100,6 +101,8 @@ class RequestHandler {
   // pulls that `body` adds to `released`. Blocks until the pushes under way are done, and while
   // another thread's call runs.
   absl::Status BetweenPushes(absl::FunctionRef<absl::Status(Waiters* released)> body);
+  // The same for a `body` that releases nothing; notes for how long pushes were held, and waited for.
+  absl::Status BetweenPushes(LongestTime* longest, absl::FunctionRef<absl::Status()> body);
   // Does the same from its construction, which blocks likewise, to its destruction on the same thread. That
   // thread must not hold a lock for which a push may wait.
   class PushPause {

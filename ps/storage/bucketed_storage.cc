@@ -204,7 +204,7 @@ StorageStatistics BucketedStorage::Statistics() const {
   statistics.admitted_rows = creator_.admitted_rows();
   statistics.refused_rows = refused_.load(std::memory_order_relaxed);
   statistics.evicted_rows = evictor_.evicted_rows();
-  statistics.longest_pause_us = static_cast<double>(buckets_.longest_pause_ns()) * 1e-3;
+  statistics.longest_pause_us = buckets_.longest_pause().seconds() * 1e6;
   if (spiller_ != nullptr) {
     statistics.bytes += spiller_->own_bytes();
     spiller_->AddStatistics(&statistics);

@@ -16,11 +16,11 @@
 // require a bucket's lock say so; "exclusively" means a writer's lock.
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "base/longest_time.h"
 #include "ps/storage/fair_lock.h"
 #include "ps/storage/lookup.h"
 #include "ps/storage/row_cut.h"
@@ -40,26 +40,6 @@ class Buckets {
   using Cell = RowIndex::Cell;
   static constexpr uint32_t kMaxLocks = 32;
   static constexpr uint32_t kNoQuota = ~uint32_t{0};
-
-  // Measures how long its scope lasts, for longest_pause_ns(). Make one right after taking a lock
-  // exclusively.
-  class PauseTimer {
-   public:
-    explicit PauseTimer(Buckets* buckets) : longest_(&buckets->longest_pause_ns_) {}
-    PauseTimer(const PauseTimer&) = delete;
-    ~PauseTimer() {
-      const int64_t nanos =
-          std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start_)
-              .count();
-      int64_t longest = longest_->load(std::memory_order_relaxed);
-      while (nanos > longest && !longest_->compare_exchange_weak(longest, nanos, std::memory_order_relaxed)) {
-      }
-    }
-
-   private:
-    std::atomic<int64_t>* const longest_;
-    const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  };
 
   // A row as it is stored.
   struct StoredRow {
@@ -143,7 +123,8 @@ class Buckets {
   // The memory of the arena, the pool and the locks.
   size_t shared_bytes() const { return arena_.bytes() + pool_.bytes() + num_locks() * sizeof(FairLock); }
   // The longest time that a lock was held exclusively.
-  int64_t longest_pause_ns() const { return longest_pause_ns_.load(std::memory_order_relaxed); }
+  LongestTime& longest_pause() { return longest_pause_; }
+  const LongestTime& longest_pause() const { return longest_pause_; }
 
   // The table's clock: the number of updates begun so far. The version of a row is the low half of the clock.
   uint64_t clock() const { return clock_.load(std::memory_order_relaxed); }
@@ -166,7 +147,7 @@ class Buckets {
   // On a cache line of their own: reads use the members above all the time, and updates write these.
   alignas(64) std::atomic<uint64_t> num_rows_{0};
   std::atomic<uint64_t> clock_{0};
-  std::atomic<int64_t> longest_pause_ns_{0};
+  LongestTime longest_pause_;
 };
 
 }  // namespace tandem::ps

@@ -92,7 +92,7 @@ void RowCreator::FillMissing(absl::Span<const uint64_t> ids, absl::Span<const ui
   buckets_->PrepareSlots(static_cast<uint32_t>(missing.size()));
   for (const Grouping::Group& group : scratch->grouping.groups()) {
     const FairLock::Writer lock(&buckets_->lock(group.bucket));
-    const Buckets::PauseTimer timer(buckets_);
+    const LongestTime::Timer timer(&buckets_->longest_pause());
     for (const Grouping::Item& item :
          scratch->grouping.items().subspan(group.begin, group.end - group.begin)) {
       float* const values = out + size_t{missing[item.position]} * layout.dim;

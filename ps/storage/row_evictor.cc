@@ -60,7 +60,7 @@ void RowEvictor::SweepNext(uint64_t time) {
   const auto now = static_cast<uint32_t>(time);
   const uint32_t bucket = now & (buckets_->num_buckets() - 1);
   const FairLock::Writer lock(&buckets_->LockOfBucket(bucket));
-  const Buckets::PauseTimer timer(buckets_);
+  const LongestTime::Timer timer(&buckets_->longest_pause());
   const RowStore& store = std::as_const(*buckets_).store(bucket);
   std::vector<uint64_t> leaving;
   std::vector<float> floats;

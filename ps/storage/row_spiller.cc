@@ -180,7 +180,7 @@ absl::Status RowSpiller::FillMissing(absl::Span<const uint64_t> ids, absl::Span<
       FairLock& lock_of_run = buckets_->lock(buckets_->LockOfHash(run[begin].hash));
       if (create) {
         const FairLock::Writer lock(&lock_of_run);
-        const Buckets::PauseTimer timer(buckets_);
+        const LongestTime::Timer timer(&buckets_->longest_pause());
         for (size_t i = begin; i < end; ++i) fill(run[i], Cold(*scratch, i), initial(i));
       } else {
         const FairLock::Reader lock(&lock_of_run);
@@ -230,7 +230,7 @@ absl::StatusOr<uint64_t> RowSpiller::ApplyAbsent(const UpdateArguments& update, 
     TANDEM_RETURN_IF_ERROR(ReadTier(run, scratch));
     ForEachLockOf(run, [&](size_t begin, size_t end) {
       const FairLock::Writer lock(&buckets_->lock(buckets_->LockOfHash(run[begin].hash)));
-      const Buckets::PauseTimer timer(buckets_);
+      const LongestTime::Timer timer(&buckets_->longest_pause());
       for (size_t i = begin; i < end; ++i) {
         const char* const cold = Cold(*scratch, i);
         if (cold == nullptr) continue;
@@ -471,7 +471,7 @@ void RowSpiller::SpillBucket(uint32_t bucket, uint32_t now, uint64_t most) {
     if (!put.ok()) return;
     spill_writes_.fetch_add(ids.size(), std::memory_order_relaxed);
     const FairLock::Writer lock(&lock_of_bucket);
-    const Buckets::PauseTimer timer(buckets_);
+    const LongestTime::Timer timer(&buckets_->longest_pause());
     uint32_t left = 0;
     for (size_t i = 0; i < ids.size(); ++i) {
       const Cell* const cell = std::as_const(store).index().Find(ids[i]);

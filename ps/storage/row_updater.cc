@@ -86,7 +86,7 @@ void RowUpdater::RunBlocks(SharedUpdate* shared, Scratch* scratch) ABSL_NO_THREA
     const SharedUpdate::Block& block = shared->blocks[next];
     for (size_t g = block.begin; g < block.end; ++g) buckets_->lock(shared->groups[g].bucket).Lock();
     {
-      const Buckets::PauseTimer timer(buckets_);
+      const LongestTime::Timer timer(&buckets_->longest_pause());
       skipped += UpdateBlock(shared->ItemsOf(block), shared->arguments, scratch);
     }
     for (size_t g = block.begin; g < block.end; ++g) buckets_->lock(shared->groups[g].bucket).Unlock();

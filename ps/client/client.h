@@ -225,18 +225,22 @@ class Client {
   // gradients of these rows must have been pushed (PushDeferred).
   virtual absl::StatusOr<RowStates> ReadRowStates(const std::string& table,
                                                   absl::Span<const uint64_t> ids) = 0;
-  // Creates or replaces the rows of `ids`, which must be distinct, with `states`, whose `exists` is ignored.
-  // A row that was evicted meanwhile is created again; admission is not asked. Embeddings of f16 and bf16
-  // tables are rounded to nearest. Drops this client's cached copies of the rows, also after an error; in
-  // caches of other clients they count as older. The rows are sent in messages
-  // of a few MiB; each is repeated until it is acknowledged or ClientOptions::timeout has passed, and is
-  // applied once, so that it never overwrites a later push. After an error some rows may have been written;
-  // the caller may call again.
+  // Creates or replaces rows of any number of tables. A row that was evicted meanwhile is created again;
+  // admission is not asked. Embeddings of f16 and bf16 tables are rounded to nearest. Drops this client's
+  // cached copies of the rows, also after an error; in caches of other clients they count as older. The rows
+  // are sent in messages of a few MiB, those of small tables at the same time; each is repeated until it is
+  // acknowledged or ClientOptions::timeout has passed, and is applied once, so that it never overwrites a
+  // later push. After an error some rows may have been written; the caller may call again. Blocks until the
+  // servers have written the rows.
   //
   // The caller must ensure that no push of these rows is under way (Flush for GBA tables), and that one
   // worker writes. InvalidArgument: sizes do not fit the table, or a value is not finite.
-  virtual absl::Status WriteRowStates(const std::string& table, absl::Span<const uint64_t> ids,
-                                      const RowStates& states) = 0;
+  virtual absl::Status WriteRowStates(absl::Span<const TableRowStates> tables) = 0;
+  absl::Status WriteRowStates(const std::string& table, absl::Span<const uint64_t> ids,
+                              const RowStates& states) {
+    const TableRowStates rows{.table = table, .ids = ids, .states = &states};
+    return WriteRowStates(absl::MakeConstSpan(&rows, 1));
+  }
   // Reads the rows of a table that exist, at most `max_rows` (and some MiB) at a time: the first call passes
   // a default position, each further one `next` of the one before, until `at_end`. A row that exists
   // throughout the scan is returned once; of rows that are created or evicted meanwhile, some are. Rows are

@@ -105,8 +105,8 @@ class ClientImpl final : public Client {
                                                                  double min_row_staleness,
                                                                  size_t limit) override;
   absl::StatusOr<RowStates> ReadRowStates(const std::string& name, absl::Span<const uint64_t> ids) override;
-  absl::Status WriteRowStates(const std::string& name, absl::Span<const uint64_t> ids,
-                              const RowStates& states) override;
+  using Client::WriteRowStates;
+  absl::Status WriteRowStates(absl::Span<const TableRowStates> tables) override;
   absl::StatusOr<ScannedRows> ScanRows(const std::string& name, const ScanPosition& from,
                                        size_t max_rows) override;
 
@@ -115,6 +115,10 @@ class ClientImpl final : public Client {
     std::vector<uint64_t> ids;
     // [ids.size() x dim]: the last row may extend past the table's elements.
     std::vector<float> padded;
+  };
+  struct ServerRequest {
+    size_t server = 0;
+    Bytes bytes;
   };
 
   // Sends the same request to all servers at the same time. Returns all responses, or the first error with
@@ -136,27 +140,45 @@ class ClientImpl final : public Client {
                                                  std::vector<std::optional<Bytes>> requests,
                                                  absl::Duration timeout, bool idempotent,
                                                  std::stop_token cancel = {}) {
-    const std::string name = MethodName(method);
-    std::vector<absl::StatusOr<Bytes>> answers(channels_.size(), Bytes());
-    absl::BlockingCounter pending(static_cast<int>(channels_.size()));
+    std::vector<ServerRequest> sent;
     for (size_t s = 0; s < channels_.size(); ++s) {
-      if (!requests[s].has_value()) {
-        pending.DecrementCount();
-        continue;
-      }
-      channels_[s]->CallAsync(name, *std::move(requests[s]),
-                              {.timeout = timeout, .idempotent = idempotent, .cancel = cancel},
-                              [&answers, &pending, s](absl::StatusOr<Bytes> response) {
-                                answers[s] = std::move(response);
-                                pending.DecrementCount();
-                              });
+      if (requests[s].has_value()) sent.push_back({.server = s, .bytes = *std::move(requests[s])});
+    }
+    std::vector<size_t> servers;
+    for (const ServerRequest& request : sent) servers.push_back(request.server);
+    TANDEM_ASSIGN_OR_RETURN(
+        std::vector<Response> answers,
+        CallMany<Response>(method, std::move(sent), timeout, idempotent, std::move(cancel)));
+    std::vector<Response> responses(channels_.size());
+    for (size_t i = 0; i < servers.size(); ++i) responses[servers[i]] = std::move(answers[i]);
+    return responses;
+  }
+
+  // Sends all requests at the same time, any number to a server. Returns their responses in order, or the
+  // first error with the server's name.
+  template <typename Response>
+  absl::StatusOr<std::vector<Response>> CallMany(absl::string_view method,
+                                                 std::vector<ServerRequest> requests, absl::Duration timeout,
+                                                 bool idempotent, std::stop_token cancel = {}) {
+    const std::string name = MethodName(method);
+    std::vector<absl::StatusOr<Bytes>> answers(requests.size(), Bytes());
+    absl::BlockingCounter pending(static_cast<int>(requests.size()));
+    for (size_t i = 0; i < requests.size(); ++i) {
+      channels_[requests[i].server]->CallAsync(
+          name, std::move(requests[i].bytes),
+          {.timeout = timeout, .idempotent = idempotent, .cancel = cancel},
+          [&answers, &pending, i](absl::StatusOr<Bytes> response) {
+            answers[i] = std::move(response);
+            pending.DecrementCount();
+          });
     }
     pending.Wait();  // each call ends at its own deadline
-    std::vector<Response> responses(channels_.size());
-    for (size_t s = 0; s < channels_.size(); ++s) {
+    std::vector<Response> responses(requests.size());
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const size_t s = requests[i].server;
       const std::string who = absl::StrCat("server ", s, " (", channels_[s]->target(), ")");
-      if (!answers[s].ok()) return Annotate(answers[s].status(), who);
-      if (!responses[s].ParseFromString(answers[s]->Flatten())) {
+      if (!answers[i].ok()) return Annotate(answers[i].status(), who);
+      if (!responses[i].ParseFromString(answers[i]->Flatten())) {
         return absl::DataLossError(absl::StrCat(who, ": the answer to ", method, " does not parse"));
       }
     }

@@ -108,50 +108,73 @@ absl::StatusOr<RowStates> ClientImpl::ReadRowStates(const std::string& name, abs
   return states;
 }
 
-absl::Status ClientImpl::WriteRowStates(const std::string& name, absl::Span<const uint64_t> ids,
-                                        const RowStates& states) {
-  TANDEM_ASSIGN_OR_RETURN(const KnownTable table, FindTable(name));
-  const size_t floats = states.row_floats();
-  if (states.values.size() != ids.size() * floats) {
-    return absl::InvalidArgumentError(absl::StrCat("table '", name, "': ", states.values.size(),
-                                                   " values for ", ids.size(), " rows of ", floats,
+absl::Status ClientImpl::WriteRowStates(absl::Span<const TableRowStates> tables) {
+  std::vector<KnownTable> known;
+  for (const TableRowStates& rows : tables) {
+    TANDEM_ASSIGN_OR_RETURN(KnownTable table, FindTable(rows.table));
+    known.push_back(std::move(table));
+    const size_t floats = rows.states->row_floats();
+    if (rows.states->values.size() == rows.ids.size() * floats) continue;
+    return absl::InvalidArgumentError(absl::StrCat("table '", rows.table, "': ", rows.states->values.size(),
+                                                   " values for ", rows.ids.size(), " rows of ", floats,
                                                    " floats"));
   }
   // After an error, too: some rows may have been written.
   const absl::Cleanup forget = [&] {
-    if (table.cache != nullptr) table.cache->Forget(ids);
-    if (table.read_cache != nullptr) table.read_cache->Forget(ids);
-  };
-  std::vector<ServerIds> split;
-  SplitByServer(map_, ids, {}, &split);
-  const size_t some = RowsAMessage(floats);
-  for (size_t first = 0; AnyHasMore(split, first); first += some) {
-    TANDEM_ASSIGN_OR_RETURN(const PushWindow::Slot slot, Window()->Take(/*step=*/0, options_.timeout));
-    std::vector<std::optional<Bytes>> requests(channels_.size());
-    for (uint32_t s = 0; s < channels_.size(); ++s) {
-      const absl::Span<const uint32_t> positions = Some(split[s].positions, first, some);
-      if (positions.empty()) continue;
-      v1::WriteRowStatesRequest request;
-      request.set_worker(options_.worker);
-      request.set_epoch(slot.epoch());
-      request.set_sequence(slot.sequence());
-      request.set_table(name);
-      request.set_dim(states.dim);
-      request.set_state_floats(states.state_floats);
-      const absl::Span<const uint64_t> own = Some(split[s].ids, first, some);
-      request.mutable_ids()->Add(own.begin(), own.end());
-      request.mutable_values()->Reserve(static_cast<int>(positions.size() * floats));
-      for (const uint32_t position : positions) {
-        request.mutable_values()->Add(states.row(position), states.row(position) + floats);
-      }
-      requests[s] = Bytes(request.SerializeAsString());
+    for (size_t t = 0; t < tables.size(); ++t) {
+      if (known[t].cache != nullptr) known[t].cache->Forget(tables[t].ids);
+      if (known[t].read_cache != nullptr) known[t].read_cache->Forget(tables[t].ids);
     }
+  };
+  std::vector<ServerRequest> requests;
+  std::vector<PushWindow::Slot> slots;  // of the requests
+  size_t bytes = 0;                     // of the requests
+  const auto send = [&]() -> absl::Status {
     // The sequence makes it safe to send a request again.
-    TANDEM_RETURN_IF_ERROR(CallEach<v1::WriteRowStatesResponse>("WriteRowStates", std::move(requests),
-                                                                options_.timeout, /*idempotent=*/true)
-                               .status());
+    const absl::Status sent =
+        CallMany<v1::WriteRowStatesResponse>("WriteRowStates", std::exchange(requests, {}), options_.timeout,
+                                             /*idempotent=*/true)
+            .status();
+    slots.clear();
+    bytes = 0;
+    return sent;
+  };
+  for (const TableRowStates& rows : tables) {
+    const size_t floats = rows.states->row_floats();
+    std::vector<ServerIds> split;
+    SplitByServer(map_, rows.ids, {}, &split);
+    const size_t some = RowsAMessage(floats);
+    for (size_t first = 0; AnyHasMore(split, first); first += some) {
+      // Another slot is only waited for while this call holds none: it might wait for its own.
+      absl::StatusOr<PushWindow::Slot> slot = Window()->Take(/*step=*/0, absl::ZeroDuration());
+      if (!slot.ok() || bytes >= kStateMessageBytes) {
+        if (!requests.empty()) TANDEM_RETURN_IF_ERROR(send());
+        if (!slot.ok()) slot = Window()->Take(/*step=*/0, options_.timeout);
+        TANDEM_RETURN_IF_ERROR(slot.status());
+      }
+      for (uint32_t s = 0; s < channels_.size(); ++s) {
+        const absl::Span<const uint32_t> positions = Some(split[s].positions, first, some);
+        if (positions.empty()) continue;
+        v1::WriteRowStatesRequest request;
+        request.set_worker(options_.worker);
+        request.set_epoch(slot->epoch());
+        request.set_sequence(slot->sequence());
+        request.set_table(rows.table);
+        request.set_dim(rows.states->dim);
+        request.set_state_floats(rows.states->state_floats);
+        const absl::Span<const uint64_t> own = Some(split[s].ids, first, some);
+        request.mutable_ids()->Add(own.begin(), own.end());
+        request.mutable_values()->Reserve(static_cast<int>(positions.size() * floats));
+        for (const uint32_t position : positions) {
+          request.mutable_values()->Add(rows.states->row(position), rows.states->row(position) + floats);
+        }
+        requests.push_back({.server = s, .bytes = Bytes(request.SerializeAsString())});
+        bytes += positions.size() * (floats * sizeof(float) + sizeof(uint64_t));
+      }
+      slots.push_back(*std::move(slot));
+    }
   }
-  return absl::OkStatus();
+  return requests.empty() ? absl::OkStatus() : send();
 }
 
 absl::StatusOr<ScannedRows> ClientImpl::ScanRows(const std::string& name, const ScanPosition& from,

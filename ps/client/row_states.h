@@ -7,7 +7,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
+
+#include "absl/types/span.h"
 
 namespace tandem::ps {
 
@@ -33,6 +36,13 @@ struct RowStates {
   size_t row_floats() const { return size_t{dim} + state_floats; }
   float* row(size_t i) { return values.data() + i * row_floats(); }
   const float* row(size_t i) const { return values.data() + i * row_floats(); }
+};
+
+// Rows of one table, to be written. The arrays are the caller's.
+struct TableRowStates {
+  std::string table;
+  absl::Span<const uint64_t> ids;     // distinct
+  const RowStates* states = nullptr;  // of these ids; `exists` is ignored
 };
 
 // Where a scan of a table continues. The default is its beginning.

@@ -43,19 +43,25 @@ absl::StatusOr<MovedRows> ClientRowHome::Read(const std::string& table, absl::Sp
   return rows;
 }
 
-absl::Status ClientRowHome::Write(const std::string& table, const MovedRows& rows) {
-  if (rows.ids.empty()) return absl::OkStatus();
-  RowStates states;
-  states.dim = static_cast<uint32_t>(rows.weights.size() / rows.ids.size());
-  states.state_floats = static_cast<uint32_t>(rows.state.size() / rows.ids.size());
-  states.values.reserve(rows.weights.size() + rows.state.size());
-  for (size_t i = 0; i < rows.ids.size(); ++i) {
-    const float* const weights = rows.weights.data() + i * states.dim;
-    const float* const state = rows.state.data() + i * states.state_floats;
-    states.values.insert(states.values.end(), weights, weights + states.dim);
-    states.values.insert(states.values.end(), state, state + states.state_floats);
+absl::Status ClientRowHome::Write(const std::map<std::string, MovedRows>& rows) {
+  std::vector<RowStates> states;
+  states.reserve(rows.size());  // elements do not move
+  std::vector<TableRowStates> tables;
+  for (const auto& [table, moved] : rows) {
+    if (moved.ids.empty()) continue;
+    RowStates& to = states.emplace_back();
+    to.dim = static_cast<uint32_t>(moved.weights.size() / moved.ids.size());
+    to.state_floats = static_cast<uint32_t>(moved.state.size() / moved.ids.size());
+    to.values.reserve(moved.weights.size() + moved.state.size());
+    for (size_t i = 0; i < moved.ids.size(); ++i) {
+      const float* const weights = moved.weights.data() + i * to.dim;
+      const float* const state = moved.state.data() + i * to.state_floats;
+      to.values.insert(to.values.end(), weights, weights + to.dim);
+      to.values.insert(to.values.end(), state, state + to.state_floats);
+    }
+    tables.push_back({.table = table, .ids = moved.ids, .states = &to});
   }
-  return client_->WriteRowStates(table, rows.ids, states);
+  return client_->WriteRowStates(tables);
 }
 
 }  // namespace tandem::ps

@@ -2,6 +2,7 @@
 #ifndef TANDEM_PS_REPLICATED_CLIENT_ROW_HOME_H_
 #define TANDEM_PS_REPLICATED_CLIENT_ROW_HOME_H_
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,7 @@ class ClientRowHome : public RowHome {
                                               uint64_t limit) override;
   absl::StatusOr<double> Delay(const std::string& table) override;
   absl::StatusOr<MovedRows> Read(const std::string& table, absl::Span<const uint64_t> ids) override;
-  absl::Status Write(const std::string& table, const MovedRows& rows) override;
+  absl::Status Write(const std::map<std::string, MovedRows>& rows) override;
   absl::Status Flush(const std::string& table) override { return client_->Flush(table); }
 
  private:

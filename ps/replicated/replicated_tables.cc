@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -172,17 +173,20 @@ absl::StatusOr<std::vector<HotSetChange>> ReplicatedTables::Decide(
 }
 
 absl::Status ReplicatedTables::Move(const std::vector<HotSetChange>& changes) {
+  std::map<std::string, MovedRows> removed;
+  for (size_t t = 0; t < tables_.size() && options_.rank == 0; ++t) {
+    const Table& table = tables_[t];
+    if (table.rows == nullptr || changes[t].removed.empty()) continue;
+    std::vector<uint32_t> slots;
+    for (const uint64_t id : changes[t].removed) slots.push_back(table.rows->Find(id));
+    removed[table.options.config.name()] = table.rows->Read(slots);
+  }
+  if (!removed.empty()) TANDEM_RETURN_IF_ERROR(Annotate(home_->Write(removed), "moving rows to the servers"));
   for (size_t t = 0; t < tables_.size(); ++t) {
     Table& table = tables_[t];
     const HotSetChange& change = changes[t];
     if (table.rows == nullptr) continue;
     const std::string& name = table.options.config.name();
-    if (options_.rank == 0 && !change.removed.empty()) {
-      std::vector<uint32_t> slots;
-      for (const uint64_t id : change.removed) slots.push_back(table.rows->Find(id));
-      TANDEM_RETURN_IF_ERROR(Annotate(home_->Write(name, table.rows->Read(slots)),
-                                      absl::StrCat("moving rows of table '", name, "' to the servers")));
-    }
     MovedRows added;
     if (!change.added.empty()) {
       absl::StatusOr<MovedRows> read = home_->Read(name, change.added);
@@ -283,15 +287,15 @@ absl::Status ReplicatedTables::Apply(uint64_t step, float learning_rate_factor) 
 }
 
 absl::Status ReplicatedTables::WriteBack() {
+  std::map<std::string, MovedRows> rows;
   for (const Table& table : tables_) {
     if (table.rows == nullptr || table.rows->size() == 0) continue;
     std::vector<uint32_t> slots(table.rows->size());
-    for (uint32_t slot = 0; slot < slots.size(); ++slot) slots[slot] = slot;
-    TANDEM_RETURN_IF_ERROR(Annotate(
-        home_->Write(table.options.config.name(), table.rows->Read(slots)),
-        absl::StrCat("writing the replicated rows of table '", table.options.config.name(), "' back")));
+    std::iota(slots.begin(), slots.end(), 0);
+    rows[table.options.config.name()] = table.rows->Read(slots);
   }
-  return absl::OkStatus();
+  if (rows.empty()) return absl::OkStatus();
+  return Annotate(home_->Write(rows), "writing the replicated rows back");
 }
 
 absl::Status ReplicatedTables::Restore(const std::vector<std::vector<uint64_t>>& ids) {

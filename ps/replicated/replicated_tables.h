@@ -17,6 +17,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -54,8 +55,8 @@ class RowHome {
   virtual absl::StatusOr<double> Delay(const std::string& table) = 0;
   // Returns the rows, in the order of `ids`. An absent row reads as it would be created, and is not created.
   virtual absl::StatusOr<MovedRows> Read(const std::string& table, absl::Span<const uint64_t> ids) = 0;
-  // Replaces the rows' values and state.
-  virtual absl::Status Write(const std::string& table, const MovedRows& rows) = 0;
+  // Replaces the rows' values and state; `rows` is by table.
+  virtual absl::Status Write(const std::map<std::string, MovedRows>& rows) = 0;
   // Applies what the table has accumulated (ps::Client::Flush).
   virtual absl::Status Flush(const std::string& table) = 0;
 };
@@ -145,10 +146,10 @@ class ReplicatedTables {
   struct Table {
     ReplicatedTableOptions options;
     std::unique_ptr<ReplicatedRows> rows;
-    absl::flat_hash_set<uint64_t> wanted;    // all that ever were
-    absl::flat_hash_set<uint64_t> unwanted;  // likewise
-    std::vector<uint64_t> newly_wanted;      // what the next change sends to the other workers, distinct
-    absl::flat_hash_set<uint64_t> queued;    // the same ids
+    absl::flat_hash_set<uint64_t> wanted;       // all that ever were
+    absl::flat_hash_set<uint64_t> unwanted;     // likewise
+    std::vector<uint64_t> newly_wanted;         // what the next change sends to the other workers, distinct
+    absl::flat_hash_set<uint64_t> queued;       // the same ids
     mutable std::vector<uint8_t> wanted_slots;  // by slot of `rows`: whether `wanted` contains the id
     uint64_t joined = 0;
     uint64_t left = 0;

@@ -35,6 +35,8 @@ class BoundaryAgreement {
   // Returns whether a worker was asked to stop, the same on all ranks. Blocks for an all-reduce, unless
   // AfterStep has found it out already. To be called between segments.
   absl::StatusOr<bool> MustStop();
+  // Returns whether AfterStep or MustStop has found that a worker was asked to stop, the same on all ranks.
+  bool stop_noted() const { return must_stop_; }
   // Returns whether the workers have agreed that a checkpoint is due by time, and none was attempted since.
   // The same on all ranks.
   bool save_due() const { return save_due_; }
@@ -55,8 +57,8 @@ class BoundaryAgreement {
   bool agreed_ = false;     // the end of this segment is fixed
   bool must_stop_ = false;  // a worker was asked to stop
   bool save_due_ = false;
-  uint64_t interval_ = 1;   // steps from one exchange to the next
-  uint64_t steps_ = 0;      // since the last exchange
+  uint64_t interval_ = 1;  // steps from one exchange to the next
+  uint64_t steps_ = 0;     // since the last exchange
   absl::Time last_exchange_;
   absl::Time last_checkpoint_;
 };

@@ -64,6 +64,7 @@ ModelState ToState(const v1::CheckpointManifest& manifest) {
   return state;
 }
 
+// Returns a manifest without the text of the job.
 v1::CheckpointManifest ToManifest(const JobSpec& job, const ModelState& state, const Model& model,
                                   const LearningRateSchedule& schedule) {
   v1::CheckpointManifest manifest;
@@ -72,7 +73,6 @@ v1::CheckpointManifest ToManifest(const JobSpec& job, const ModelState& state, c
   manifest.set_epoch(state.epoch);
   manifest.set_model(model.kind());
   manifest.set_unix_millis(absl::ToUnixMillis(absl::Now()));
-  manifest.set_job_text(JobToYaml(job));
   manifest.set_run_id(state.run_id);
   *manifest.mutable_input() = state.input;
   if (state.position.has_value()) *manifest.mutable_position() = *state.position;
@@ -87,8 +87,10 @@ v1::CheckpointManifest ToManifest(const JobSpec& job, const ModelState& state, c
 }
 
 // Writes and commits what the servers have not written.
-absl::StatusOr<std::string> Commit(const BegunSave& save, const std::vector<v1::SavedFile>& written,
-                                   CheckpointChain* chain) {
+absl::StatusOr<std::string> Commit(const JobSpec& job, BegunSave save,
+                                   const std::vector<v1::SavedFile>& written, CheckpointChain* chain) {
+  // Takes about a millisecond, so not while workers wait.
+  save.manifest.set_job_text(JobToYaml(job));
   TANDEM_RETURN_IF_ERROR(ps::WriteDenseState(save.unfinished, save.dense));
   TANDEM_ASSIGN_OR_RETURN(std::string path, ps::CommitCheckpoint(save.unfinished, save.manifest, written));
   if (chain == nullptr) return path;
@@ -189,7 +191,8 @@ absl::StatusOr<std::string> SaveModel(const JobSpec& job, const ModelState& stat
   const ps::SaveOptions options = chain == nullptr ? ps::SaveOptions() : chain->OptionsFor(state.step);
   TANDEM_ASSIGN_OR_RETURN(const std::vector<v1::SavedFile> written,
                           client->SaveCheckpoint(unfinished, options));
-  return Commit({.unfinished = std::move(unfinished),
+  return Commit(job,
+                {.unfinished = std::move(unfinished),
                  .dense = ToDenseState(job, state, model, optimizer),
                  .manifest = ToManifest(job, state, *model, schedule)},
                 written, chain);
@@ -200,24 +203,25 @@ absl::StatusOr<BegunSave> BeginSave(const JobSpec& job, const ModelState& state,
                                     const LearningRateSchedule& schedule, const CheckpointChain& chain) {
   std::string unfinished = ps::UnfinishedPath(job.checkpoint.dir, state.step);
   TANDEM_RETURN_IF_ERROR(client->BeginCheckpoint(unfinished, chain.OptionsFor(state.step)));
-  return BegunSave{.root = job.checkpoint.dir,
-                   .unfinished = std::move(unfinished),
+  return BegunSave{.unfinished = std::move(unfinished),
                    .dense = ToDenseState(job, state, model, optimizer),
                    .manifest = ToManifest(job, state, *model, schedule)};
 }
 
-absl::StatusOr<std::string> FinishSave(const BegunSave& begun, ps::Client* client, CheckpointChain* chain,
-                                       std::stop_token cancel) {
-  TANDEM_RETURN_IF_ERROR(ps::BeginCheckpoint(begun.root, begun.manifest.step()).status());
+absl::StatusOr<std::string> FinishSave(const JobSpec& job, BegunSave begun, ps::Client* client,
+                                       CheckpointChain* chain, std::stop_token cancel) {
+  TANDEM_RETURN_IF_ERROR(ps::BeginCheckpoint(job.checkpoint.dir, begun.manifest.step()).status());
   TANDEM_ASSIGN_OR_RETURN(
       const std::vector<v1::SavedFile> written,
       client->SaveCheckpoint(begun.unfinished, {.begun = true, .cancel = std::move(cancel)}));
-  return Commit(begun, written, chain);
+  return Commit(job, std::move(begun), written, chain);
 }
 
 absl::Status UpdateModelState(const JobSpec& job, const std::string& path, const ModelState& state,
                               const Model& model, const LearningRateSchedule& schedule) {
-  return ps::UpdateManifest(path, ToManifest(job, state, model, schedule));
+  v1::CheckpointManifest manifest = ToManifest(job, state, model, schedule);
+  manifest.set_job_text(JobToYaml(job));
+  return ps::UpdateManifest(path, manifest);
 }
 
 absl::StatusOr<LoadedModel> LoadModel(const JobSpec& job, const std::string& path, ps::Client* client) {

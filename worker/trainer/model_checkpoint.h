@@ -62,10 +62,9 @@ absl::StatusOr<std::string> SaveModel(const JobSpec& job, const ModelState& stat
                                       const LearningRateSchedule& schedule, CheckpointChain* chain = nullptr);
 // A checkpoint that the servers write while training goes on. A plain value.
 struct BegunSave {
-  std::string root;        // checkpoint.dir
-  std::string unfinished;  // the directory below it that FinishSave makes
+  std::string unfinished;  // the directory that FinishSave makes
   v1::DenseState dense;
-  v1::CheckpointManifest manifest;
+  v1::CheckpointManifest manifest;  // without the text of the job
 };
 // Begins to save a checkpoint as SaveModel does, and returns once every server has fixed its contents.
 // Training may then go on. FinishSave does the rest. Errors as of ps::Client::BeginCheckpoint.
@@ -75,8 +74,8 @@ absl::StatusOr<BegunSave> BeginSave(const JobSpec& job, const ModelState& state,
 // Makes the servers write the checkpoint, commits it and returns its path. May run on another
 // thread than the training. `chain` is that of BeginSave; nothing else may use it meanwhile. Cancelled: a
 // stop of `cancel` was requested before the servers had written their files.
-absl::StatusOr<std::string> FinishSave(const BegunSave& begun, ps::Client* client, CheckpointChain* chain,
-                                       std::stop_token cancel = {});
+absl::StatusOr<std::string> FinishSave(const JobSpec& job, BegunSave begun, ps::Client* client,
+                                       CheckpointChain* chain, std::stop_token cancel = {});
 // Replaces the state of the run in the committed checkpoint `path`; the model stays. After an error the old
 // state is in place.
 absl::Status UpdateModelState(const JobSpec& job, const std::string& path, const ModelState& state,

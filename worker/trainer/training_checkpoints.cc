@@ -202,9 +202,9 @@ absl::StatusOr<BegunSave> TrainingRun::FixAsyncSave(const ModelState& state) {
 void TrainingRun::WriteAsyncSave(BegunSave begun) {
   async_save_ = std::async(
       std::launch::async,
-      [this, begun = std::move(begun), best = best_checkpoint_]() -> absl::StatusOr<std::string> {
-        TANDEM_ASSIGN_OR_RETURN(std::string path,
-                                FinishSave(begun, context_.client, &chain_, abandon_async_save_.get_token()));
+      [this, begun = std::move(begun), best = best_checkpoint_]() mutable -> absl::StatusOr<std::string> {
+        TANDEM_ASSIGN_OR_RETURN(std::string path, FinishSave(job_, std::move(begun), context_.client, &chain_,
+                                                             abandon_async_save_.get_token()));
         checkpoints_.Prune(best);
         return path;
       });

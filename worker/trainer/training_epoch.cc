@@ -79,7 +79,12 @@ absl::StatusOr<PassStats> TrainingRun::TrainBatches(int epoch, PrefetchReader* r
     } else {
       TANDEM_RETURN_IF_ERROR(SaveCheckpoint(state).status());
     }
-    TANDEM_ASSIGN_OR_RETURN(const bool stop, boundary_.MustStop());
+    // A worker that was asked to stop since the last comparison of notes finds out soon, and another one
+    // would hold all of them.
+    bool stop = boundary_.stop_noted();
+    if (!async_saves_) {
+      TANDEM_ASSIGN_OR_RETURN(stop, boundary_.MustStop());
+    }
     if (stop) {
       TANDEM_RETURN_IF_ERROR(FinishAsyncSave());
       bool saved = saved_step_ == state.step;

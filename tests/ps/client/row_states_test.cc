@@ -6,10 +6,12 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ps/client/client.h"
@@ -144,6 +146,55 @@ class MovedRowsTest : public ::testing::Test {
   PsCluster cluster_{2};
   std::unique_ptr<Client> client_;
 };
+
+TEST_F(MovedRowsTest, RowsOfMoreTablesThanPushesMayBeUnderWayAreWrittenTogether) {
+  constexpr size_t kTables = 300;  // servers tell 256 pushes apart
+  const std::vector<uint64_t> ids = SomeIds(3);
+  Create(StateTable("t", Adagrad(0.1f, 0.25f)));
+  std::vector<RowStates> states;
+  std::vector<TableRowStates> tables;
+  for (size_t t = 0; t < kTables; ++t) {
+    TANDEM_ASSERT_OK(client_->CreateTable(StateTable(absl::StrCat("t", t), Adagrad(0.1f, 0.25f))));
+    states.push_back(Read(ids));
+    for (float& value : states.back().values) value = static_cast<float>(t);
+  }
+  for (size_t t = 0; t < kTables; ++t) {
+    tables.push_back({.table = absl::StrCat("t", t), .ids = ids, .states = &states[t]});
+  }
+  TANDEM_ASSERT_OK(client_->WriteRowStates(tables));
+  for (size_t t = 0; t < kTables; ++t) {
+    TANDEM_ASSERT_OK_AND_ASSIGN(const RowStates read, client_->ReadRowStates(tables[t].table, ids));
+    EXPECT_THAT(read.exists, Each(1));
+    EXPECT_EQ(read.values, states[t].values) << t;
+  }
+}
+
+TEST_F(MovedRowsTest, RowsOfTablesThatNeedManyMessagesAreWritten) {
+  constexpr size_t kRows = 150'000;  // of 64 bytes: three messages to each of two servers
+  std::vector<uint64_t> ids(kRows);
+  std::iota(ids.begin(), ids.end(), 1);
+  Create(StateTable("t", Adagrad(0.1f, 0.25f)));
+  TANDEM_ASSERT_OK(client_->CreateTable(StateTable("u", Adagrad(0.1f, 0.25f))));
+  RowStates one = Read({1});
+  RowStates all{.dim = one.dim, .state_floats = one.state_floats};
+  for (size_t i = 0; i < kRows * one.row_floats(); ++i) all.values.push_back(static_cast<float>(i % 1000));
+  const TableRowStates tables[] = {{.table = "t", .ids = ids, .states = &all},
+                                   {.table = "u", .ids = ids, .states = &all}};
+  TANDEM_ASSERT_OK(client_->WriteRowStates(tables));
+  EXPECT_EQ(Read(ids).values, all.values);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RowStates other, client_->ReadRowStates("u", ids));
+  EXPECT_EQ(other.values, all.values);
+}
+
+TEST_F(MovedRowsTest, NoTableIsWrittenIfOneOfThemIsUnknown) {
+  const std::vector<uint64_t> ids = SomeIds(3);
+  Create(StateTable("t", Adagrad(0.1f, 0.25f)));
+  const RowStates states = Read(ids);
+  const TableRowStates tables[] = {{.table = "t", .ids = ids, .states = &states},
+                                   {.table = "missing", .ids = ids, .states = &states}};
+  EXPECT_THAT(client_->WriteRowStates(tables), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(Read(ids).exists, Each(0));
+}
 
 TEST_F(MovedRowsTest, AnAbsentRowReadsAsItWouldBeCreatedAndIsNot) {
   Create(StateTable("t", Adagrad(0.1f, 0.25f)));

@@ -80,7 +80,14 @@ class FakeRowHome : public ps::RowHome {
     }
     return rows;
   }
-  absl::Status Write(const std::string& table, const ps::MovedRows& rows) override {
+  absl::Status Write(const std::map<std::string, ps::MovedRows>& rows) override {
+    for (const auto& [table, of_table] : rows) Write(table, of_table);
+    return absl::OkStatus();
+  }
+  absl::Status Flush(const std::string&) override { return absl::OkStatus(); }
+
+ private:
+  void Write(const std::string& table, const ps::MovedRows& rows) {
     const size_t dim = rows.weights.size() / rows.ids.size(), state = rows.state.size() / rows.ids.size();
     for (size_t i = 0; i < rows.ids.size(); ++i) {
       const auto w = rows.weights.begin() + static_cast<ptrdiff_t>(i * dim);
@@ -88,11 +95,8 @@ class FakeRowHome : public ps::RowHome {
       tables_.at(table)->Set(rows.ids[i],
                              {{w, w + static_cast<ptrdiff_t>(dim)}, {s, s + static_cast<ptrdiff_t>(state)}});
     }
-    return absl::OkStatus();
   }
-  absl::Status Flush(const std::string&) override { return absl::OkStatus(); }
 
- private:
   std::map<std::string, FakeRows*> tables_;
 };
 

@@ -92,7 +92,7 @@ class ModelRows : public ps::RowHome {
     }
     return rows;
   }
-  absl::Status Write(const std::string&, const ps::MovedRows&) override { return absl::OkStatus(); }
+  absl::Status Write(const std::map<std::string, ps::MovedRows>&) override { return absl::OkStatus(); }
   absl::Status Flush(const std::string&) override { return absl::OkStatus(); }
 
  private:

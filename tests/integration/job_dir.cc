@@ -39,10 +39,11 @@ checkpoint: {dir: ckpt, every_epochs: 1, keep: 5}
 
 }  // namespace
 
-JobDir::JobDir(int rows) {
+JobDir::JobDir(int rows, int vocabulary) {
   Write("job.yaml", kJob);
-  const testing::Finished made = Run({"data", "planted", "--rows", absl::StrCat(rows), "--sparse", "6",
-                                      "--dense", "2", "--max-vocabulary", "100", "--out", "log.tsv"});
+  const testing::Finished made =
+      Run({"data", "planted", "--rows", absl::StrCat(rows), "--sparse", "6", "--dense", "2",
+           "--max-vocabulary", absl::StrCat(vocabulary), "--out", "log.tsv"});
   TANDEM_CHECK_MSG(made.exit_code == 0, made.err);
 }
 

@@ -24,9 +24,9 @@ using Args = std::vector<std::string>;
 
 class JobDir {
  public:
-  // Writes log.tsv, a planted click log of `rows` examples, and job.yaml, which trains a DeepFM on it in sync
-  // mode.
-  explicit JobDir(int rows = 4000);
+  // Writes log.tsv, a planted click log of `rows` examples whose columns have at most `vocabulary` values,
+  // and job.yaml, which trains a DeepFM on it in sync mode.
+  explicit JobDir(int rows = 4000, int vocabulary = 100);
 
   std::string File(absl::string_view name) const { return dir_.File(name); }
   void Write(absl::string_view name, absl::string_view text) const;

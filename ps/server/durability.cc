@@ -110,17 +110,22 @@ void Durability::ContinueSnapshot() {
     status = Commit(running_.get());
   }
   if (!status.ok()) return AbandonSnapshot(status);
-  running_.reset();
-  snapshot_wanted_ = false;
+  EndSnapshot();
 }
 
 void Durability::AbandonSnapshot(const absl::Status& why) {
-  running_.reset();
   // Another attempt soon, but not at once: what fails now would most likely fail again.
   next_snapshot_bytes_ = log_->statistics().written_bytes + options_.snapshot_bytes / 8;
-  snapshot_wanted_ = false;
+  EndSnapshot();
   LogWarning(absl::StrCat("server ", server_.tables->server(),
                           ": the snapshot was abandoned, and the log goes on growing: ", why.message()));
+}
+
+void Durability::EndSnapshot() {
+  running_.reset();
+  snapshot_wanted_ = false;
+  // Groups that were written while snapshot_wanted_ was set have begun none, and no other may come for long.
+  SnapshotIfDue();
 }
 
 absl::Status Durability::Commit(Running* running) {
@@ -170,9 +175,12 @@ absl::Status Durability::SnapshotNow() {
     return Commit(&running);
   };
   const absl::Status status = take();
-  snapshot_wanted_ = false;
-  if (!status.ok()) log_->Fail(status);
-  return status;
+  if (!status.ok()) {
+    log_->Fail(status);
+    return status;
+  }
+  EndSnapshot();
+  return absl::OkStatus();
 }
 
 }  // namespace tandem::ps

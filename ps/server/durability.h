@@ -85,6 +85,8 @@ class Durability {
   void BeginSnapshot();
   void ContinueSnapshot();
   void AbandonSnapshot(const absl::Status& why);
+  // Lets the next snapshot begin, at once if the log has grown enough meanwhile.
+  void EndSnapshot();
   // The parts of a snapshot. The first two must be called between pushes.
   v1::SnapshotState CaptureState(Running* running);
   absl::StatusOr<std::vector<BucketCopy>> CopyBucket(const Running& running, uint32_t bucket);

@@ -59,6 +59,25 @@ TEST(DurabilityFaults, RowsThatWereCopiedLateAreAsOldAfterARestartAsBefore) {
   }
 }
 
+TEST(DurabilityFaults, ALogThatGrewWhileASnapshotWasTakenIsTruncatedWithoutAnotherPush) {
+  Shard shard([](ParameterServerOptions* options) { options->durability.snapshot_bytes = 2000; });
+  TANDEM_ASSERT_OK(shard.Start());
+  TANDEM_ASSERT_OK(shard->CreateTable(CountTable(1, Async())));
+  uint64_t step = 0;
+  const auto push = [&] {
+    TANDEM_ASSERT_OK(shard->Push({.step = step}, {CountPush(0, step)}));
+    ++step;
+  };
+  shard.files().HoldSnapshots(true);
+  while (step < 40) push();
+  shard.files().AwaitHeldSnapshot();
+  // More than the bytes after which the next snapshot is due.
+  while (step < 100) push();
+  shard.files().HoldSnapshots(false);
+  shard.AwaitSnapshot(1);
+  EXPECT_LT(shard.Info().log_bytes(), 2000u);
+}
+
 TEST(DurabilityFaults, AYoungLogWithoutSyncsIsNeverTakenForAnEmptyOne) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     Shard shard([](ParameterServerOptions* options) { options->durability.sync = false; });

@@ -10,6 +10,7 @@
 """
 
 import importlib as _importlib
+import sys as _sys
 from types import ModuleType as _ModuleType
 
 from tandem._load import load_core as _load_core
@@ -29,6 +30,18 @@ __all__ = [
     "Client", "Future", "TableInfo", "TandemError", "admission", "connect", "errors", "eviction", "export_checkpoint", "follow", "init",
     "local", "optim", "subscribe", "wire",
 ]
+
+
+def _make_known_to_older_torch() -> None:
+    """Registers the backend "tandem" with torch before 2.15, which looks for no entry point, if it was imported before."""
+    torch = _sys.modules.get("torch")
+    if torch is None or "torch.distributed" not in _sys.modules or not torch.distributed.is_available():
+        return
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15):
+        _importlib.import_module("tandem.torch")
+
+
+_make_known_to_older_torch()
 
 
 def __getattr__(name: str) -> _ModuleType:

@@ -56,7 +56,7 @@ def _translated(function: F) -> F:
     return call  # type: ignore[return-value]
 
 
-_backends: weakref.WeakSet[TandemBackend] = weakref.WeakSet()
+_backends: weakref.WeakSet[Collectives] = weakref.WeakSet()
 
 
 @atexit.register
@@ -68,11 +68,14 @@ def _leave_groups() -> None:
         backend.connection.close()
 
 
-class TandemBackend(Backend):
-    """What torch.distributed calls for CPU tensors. Made by create_group (_group.py).
+class Collectives:
+    """What torch.distributed calls for CPU tensors; classes of torch's kind derive from it.
 
     Calls whose options say async_op=False block; all others return at once, and run in their order.
     """
+
+    rank: Callable[[], int]  # of the class of torch's
+    size: Callable[[], int]
 
     @_translated
     def __init__(
@@ -85,7 +88,7 @@ class TandemBackend(Backend):
         options: Backend.Options | None = None,
         global_ranks: Sequence[int] = (),
     ) -> None:
-        super().__init__(rank, size)
+        super().__init__(rank, size)  # type: ignore[call-arg]
         if options is not None and not isinstance(options, Backend.Options):
             raise InvalidArgumentError(f"pg_options is a {type(options).__name__}; it must be tandem.torch.Options")
         self._options = Options(getattr(options, "transport", ""), timeout)
@@ -93,8 +96,6 @@ class TandemBackend(Backend):
         self._options.global_ranks_in_group = list(global_ranks) or list(range(size))
         self._timeout = timeout.total_seconds()
         self._sequence = 0
-        # True in a TandemProcessGroup. Elsewhere torch 2.15 crashes on a split without this rank.
-        self.splits = False
         self.connection: Any = _rendezvous.connect(store, group if global_ranks else "default", rank, size, self._timeout, self._options.transport)
         _backends.add(self)
 
@@ -103,17 +104,6 @@ class TandemBackend(Backend):
     @property
     def options(self) -> Any:
         return self._options
-
-    @property
-    def supports_splitting(self) -> bool:
-        return self.splits
-
-    # torch 2.15 calls the properties of Python backends without end unless they are overridden.
-    supports_coalescing: property = property(lambda self: False)
-    _supports_time_estimate: property = property(lambda self: False)
-    supports_shrinking: property = property(lambda self: False)
-    supports_reconfigure: property = property(lambda self: False)
-    supports_window: property = property(lambda self: False)
 
     @property
     def transport(self) -> str:
@@ -443,3 +433,21 @@ class TandemBackend(Backend):
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
     alltoall_base = all_to_all_single
+
+
+class TandemBackend(Collectives, Backend):
+    """The backend of a group, for torch 2.15 and later. Made by create_group (_group.py)."""
+
+    # True in a TandemProcessGroup. Elsewhere torch 2.15 crashes on a split without this rank.
+    splits = False
+
+    @property
+    def supports_splitting(self) -> bool:
+        return self.splits
+
+    # torch 2.15 calls the properties of Python backends without end unless they are overridden.
+    supports_coalescing: property = property(lambda self: False)
+    _supports_time_estimate: property = property(lambda self: False)
+    supports_shrinking: property = property(lambda self: False)
+    supports_reconfigure: property = property(lambda self: False)
+    supports_window: property = property(lambda self: False)

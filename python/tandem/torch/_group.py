@@ -11,6 +11,7 @@ import torch
 from torch._C._distributed_c10d import Backend, PrefixStore, ProcessGroup, _allow_inflight_collective_as_graph_input
 
 from tandem.torch._backend import TandemBackend, made
+from tandem.torch._older_group import OlderProcessGroup, backends_may_be_python
 from tandem.torch._work import TandemWork
 
 # With one of these, what torch's dispatcher adds to calls is wanted: its flight recorder, checks, the worker server.
@@ -26,11 +27,14 @@ _CUSTOM = "custom"
 def create_group(opts: Any, options: Any) -> Backend | ProcessGroup:
     """Makes the backend of a new group; torch.distributed calls it on every member.
 
-    A group that has only this backend becomes a TandemProcessGroup.
+    A group that has only this backend becomes a TandemProcessGroup; before torch 2.15, each one an OlderProcessGroup.
     """
-    backend = TandemBackend(
+    make = TandemBackend if backends_may_be_python() else OlderProcessGroup
+    backend = make(
         opts.store, opts.group_rank, opts.group_size, opts.timeout, opts.group_id, options, opts.global_ranks_in_group
     )
+    if isinstance(backend, OlderProcessGroup):
+        return backend
     group = getattr(opts, "process_group", None)
     if group is None or group.name() != _CUSTOM:
         return backend  # torch adds the backends of the other devices

@@ -55,7 +55,8 @@ def reduced(dtype: torch.dtype, reduce_op: Any) -> tuple[int, int, int, float]:
         raise UnimplementedError(f"reduction {reduce_op} is not supported; use one of {', '.join(_REDUCTIONS)}")
     factor = 1.0
     if name == _PREMUL_SUM:
-        factor = float(reduce_op.factor)
+        # Before torch 2.15 only a pickled operation tells its factor.
+        factor = float(reduce_op.factor if hasattr(reduce_op, "factor") else reduce_op.__getstate__()[1])
     known = _DTYPES.get(dtype)
     if known is not None:
         return known[0], 1, _OPS[name.lower()], factor

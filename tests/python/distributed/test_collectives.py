@@ -9,6 +9,7 @@ from typing import Any, Callable
 import pytest
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import BroadcastOptions
 
 INTEGERS = [torch.uint8, torch.int8, torch.int32, torch.int64]
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -85,7 +86,9 @@ def what_cannot_be_reduced_is_refused_and_the_group_stays_usable() -> None:
         with pytest.raises(dist.DistBackendError, match="not supported|integers"):
             dist.all_reduce(torch.ones(3, dtype=dtype), op)
     with pytest.raises(dist.DistBackendError, match="no rank|root|rank"):
-        dist.group.WORLD.broadcast(torch.ones(1), 99)
+        options = BroadcastOptions()
+        options.rootRank = 99
+        dist.group.WORLD.broadcast([torch.ones(1)], options)
     tensor = torch.ones(1)
     dist.all_reduce(tensor)
     assert tensor.item() == dist.get_world_size()

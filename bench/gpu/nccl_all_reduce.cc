@@ -75,7 +75,7 @@ class Plain {
   absl::Status Finish() {
     TANDEM_RETURN_IF_ERROR(Ok("cudaEventRecord", apis_.cuda->EventRecord(event_, stream_)));
     int state;
-    while ((state = apis_.cuda->EventQuery(event_)) == kCudaNotReady) {
+    while ((state = apis_.cuda->EventQuery(event_)) == cuda::kCudaNotReady) {
     }
     apis_.cuda->GetLastError();
     return Ok("cudaEventQuery", state);

@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/cuda/load_cuda.h"
 #include "collectives/backends/nccl/dlopen_api.h"
 
 namespace tandem::launcher {
@@ -79,7 +80,7 @@ absl::StatusOr<Machine::Cuda> LoadCuda() {
 
 absl::StatusOr<Machine::GpuLibrary> LoadNccl() {
   namespace nccl = collectives::nccl;
-  const absl::StatusOr<nccl::Loaded<nccl::NcclApi>> library = nccl::LoadNccl();
+  const absl::StatusOr<cuda::Loaded<nccl::NcclApi>> library = nccl::LoadNccl();
   if (!library.ok()) return NotFoundIfAbsent(library.status());
   Machine::GpuLibrary found{0, library->path};
   if (library->api->GetVersion(&found.version) != nccl::Result::kSuccess) {
@@ -89,11 +90,10 @@ absl::StatusOr<Machine::GpuLibrary> LoadNccl() {
 }
 
 absl::StatusOr<Machine::GpuLibrary> LoadCudaRuntime() {
-  namespace nccl = collectives::nccl;
-  const absl::StatusOr<nccl::Loaded<nccl::CudaApi>> library = nccl::LoadCuda();
+  const absl::StatusOr<cuda::Loaded<cuda::CudaApi>> library = cuda::LoadCuda();
   if (!library.ok()) return NotFoundIfAbsent(library.status());
   Machine::GpuLibrary found{0, library->path};
-  if (library->api->RuntimeGetVersion(&found.version) != nccl::kCudaSuccess) {
+  if (library->api->RuntimeGetVersion(&found.version) != cuda::kCudaSuccess) {
     return absl::UnavailableError(absl::StrCat(library->path, " does not tell its version"));
   }
   return found;

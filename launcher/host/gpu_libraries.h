@@ -4,7 +4,7 @@
 
 // Loads libcuda.so.1, libnccl.so.2 and libcudart at run time (dlopen); the program is not linked against
 // them. They stay loaded until the process ends, because NCCL must not be unloaded. NCCL and libcudart are
-// those that backend nccl takes (collectives/backends/nccl/library_search.h).
+// those that backend nccl takes (base/cuda/library_search.h).
 
 #include "absl/status/statusor.h"
 #include "launcher/host/machine.h"

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares nccl_api.h and cuda_api.h with the headers of the real libraries. Compiled only if they are found,
-// and not part of any library.
+// Compares nccl_api.h with the header of the real library. Compiled only if it is found, and not part of any
+// library.
 
-#include <cuda_runtime_api.h>
 #include <nccl.h>
 
 #include <cstddef>
 #include <type_traits>
 
-#include "collectives/backends/nccl/cuda_api.h"
 #include "collectives/backends/nccl/nccl_api.h"
 
 namespace tandem::collectives::nccl {
@@ -56,21 +54,5 @@ SAME_PLACE(net_name, netName);
 SAME_PLACE(split_share, splitShare);
 SAME_PLACE(traffic_class, trafficClass);
 static_assert(sizeof(Config) <= sizeof(ncclConfig_t));
-
-SAME(kCudaSuccess, cudaSuccess);
-SAME(kCudaNotReady, cudaErrorNotReady);
-SAME(kCudaStreamCaptureImplicit, cudaErrorStreamCaptureImplicit);
-SAME(kCaptureModeRelaxed, cudaStreamCaptureModeRelaxed);
-SAME(0, cudaStreamCaptureStatusNone);
-SAME(MemoryKind::kUnregistered, cudaMemoryTypeUnregistered);
-SAME(MemoryKind::kHost, cudaMemoryTypeHost);
-SAME(MemoryKind::kDevice, cudaMemoryTypeDevice);
-SAME(MemoryKind::kManaged, cudaMemoryTypeManaged);
-// DlopenCudaApi reads these two fields of a larger buffer.
-static_assert(offsetof(cudaPointerAttributes, type) == 0 && offsetof(cudaPointerAttributes, device) == 4);
-static_assert(sizeof(cudaPointerAttributes) <= 256);
-SAME(1, cudaStreamNonBlocking);
-SAME(2, cudaEventDisableTiming);
-SAME(4, cudaMemcpyDefault);
 
 }  // namespace tandem::collectives::nccl

@@ -140,7 +140,7 @@ Result Issuer::CopyOwnParts(const Operation& o, int* cuda_error) {
   }
   if (to.count == 0 || from == to.data) return Result::kSuccess;
   *cuda_error = cuda->MemcpyAsync(to.data, from, to.count * SizeOf(o.dtype), stream);
-  return *cuda_error == kCudaSuccess ? Result::kSuccess : Result::kUnhandledCudaError;
+  return *cuda_error == cuda::kCudaSuccess ? Result::kSuccess : Result::kUnhandledCudaError;
 }
 
 Result Issuer::IssueOne(const Operation& o, RedOp op) {

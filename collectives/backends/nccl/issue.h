@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "collectives/backends/nccl/cuda_api.h"
+#include "base/cuda/cuda_api.h"
 #include "collectives/backends/nccl/nccl_api.h"
 #include "collectives/operation.h"
 
@@ -21,7 +21,7 @@ absl::Status CheckSupported(const Operation& operation);
 // Issues batches of operations on one stream of a communicator.
 struct Issuer {
   NcclApi* nccl;
-  CudaApi* cuda;
+  cuda::CudaApi* cuda;
   Comm comm;
   void* stream;
   int* scratch;  // one int of device memory, for barriers

@@ -27,29 +27,6 @@ constexpr absl::Duration kDestroyTimeout = absl::Seconds(1);
 
 }  // namespace
 
-DeviceScope::DeviceScope(CudaApi* cuda, int device)
-    : cuda_(cuda), capture_mode_(kCaptureModeRelaxed), device_(device) {
-  if (cuda_->ExchangeCaptureMode(&capture_mode_) != kCudaSuccess) capture_mode_ = kCaptureModeRelaxed;
-  if (cuda_->GetDevice(&before_) != kCudaSuccess) before_ = -1;
-  if (before_ != device_) cuda_->SetDevice(device_);
-}
-
-DeviceScope::~DeviceScope() {
-  if (before_ >= 0 && before_ != device_ && cuda_->HasPrimaryContext(before_)) cuda_->SetDevice(before_);
-  if (capture_mode_ != kCaptureModeRelaxed) cuda_->ExchangeCaptureMode(&capture_mode_);
-}
-
-void PollPause::Wait() {
-  constexpr absl::Duration kYield = absl::Microseconds(200);
-  const absl::Time now = MonotonicNow();
-  if (begin_ == absl::InfinitePast()) begin_ = now;
-  if (now - begin_ < kYield) {
-    std::this_thread::yield();
-  } else {
-    absl::SleepFor(std::min((now - begin_) / 16, absl::Milliseconds(1)));
-  }
-}
-
 Link::Link(std::shared_ptr<Runtime> runtime, int device, const BackendOptions& options)
     : runtime_(std::move(runtime)),
       group_(options.group),
@@ -78,7 +55,7 @@ absl::StatusOr<std::shared_ptr<Link>> Link::Connect(std::shared_ptr<Runtime> run
   absl::Status status = link->Allocate();
   if (status.ok()) {
     {
-      DeviceScope on_device(runtime->cuda(), device);
+      cuda::DeviceScope on_device(runtime->cuda(), device);
       ExecutionSlot slot(runtime.get(), options.deadline);
       if (!slot.taken()) {
         status =
@@ -104,7 +81,7 @@ absl::StatusOr<std::shared_ptr<Link>> Link::Connect(std::shared_ptr<Runtime> run
 }
 
 absl::Status Link::Allocate() {
-  DeviceScope on_device(runtime_->cuda(), device_);
+  cuda::DeviceScope on_device(runtime_->cuda(), device_);
   void* scratch = nullptr;
   TANDEM_RETURN_IF_ERROR(FromCuda("cudaStreamCreate", runtime_->cuda()->StreamCreateNonBlocking(&stream_)));
   TANDEM_RETURN_IF_ERROR(FromCuda("cudaMalloc", runtime_->cuda()->Malloc(&scratch, sizeof(int))));
@@ -166,13 +143,13 @@ absl::Status Link::FromNccl(absl::string_view what, Result result) {
 }
 
 absl::Status Link::FromCuda(absl::string_view what, int error) {
-  if (error == kCudaSuccess) return absl::OkStatus();
+  if (error == cuda::kCudaSuccess) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat(what, " on GPU ", device_, " of rank ", rank_, " of group '",
                                              group_, "': CUDA: ", runtime_->cuda()->GetErrorString(error)));
 }
 
 absl::Status Link::AwaitReady(absl::FunctionRef<std::string()> what, absl::Time deadline) {
-  PollPause pause;
+  cuda::PollPause pause;
   for (;;) {
     {
       ExecutionSlot slot(runtime_.get(), deadline);
@@ -198,7 +175,7 @@ absl::Status Link::Call(absl::FunctionRef<std::string()> what, absl::Time deadli
                         absl::FunctionRef<Result(Comm)> body) {
   absl::Status status;
   {
-    DeviceScope on_device(runtime_->cuda(), device_);
+    cuda::DeviceScope on_device(runtime_->cuda(), device_);
     ExecutionSlot slot(runtime_.get(), deadline);
     if (broken()) return error();
     if (!slot.taken()) {
@@ -235,12 +212,12 @@ absl::Status Link::AwaitIdle(absl::Time deadline) {
     absl::MutexLock lock(&mutex_);
     last = last_;
   }
-  PollPause pause;
+  cuda::PollPause pause;
   while (last != nullptr) {
     if (broken()) return error();
     const int state = QueryEvent(last.get());
-    if (state == kCudaSuccess) break;
-    if (state != kCudaNotReady) return Fail(FromCuda("cudaEventQuery", state));
+    if (state == cuda::kCudaSuccess) break;
+    if (state != cuda::kCudaNotReady) return Fail(FromCuda("cudaEventQuery", state));
     if (MonotonicNow() >= deadline) {
       return Fail(absl::DeadlineExceededError(
           absl::StrCat("splitting group '", group_, "': an operation of rank ", rank_, " still runs")));
@@ -261,7 +238,7 @@ Link::Event Link::TakeEvent(int* cuda_error) {
   }
   if (event == nullptr) {
     *cuda_error = runtime_->cuda()->EventCreate(&event);
-    if (*cuda_error != kCudaSuccess) return nullptr;
+    if (*cuda_error != cuda::kCudaSuccess) return nullptr;
   }
   return Event(event, [this](void* used) {
     absl::MutexLock lock(&mutex_);
@@ -270,13 +247,13 @@ Link::Event Link::TakeEvent(int* cuda_error) {
 }
 
 int Link::QueryEvent(void* event) {
-  CudaApi* const cuda = runtime_->cuda();
-  int mode = kCaptureModeRelaxed;
-  const bool exchanged = cuda->ExchangeCaptureMode(&mode) == kCudaSuccess;
+  cuda::CudaApi* const cuda = runtime_->cuda();
+  int mode = cuda::kCaptureModeRelaxed;
+  const bool exchanged = cuda->ExchangeCaptureMode(&mode) == cuda::kCudaSuccess;
   const int state = cuda->EventQuery(event);
   // A program that looks for errors of its own kernels must not find this one.
-  if (state == kCudaNotReady) cuda->GetLastError();
-  if (exchanged && mode != kCaptureModeRelaxed) cuda->ExchangeCaptureMode(&mode);
+  if (state == cuda::kCudaNotReady) cuda->GetLastError();
+  if (exchanged && mode != cuda::kCaptureModeRelaxed) cuda->ExchangeCaptureMode(&mode);
   return state;
 }
 
@@ -357,7 +334,7 @@ void Link::ExchangeErrors() {
 absl::Status Link::Finalize(absl::Time deadline) {
   auto what = [] { return std::string("leaving"); };
   {
-    DeviceScope on_device(runtime_->cuda(), device_);
+    cuda::DeviceScope on_device(runtime_->cuda(), device_);
     ExecutionSlot slot(runtime_.get(), deadline);
     if (broken()) return error();
     if (!slot.taken()) {
@@ -411,7 +388,7 @@ void Link::Close(absl::Duration timeout) {
 }
 
 void Link::Free() {
-  DeviceScope on_device(runtime_->cuda(), device_);
+  cuda::DeviceScope on_device(runtime_->cuda(), device_);
   if (scratch_ != nullptr) runtime_->cuda()->Free(scratch_);
   if (stream_ != nullptr) runtime_->cuda()->StreamDestroy(stream_);
   scratch_ = nullptr;

@@ -17,36 +17,12 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/cuda/device_scope.h"
 #include "collectives/backend.h"
 #include "collectives/backends/nccl/nccl_api.h"
 #include "collectives/backends/nccl/runtime.h"
 
 namespace tandem::collectives::nccl {
-
-// Makes `device` current for a scope. At the end it restores the device before, but only if the process has a
-// context there: cudaSetDevice would create one, and every rank of a host would occupy memory of GPU 0. Calls
-// in the scope do not disturb CUDA graphs that other threads capture.
-class DeviceScope {
- public:
-  DeviceScope(CudaApi* cuda, int device);
-  DeviceScope(const DeviceScope&) = delete;
-  ~DeviceScope();
-
- private:
-  CudaApi* const cuda_;
-  int before_ = -1;
-  int capture_mode_;
-  const int device_;
-};
-
-// Waits between polls of a device: yields at first, then sleeps for a sixteenth of the time waited so far.
-class PollPause {
- public:
-  void Wait();
-
- private:
-  absl::Time begin_ = absl::InfinitePast();
-};
 
 // Thread-safe. Shared by the group's backend, the runtime, and running works.
 class Link : public std::enable_shared_from_this<Link> {

@@ -51,7 +51,7 @@ class QueuedWork final : public DeviceWork {
     return done;
   }
   absl::Status AwaitStart() override {
-    PollPause pause;
+    cuda::PollPause pause;
     for (;;) {
       TANDEM_ASSIGN_OR_RETURN(const absl::Time started, Started());
       if (started != absl::InfiniteFuture()) return absl::OkStatus();
@@ -59,7 +59,7 @@ class QueuedWork final : public DeviceWork {
     }
   }
   absl::Status Wait(absl::Duration timeout) override {
-    PollPause pause;
+    cuda::PollPause pause;
     for (;;) {
       TANDEM_ASSIGN_OR_RETURN(const bool done, IsDone());
       if (done) return absl::OkStatus();
@@ -78,9 +78,9 @@ class QueuedWork final : public DeviceWork {
   }
 
  private:
-  CudaApi* cuda() const { return link_->runtime()->cuda(); }
+  cuda::CudaApi* cuda() const { return link_->runtime()->cuda(); }
   absl::Status FromCuda(absl::string_view call, int error) {
-    if (error == kCudaSuccess) return absl::OkStatus();
+    if (error == cuda::kCudaSuccess) return absl::OkStatus();
     return absl::UnavailableError(absl::StrCat(Text(), " on rank ", link_->rank(), " of group '",
                                                link_->group(), "': ", call, ": ",
                                                cuda()->GetErrorString(error)));
@@ -88,7 +88,7 @@ class QueuedWork final : public DeviceWork {
   // Returns true if all that was before the event is done.
   absl::StatusOr<bool> Query(void* event) {
     const int state = link_->QueryEvent(event);
-    if (state == kCudaNotReady) return false;
+    if (state == cuda::kCudaNotReady) return false;
     TANDEM_RETURN_IF_ERROR(FromCuda("cudaEventQuery", state));
     return true;
   }
@@ -116,22 +116,22 @@ class QueuedWork final : public DeviceWork {
 };
 
 // Returns OK if NCCL can use each buffer of `o` on the link's GPU.
-absl::Status CheckMemory(CudaApi* cuda, const Link& link, const Operation& o) {
+absl::Status CheckMemory(cuda::CudaApi* cuda, const Link& link, const Operation& o) {
   auto check = [&](absl::string_view what, const void* data, size_t count) -> absl::Status {
     if (count == 0) return absl::OkStatus();
-    MemoryKind kind = MemoryKind::kUnregistered;
+    cuda::MemoryKind kind = cuda::MemoryKind::kUnregistered;
     int device = 0;
     const int error = cuda->PointerGetAttributes(data, &kind, &device);
-    if (error != kCudaSuccess) {
+    if (error != cuda::kCudaSuccess) {
       cuda->GetLastError();
-      kind = MemoryKind::kUnregistered;
+      kind = cuda::MemoryKind::kUnregistered;
     }
-    if (kind == MemoryKind::kUnregistered) {
+    if (kind == cuda::MemoryKind::kUnregistered) {
       return absl::InvalidArgumentError(absl::StrCat(
           Describe(o), ": ", what, " is ordinary host memory, but the tensor is said to be on GPU ",
           o.device.index, "; give memory of the GPU, or Device::Cpu() to use the group's CPU backend"));
     }
-    if (kind == MemoryKind::kDevice && device != link.device()) {
+    if (kind == cuda::MemoryKind::kDevice && device != link.device()) {
       return absl::InvalidArgumentError(absl::StrCat(Describe(o), ": ", what, " is memory of GPU ", device,
                                                      ", but group '", link.group(), "' uses GPU ",
                                                      link.device()));
@@ -149,13 +149,13 @@ absl::Status CheckMemory(CudaApi* cuda, const Link& link, const Operation& o) {
 }
 
 // Returns OK if no CUDA graph is being captured from the stream that produces the buffers of `o`.
-absl::Status CheckNotCaptured(CudaApi* cuda, const Link& link, const Operation& o) {
+absl::Status CheckNotCaptured(cuda::CudaApi* cuda, const Link& link, const Operation& o) {
   bool capturing = false;
   const int error = cuda->StreamIsCapturing(o.stream, &capturing);
-  if (error == kCudaStreamCaptureImplicit) {
+  if (error == cuda::kCudaStreamCaptureImplicit) {
     cuda->GetLastError();
     capturing = true;
-  } else if (error != kCudaSuccess) {
+  } else if (error != cuda::kCudaSuccess) {
     cuda->GetLastError();
     return absl::InvalidArgumentError(absl::StrCat(Describe(o), ": CallOptions::stream is no stream of GPU ",
                                                    link.device(), ": ", cuda->GetErrorString(error)));
@@ -184,16 +184,16 @@ absl::StatusOr<int> LibraryVersion(NcclApi* nccl) {
   return version;
 }
 
-absl::StatusOr<int> ChooseDevice(CudaApi* cuda, absl::optional<int> wanted) {
+absl::StatusOr<int> ChooseDevice(cuda::CudaApi* cuda, absl::optional<int> wanted) {
   int count = 0, current = 0;
   const int error = cuda->GetDeviceCount(&count);
-  if (error != kCudaSuccess || count == 0) {
+  if (error != cuda::kCudaSuccess || count == 0) {
     return absl::FailedPreconditionError(
-        absl::StrCat("no CUDA device", error == kCudaSuccess ? "" : ": ",
-                     error == kCudaSuccess ? "" : cuda->GetErrorString(error)));
+        absl::StrCat("no CUDA device", error == cuda::kCudaSuccess ? "" : ": ",
+                     error == cuda::kCudaSuccess ? "" : cuda->GetErrorString(error)));
   }
   if (wanted.has_value()) return *wanted;
-  if (cuda->GetDevice(&current) == kCudaSuccess && current != 0) return current;
+  if (cuda->GetDevice(&current) == cuda::kCudaSuccess && current != 0) return current;
   int local_rank = 0;
   const char* text = std::getenv("LOCAL_RANK");
   if (text != nullptr && absl::SimpleAtoi(text, &local_rank) && local_rank >= 0 && local_rank < count) {
@@ -247,7 +247,7 @@ NcclBackend::~NcclBackend() { link_->Close(timeout_); }
 absl::Status NcclBackend::Supports(const Operation& operation) const { return CheckSupported(operation); }
 
 absl::Status NcclBackend::Check(absl::Span<const Operation> operations) const {
-  CudaApi* const cuda = link_->runtime()->cuda();
+  cuda::CudaApi* const cuda = link_->runtime()->cuda();
   void* last_stream = nullptr;
   for (size_t i = 0; i < operations.size(); ++i) {
     const Operation& o = operations[i];
@@ -269,13 +269,13 @@ absl::Status NcclBackend::Check(absl::Span<const Operation> operations) const {
 absl::StatusOr<std::shared_ptr<DeviceWork>> NcclBackend::Enqueue(absl::Span<const Operation> operations) {
   if (link_->broken()) return link_->error();
   if (operations.empty()) return nullptr;
-  CudaApi* const cuda = link_->runtime()->cuda();
-  DeviceScope on_device(cuda, link_->device());
+  cuda::CudaApi* const cuda = link_->runtime()->cuda();
+  cuda::DeviceScope on_device(cuda, link_->device());
   TANDEM_RETURN_IF_ERROR(Check(operations));
   absl::Duration timeout = absl::ZeroDuration();
   for (const Operation& o : operations) timeout = std::max(timeout, o.timeout);
   auto work = std::make_shared<QueuedWork>(link_, operations);
-  int cuda_error = kCudaSuccess;
+  int cuda_error = cuda::kCudaSuccess;
   Events before;
   absl::Status status =
       link_->Call([&] { return work->Text(); }, MonotonicNow() + timeout,
@@ -285,9 +285,9 @@ absl::StatusOr<std::shared_ptr<DeviceWork>> NcclBackend::Enqueue(absl::Span<cons
                       if (i > 0 && operations[i].stream == operations[i - 1].stream) continue;
                       Link::Event event = link_->TakeEvent(&cuda_error);
                       if (event != nullptr) cuda_error = cuda->EventRecord(event.get(), operations[i].stream);
-                      if (cuda_error == kCudaSuccess)
+                      if (cuda_error == cuda::kCudaSuccess)
                         cuda_error = cuda->StreamWaitEvent(link_->stream(), event.get());
-                      if (cuda_error != kCudaSuccess) return Result::kUnhandledCudaError;
+                      if (cuda_error != cuda::kCudaSuccess) return Result::kUnhandledCudaError;
                       before.push_back(std::move(event));
                     }
                     Issuer issuer{link_->runtime()->nccl(), cuda,          comm,       link_->stream(),
@@ -299,14 +299,14 @@ absl::StatusOr<std::shared_ptr<DeviceWork>> NcclBackend::Enqueue(absl::Span<cons
     // The communicator has accepted the operations: they are in the stream.
     done = link_->TakeEvent(&cuda_error);
     if (done != nullptr) cuda_error = cuda->EventRecord(done.get(), link_->stream());
-    if (cuda_error != kCudaSuccess) {
+    if (cuda_error != cuda::kCudaSuccess) {
       status = absl::UnavailableError(absl::StrCat(work->Text(), " of group '", link_->group(), "'"));
       link_->Break(status);
       status = link_->error();
     }
   }
   if (!status.ok()) {
-    if (cuda_error == kCudaSuccess) return status;
+    if (cuda_error == cuda::kCudaSuccess) return status;
     return Annotate(status, absl::StrCat("CUDA: ", cuda->GetErrorString(cuda_error)));
   }
   if (Link::Event last = link_->ExchangeLast(done)) before.push_back(std::move(last));

@@ -14,8 +14,8 @@
 #include <memory>
 
 #include "absl/types/optional.h"
+#include "base/cuda/cuda_api.h"
 #include "collectives/backend.h"
-#include "collectives/backends/nccl/cuda_api.h"
 #include "collectives/backends/nccl/link.h"
 #include "collectives/backends/nccl/nccl_api.h"
 #include "collectives/backends/nccl/runtime.h"

@@ -11,7 +11,7 @@
 #include "collectives/backends/nccl/link.h"
 
 namespace tandem::collectives::nccl {
-Runtime::Runtime(std::shared_ptr<NcclApi> nccl, std::shared_ptr<CudaApi> cuda, const Options& options)
+Runtime::Runtime(std::shared_ptr<NcclApi> nccl, std::shared_ptr<cuda::CudaApi> cuda, const Options& options)
     : nccl_(std::move(nccl)),
       cuda_(std::move(cuda)),
       options_(options),

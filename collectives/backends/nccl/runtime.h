@@ -19,7 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "collectives/backends/nccl/cuda_api.h"
+#include "base/cuda/cuda_api.h"
 #include "collectives/backends/nccl/nccl_api.h"
 
 namespace tandem::collectives::nccl {
@@ -34,13 +34,13 @@ class Runtime {
     // A call of NCCL that holds the slot longer is considered hung; aborts then do not wait for the slot.
     absl::Duration call_timeout = absl::Seconds(2);
   };
-  Runtime(std::shared_ptr<NcclApi> nccl, std::shared_ptr<CudaApi> cuda, const Options& options);
-  Runtime(std::shared_ptr<NcclApi> nccl, std::shared_ptr<CudaApi> cuda)
+  Runtime(std::shared_ptr<NcclApi> nccl, std::shared_ptr<cuda::CudaApi> cuda, const Options& options);
+  Runtime(std::shared_ptr<NcclApi> nccl, std::shared_ptr<cuda::CudaApi> cuda)
       : Runtime(std::move(nccl), std::move(cuda), Options()) {}
   ~Runtime();
 
   NcclApi* nccl() const { return nccl_.get(); }
-  CudaApi* cuda() const { return cuda_.get(); }
+  cuda::CudaApi* cuda() const { return cuda_.get(); }
 
   // Takes the execution slot. Only the thread that has it may call NCCL; non-blocking communicators keep the
   // calls short. Returns false at `deadline`, which means that a call hangs.
@@ -64,7 +64,7 @@ class Runtime {
   std::vector<std::shared_ptr<Link>> links();
 
   const std::shared_ptr<NcclApi> nccl_;
-  const std::shared_ptr<CudaApi> cuda_;
+  const std::shared_ptr<cuda::CudaApi> cuda_;
   const Options options_;
   absl::Mutex slot_mutex_;
   bool slot_free_ ABSL_GUARDED_BY(slot_mutex_) = true;

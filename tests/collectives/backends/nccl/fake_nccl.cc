@@ -277,16 +277,16 @@ class FakeNccl final : public NcclApi {
   std::vector<std::pair<FakeComm*, FakeCall>> pending_;
 };
 
-class FakeCuda final : public CudaApi {
+class FakeCuda final : public cuda::CudaApi {
  public:
   explicit FakeCuda(FakeWorld* world) : world_(world) {}
   int GetDeviceCount(int* count) override {
     *count = world_->devices;
-    return world_->devices == 0 ? 100 : kCudaSuccess;
+    return world_->devices == 0 ? 100 : cuda::kCudaSuccess;
   }
   int GetDevice(int* device) override {
     *device = device_;
-    return kCudaSuccess;
+    return cuda::kCudaSuccess;
   }
   // CUDA 12's release notes: "cudaSetDevice() now explicitly initializes the runtime after changing the
   // current device", that is, it makes the primary context.
@@ -294,11 +294,11 @@ class FakeCuda final : public CudaApi {
     absl::MutexLock lock(&world_->mutex_);
     device_ = device;
     world_->contexts_.insert(device);
-    return kCudaSuccess;
+    return cuda::kCudaSuccess;
   }
   int RuntimeGetVersion(int* version) override {
     *version = world_->runtime_version;
-    return kCudaSuccess;
+    return cuda::kCudaSuccess;
   }
   bool HasPrimaryContext(int device) override {
     absl::MutexLock lock(&world_->mutex_);
@@ -306,19 +306,19 @@ class FakeCuda final : public CudaApi {
   }
   // cudaGetLastError: "Returns the last error that has been produced by any of the runtime calls in the same
   // instance of the CUDA Runtime library in the host thread and resets it to cudaSuccess."
-  int GetLastError() override { return std::exchange(last_error_, kCudaSuccess); }
+  int GetLastError() override { return std::exchange(last_error_, cuda::kCudaSuccess); }
   int StreamCreateNonBlocking(void** stream) override {
     auto* const made = new FakeStream;
     *stream = made;
     absl::MutexLock lock(&world_->mutex_);
     world_->streams_.insert(made);
-    return kCudaSuccess;
+    return cuda::kCudaSuccess;
   }
   int StreamDestroy(void* stream) override {
     absl::MutexLock lock(&world_->mutex_);
     world_->streams_.erase(static_cast<FakeStream*>(stream));
     delete static_cast<FakeStream*>(stream);
-    return kCudaSuccess;
+    return cuda::kCudaSuccess;
   }
   // cudaStreamWaitEvent: later work of the stream waits for "all work captured in event", as of this call.
   int StreamWaitEvent(void* stream, void* event) override {
@@ -326,7 +326,7 @@ class FakeCuda final : public CudaApi {
     for (auto& kernel : static_cast<FakeEvent*>(event)->queued) {
       world_->StreamOf(stream)->queued.push_back(kernel);
     }
-    return kCudaSuccess;
+    return cuda::kCudaSuccess;
   }
   // cudaStreamIsCapturing: "If cudaStreamIsCapturing is called on the legacy default stream while a blocking
   // stream in the same context is capturing, it will return cudaErrorStreamCaptureImplicit".
@@ -335,32 +335,32 @@ class FakeCuda final : public CudaApi {
     FakeStream* const asked = world_->StreamOf(stream);
     *capturing = asked->capturing;
     if (asked == &world_->legacy_ && world_->per_thread_.capturing) {
-      return last_error_ = kCudaStreamCaptureImplicit;
+      return last_error_ = cuda::kCudaStreamCaptureImplicit;
     }
-    return kCudaSuccess;
+    return cuda::kCudaSuccess;
   }
   int ExchangeCaptureMode(int* mode) override {
     std::swap(*mode, capture_mode_);
-    return kCudaSuccess;
+    return cuda::kCudaSuccess;
   }
   // cudaPointerGetAttributes: memory that CUDA does not know is cudaMemoryTypeUnregistered since CUDA 11.
-  int PointerGetAttributes(const void* pointer, MemoryKind* kind, int* device) override {
+  int PointerGetAttributes(const void* pointer, cuda::MemoryKind* kind, int* device) override {
     absl::MutexLock lock(&world_->mutex_);
     const auto found = world_->memory_.find(pointer);
     const bool set = found != world_->memory_.end();
-    *kind = set ? found->second.first : MemoryKind::kDevice;
+    *kind = set ? found->second.first : cuda::MemoryKind::kDevice;
     *device = set ? found->second.second : device_;
-    return kCudaSuccess;
+    return cuda::kCudaSuccess;
   }
   int EventCreate(void** event) override {
     absl::MutexLock lock(&world_->mutex_);
     ++world_->events_created_;
     *event = new FakeEvent;
-    return kCudaSuccess;
+    return cuda::kCudaSuccess;
   }
   int EventDestroy(void* event) override {
     delete static_cast<FakeEvent*>(event);
-    return kCudaSuccess;
+    return cuda::kCudaSuccess;
   }
   int EventRecord(void* event, void* stream) override {
     absl::MutexLock lock(&world_->mutex_);
@@ -373,29 +373,29 @@ class FakeCuda final : public CudaApi {
     if (from == &world_->legacy_) {
       queue->insert(queue->end(), world_->per_thread_.queued.begin(), world_->per_thread_.queued.end());
     }
-    return kCudaSuccess;
+    return cuda::kCudaSuccess;
   }
   // cudaEventQuery: "cudaErrorNotReady" is a result like any other, and stays behind as the last error. In
   // another capture mode than relaxed it would also end captures of other threads.
   int EventQuery(void* event) override {
     absl::MutexLock lock(&world_->mutex_);
     const bool captures = world_->legacy_.capturing || world_->per_thread_.capturing;
-    if (captures && capture_mode_ != kCaptureModeRelaxed)
+    if (captures && capture_mode_ != cuda::kCaptureModeRelaxed)
       world_->misuse_.push_back("EventQuery during a capture");
-    return world_->Pending(&static_cast<FakeEvent*>(event)->queued) ? last_error_ = kCudaNotReady
-                                                                    : kCudaSuccess;
+    return world_->Pending(&static_cast<FakeEvent*>(event)->queued) ? last_error_ = cuda::kCudaNotReady
+                                                                    : cuda::kCudaSuccess;
   }
   int Malloc(void** memory, size_t bytes) override {
     *memory = calloc(1, bytes);
-    return kCudaSuccess;
+    return cuda::kCudaSuccess;
   }
   int Free(void* memory) override {
     free(memory);
-    return kCudaSuccess;
+    return cuda::kCudaSuccess;
   }
   int MemcpyAsync(void* to, const void* from, size_t bytes, void*) override {
     std::memcpy(to, from, bytes);
-    return kCudaSuccess;
+    return cuda::kCudaSuccess;
   }
   const char* GetErrorString(int) override { return "no CUDA-capable device is detected"; }
 
@@ -404,12 +404,12 @@ class FakeCuda final : public CudaApi {
   static thread_local int device_, last_error_, capture_mode_;
 };
 thread_local int FakeCuda::device_ = 0;
-thread_local int FakeCuda::last_error_ = kCudaSuccess;
+thread_local int FakeCuda::last_error_ = cuda::kCudaSuccess;
 thread_local int FakeCuda::capture_mode_ = 0;  // cudaStreamCaptureModeGlobal
 
 FakeWorld::~FakeWorld() = default;
 std::shared_ptr<NcclApi> FakeWorld::nccl() { return std::make_shared<FakeNccl>(this); }
-std::shared_ptr<CudaApi> FakeWorld::cuda() { return std::make_shared<FakeCuda>(this); }
+std::shared_ptr<cuda::CudaApi> FakeWorld::cuda() { return std::make_shared<FakeCuda>(this); }
 
 void FakeWorld::FailAsync(int rank, Result error) {
   absl::MutexLock lock(&mutex_);
@@ -478,7 +478,7 @@ void FakeWorld::Capture(void* stream, bool capturing) {
   absl::MutexLock lock(&mutex_);
   StreamOf(stream)->capturing = capturing;
 }
-void FakeWorld::SetMemory(const void* pointer, MemoryKind kind, int device) {
+void FakeWorld::SetMemory(const void* pointer, cuda::MemoryKind kind, int device) {
   absl::MutexLock lock(&mutex_);
   memory_[pointer] = {kind, device};
 }

@@ -17,7 +17,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "collectives/backends/nccl/cuda_api.h"
+#include "base/cuda/cuda_api.h"
 #include "collectives/backends/nccl/nccl_api.h"
 
 namespace tandem::collectives::nccl {
@@ -75,7 +75,7 @@ class FakeWorld {
   ~FakeWorld();
   // Return the libraries of one process.
   std::shared_ptr<NcclApi> nccl();
-  std::shared_ptr<CudaApi> cuda();
+  std::shared_ptr<cuda::CudaApi> cuda();
 
   // Must be set before any object is made.
   int version = 22809;
@@ -109,7 +109,7 @@ class FakeWorld {
   // As cudaStreamBeginCapture and cudaStreamEndCapture.
   void Capture(void* stream, bool capturing);
   // Makes PointerGetAttributes report this memory. All other memory is that of the current device.
-  void SetMemory(const void* pointer, MemoryKind kind, int device);
+  void SetMemory(const void* pointer, cuda::MemoryKind kind, int device);
 
  private:
   friend class FakeNccl;
@@ -140,7 +140,7 @@ class FakeWorld {
   std::set<int> contexts_ ABSL_GUARDED_BY(mutex_);
   std::set<FakeStream*> streams_ ABSL_GUARDED_BY(mutex_);
   FakeStream legacy_ ABSL_GUARDED_BY(mutex_), per_thread_ ABSL_GUARDED_BY(mutex_);
-  std::map<const void*, std::pair<MemoryKind, int>> memory_ ABSL_GUARDED_BY(mutex_);
+  std::map<const void*, std::pair<cuda::MemoryKind, int>> memory_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace tandem::collectives::nccl

@@ -171,7 +171,7 @@ TEST(NcclCollectivesTest, OtherStreamsCanBeOrderedBehindAnOperation) {
   FakeWorld world;
   RunFakeRanks(&world, 2, [&](FakeRank& me) {
     TANDEM_ASSERT_OK_AND_ASSIGN(auto backend, me.Make("g"));
-    CudaApi* const cuda = me.runtime->cuda();
+    cuda::CudaApi* const cuda = me.runtime->cuda();
     void *stream, *event;
     cuda->StreamCreateNonBlocking(&stream);
     cuda->EventCreate(&event);
@@ -186,14 +186,14 @@ TEST(NcclCollectivesTest, OtherStreamsCanBeOrderedBehindAnOperation) {
     if (me.rank == 0) {
       TANDEM_ASSERT_OK(work->OrderStream(stream));
       cuda->EventRecord(event, stream);
-      EXPECT_EQ(cuda->EventQuery(event), kCudaNotReady);
+      EXPECT_EQ(cuda->EventQuery(event), cuda::kCudaNotReady);
       TANDEM_ASSERT_OK_AND_ASSIGN(const bool done, work->IsDone());
       EXPECT_FALSE(done);
       TANDEM_ASSERT_OK(me.store->Set("looked", ""));
     }
     TANDEM_ASSERT_OK(work->Wait(absl::Seconds(30)));
     if (me.rank == 0) {
-      EXPECT_EQ(cuda->EventQuery(event), kCudaSuccess);
+      EXPECT_EQ(cuda->EventQuery(event), cuda::kCudaSuccess);
     }
     EXPECT_EQ(value, 2);
     cuda->EventDestroy(event);

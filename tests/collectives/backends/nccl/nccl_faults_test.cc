@@ -3,6 +3,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/cuda/load_cuda.h"
 #include "collectives/backends/nccl/dlopen_api.h"
 #include "tests/collectives/backends/nccl/fake_ranks.h"
 
@@ -147,7 +148,7 @@ TEST(NcclFaultsTest, WhatIsMissingIsNamed) {
       StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("libnccl-that-nobody-has.so.2 not found")));
   EXPECT_THAT(LoadNccl({"libm.so.6"}),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("no function ncclGetVersion")));
-  EXPECT_THAT(LoadCuda({"libm.so.6"}),
+  EXPECT_THAT(cuda::LoadCuda({"libm.so.6"}),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("no function cudaGetDeviceCount")));
 }
 
@@ -181,7 +182,7 @@ TEST(NcclFaultsTest, TheRealLibraryWithoutAGpuSaysSo) {
   int version = 0, devices = 0;
   EXPECT_EQ(apis->nccl->GetVersion(&version), Result::kSuccess);
   EXPECT_GE(version, kOldestVersion);
-  if (apis->cuda->GetDeviceCount(&devices) == kCudaSuccess)
+  if (apis->cuda->GetDeviceCount(&devices) == cuda::kCudaSuccess)
     GTEST_SKIP() << "there are " << devices << " GPUs";
   EXPECT_THAT(NcclBackendFactory().viable(BackendOptions()),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("no CUDA device")));

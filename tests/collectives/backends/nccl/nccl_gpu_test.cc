@@ -36,9 +36,9 @@ void SumOnGpu(Store* store, int rank, int world_size) {
   std::vector<float> values(1001, rank + 1.0f);
   void *memory = nullptr, *stream = nullptr;
   const size_t bytes = values.size() * sizeof(float);
-  ASSERT_EQ(apis.cuda->Malloc(&memory, bytes), kCudaSuccess);
-  ASSERT_EQ(apis.cuda->StreamCreateNonBlocking(&stream), kCudaSuccess);
-  ASSERT_EQ(apis.cuda->MemcpyAsync(memory, values.data(), bytes, nullptr), kCudaSuccess);
+  ASSERT_EQ(apis.cuda->Malloc(&memory, bytes), cuda::kCudaSuccess);
+  ASSERT_EQ(apis.cuda->StreamCreateNonBlocking(&stream), cuda::kCudaSuccess);
+  ASSERT_EQ(apis.cuda->MemcpyAsync(memory, values.data(), bytes, nullptr), cuda::kCudaSuccess);
   Operation sum;
   sum.kind = OpKind::kAllReduce;
   sum.dtype = DType::kF32;
@@ -55,11 +55,11 @@ void SumOnGpu(Store* store, int rank, int world_size) {
   TANDEM_ASSERT_OK(work->OrderStream(stream));
   TANDEM_ASSERT_OK(work->Wait(absl::Seconds(60)));
   void* event = nullptr;
-  ASSERT_EQ(apis.cuda->MemcpyAsync(values.data(), memory, bytes, stream), kCudaSuccess);
-  ASSERT_EQ(apis.cuda->EventCreate(&event), kCudaSuccess);
-  ASSERT_EQ(apis.cuda->EventRecord(event, stream), kCudaSuccess);
+  ASSERT_EQ(apis.cuda->MemcpyAsync(values.data(), memory, bytes, stream), cuda::kCudaSuccess);
+  ASSERT_EQ(apis.cuda->EventCreate(&event), cuda::kCudaSuccess);
+  ASSERT_EQ(apis.cuda->EventRecord(event, stream), cuda::kCudaSuccess);
   apis.cuda->Free(memory);  // waits for all that the device has to do
-  ASSERT_EQ(apis.cuda->EventQuery(event), kCudaSuccess);
+  ASSERT_EQ(apis.cuda->EventQuery(event), cuda::kCudaSuccess);
   // The sum, then two reductions that each multiply it by P / 2.
   const float expected = world_size * (world_size + 1) / 2 * (0.5f * world_size) * (0.5f * world_size);
   EXPECT_EQ(values, std::vector<float>(values.size(), expected));

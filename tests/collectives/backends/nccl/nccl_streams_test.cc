@@ -31,7 +31,7 @@ TEST(NcclStreamsTest, AnOperationRunsAfterTheStreamThatProducesItsBuffers) {
   FakeWorld world;
   RunFakeRanks(&world, 1, [&](FakeRank& me) {
     TANDEM_ASSERT_OK_AND_ASSIGN(auto backend, me.Make("g"));
-    CudaApi* const cuda = me.runtime->cuda();
+    cuda::CudaApi* const cuda = me.runtime->cuda();
     void *own, *other;
     cuda->StreamCreateNonBlocking(&own);
     cuda->StreamCreateNonBlocking(&other);
@@ -46,7 +46,7 @@ TEST(NcclStreamsTest, AnOperationRunsAfterTheStreamThatProducesItsBuffers) {
       const auto producer = world.QueueKernel(c.producer);
       TANDEM_ASSERT_OK_AND_ASSIGN(auto work, backend->Enqueue({SumAfter(c.given, &values)}));
       EXPECT_FALSE(Done(*work));
-      EXPECT_EQ(cuda->GetLastError(), kCudaSuccess);  // the question leaves no error behind
+      EXPECT_EQ(cuda->GetLastError(), cuda::kCudaSuccess);  // the question leaves no error behind
       world.Finish(producer);
       EXPECT_TRUE(Done(*work));
     }
@@ -122,10 +122,10 @@ TEST(NcclStreamsTest, MemoryThatIsNotOfThisGpuIsRefused) {
   RunFakeRanks(&world, 1, [&](FakeRank& me) {
     TANDEM_ASSERT_OK_AND_ASSIGN(auto backend, me.Make("g"));
     std::vector<float> host(10, 1.0f), elsewhere(10, 1.0f), managed(10, 1.0f), pinned(10, 1.0f);
-    world.SetMemory(host.data(), MemoryKind::kUnregistered, -2);
-    world.SetMemory(elsewhere.data(), MemoryKind::kDevice, 5);
-    world.SetMemory(managed.data(), MemoryKind::kManaged, 5);
-    world.SetMemory(pinned.data(), MemoryKind::kHost, 5);
+    world.SetMemory(host.data(), cuda::MemoryKind::kUnregistered, -2);
+    world.SetMemory(elsewhere.data(), cuda::MemoryKind::kDevice, 5);
+    world.SetMemory(managed.data(), cuda::MemoryKind::kManaged, 5);
+    world.SetMemory(pinned.data(), cuda::MemoryKind::kHost, 5);
     EXPECT_THAT(backend->Run(Sum(&host)),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("ordinary host memory")));
     Operation into_host = Sum(&managed);
@@ -157,7 +157,7 @@ TEST(NcclStreamsTest, ACaptureIntoAGraphIsRefusedAndNotDisturbed) {
       EXPECT_THAT(backend->Run(SumAfter(stream, &values)),
                   StatusIs(absl::StatusCode::kFailedPrecondition,
                            AllOf(HasSubstr("all_reduce"), HasSubstr("CUDA graph"), HasSubstr("group 'g'"))));
-      EXPECT_EQ(me.runtime->cuda()->GetLastError(), kCudaSuccess);
+      EXPECT_EQ(me.runtime->cuda()->GetLastError(), cuda::kCudaSuccess);
     }
     EXPECT_FALSE(Done(*work));
     world.Capture(kPerThread, false);
@@ -177,7 +177,7 @@ TEST(NcclStreamsTest, ASplitThatWaitsForAnOperationDisturbsNoCapture) {
     world.Capture(kPerThread, true);
     EXPECT_THAT(backend->Split(0, 0, me.OptionsOf("part", absl::Milliseconds(50))),
                 StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("still runs")));
-    EXPECT_EQ(me.runtime->cuda()->GetLastError(), kCudaSuccess);
+    EXPECT_EQ(me.runtime->cuda()->GetLastError(), cuda::kCudaSuccess);
     world.Capture(kPerThread, false);
     world.Finish(producer);
   });

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef TANDEM_COLLECTIVES_BACKENDS_NCCL_CUDA_API_H_
-#define TANDEM_COLLECTIVES_BACKENDS_NCCL_CUDA_API_H_
+#ifndef TANDEM_BASE_CUDA_CUDA_API_H_
+#define TANDEM_BASE_CUDA_CUDA_API_H_
 
-// The part of the CUDA runtime that the backend uses; see nccl_api.h.
+// The part of the CUDA runtime that Tandem uses. It is declared here, so that Tandem compiles without CUDA
+// and can be tested without a GPU. abi_check.cc compares the numbers with the real header if a build finds
+// one.
 
 #include <cstddef>
 
-namespace tandem::collectives::nccl {
+namespace tandem::cuda {
 
 inline constexpr int kCudaSuccess = 0;
 inline constexpr int kCudaNotReady = 600;
@@ -53,6 +55,6 @@ class CudaApi {
   virtual const char* GetErrorString(int error) = 0;
 };
 
-}  // namespace tandem::collectives::nccl
+}  // namespace tandem::cuda
 
-#endif  // TANDEM_COLLECTIVES_BACKENDS_NCCL_CUDA_API_H_
+#endif  // TANDEM_BASE_CUDA_CUDA_API_H_

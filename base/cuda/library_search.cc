@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/backends/nccl/library_search.h"
+#include "base/cuda/library_search.h"
 
 #include <dlfcn.h>
 
@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 
-namespace tandem::collectives::nccl {
+namespace tandem::cuda {
 namespace {
 
 namespace fs = std::filesystem;
@@ -67,7 +67,7 @@ void AddIfPresent(const fs::path& file, std::vector<std::string>* candidates) {
   if (fs::exists(file, error)) candidates->push_back(file.string());
 }
 
-void AddCandidates(const SearchPlaces& places, absl::Span<const fs::path> folders, const char* name,
+void AddCandidates(const SearchPlaces& places, absl::Span<const fs::path> folders, const std::string& name,
                    std::vector<std::string>* candidates) {
   for (absl::string_view folder : absl::StrSplit(places.named, ':', absl::SkipEmpty()))
     AddIfPresent(fs::path(std::string(folder)) / name, candidates);
@@ -92,9 +92,9 @@ SearchPlaces PlacesOfThisProcess() {
   return places;
 }
 
-std::vector<std::string> NcclCandidates(const SearchPlaces& places) {
+std::vector<std::string> LibraryCandidates(const SearchPlaces& places, const std::string& name) {
   std::vector<std::string> candidates;
-  AddCandidates(places, Folders(places), "libnccl.so.2", &candidates);
+  AddCandidates(places, Folders(places), name, &candidates);
   return candidates;
 }
 
@@ -132,4 +132,4 @@ absl::StatusOr<Loaded<CudaApi>> ChooseCudart(
   return error;
 }
 
-}  // namespace tandem::collectives::nccl
+}  // namespace tandem::cuda

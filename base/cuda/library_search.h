@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef TANDEM_COLLECTIVES_BACKENDS_NCCL_LIBRARY_SEARCH_H_
-#define TANDEM_COLLECTIVES_BACKENDS_NCCL_LIBRARY_SEARCH_H_
+#ifndef TANDEM_BASE_CUDA_LIBRARY_SEARCH_H_
+#define TANDEM_BASE_CUDA_LIBRARY_SEARCH_H_
 
 // Where libnccl and libcudart are looked for: the folders that TANDEM_CUDA_LIBRARY_PATH names, the system's
 // library path (with LD_LIBRARY_PATH, and libraries that the process has loaded already), the wheels
@@ -13,9 +13,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "collectives/backends/nccl/cuda_api.h"
+#include "base/cuda/cuda_api.h"
 
-namespace tandem::collectives::nccl {
+namespace tandem::cuda {
 
 struct SearchPlaces {
   std::string named;                    // folders separated by ':', searched before all others
@@ -28,7 +28,7 @@ SearchPlaces PlacesOfThisProcess();
 
 // Returns the arguments for dlopen, the preferred one first: files that exist, and plain names, which stand
 // for the system's library path. Of several versions of cudart the newest comes first.
-std::vector<std::string> NcclCandidates(const SearchPlaces& places);
+std::vector<std::string> LibraryCandidates(const SearchPlaces& places, const std::string& name);
 std::vector<std::string> CudartCandidates(const SearchPlaces& places);
 
 // A library and the file that it was loaded from.
@@ -45,6 +45,6 @@ absl::StatusOr<Loaded<CudaApi>> ChooseCudart(
     absl::Span<const std::string> candidates,
     const std::function<absl::StatusOr<Loaded<CudaApi>>(const std::string&)>& load);
 
-}  // namespace tandem::collectives::nccl
+}  // namespace tandem::cuda
 
-#endif  // TANDEM_COLLECTIVES_BACKENDS_NCCL_LIBRARY_SEARCH_H_
+#endif  // TANDEM_BASE_CUDA_LIBRARY_SEARCH_H_

@@ -26,5 +26,6 @@ static_assert(sizeof(cudaPointerAttributes) <= 256);
 SAME(1, cudaStreamNonBlocking);
 SAME(2, cudaEventDisableTiming);
 SAME(4, cudaMemcpyDefault);
+SAME(1, cudaHostAllocPortable);
 
 }  // namespace tandem::cuda

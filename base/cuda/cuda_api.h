@@ -50,6 +50,10 @@ class CudaApi {
   virtual int PointerGetAttributes(const void* pointer, MemoryKind* kind, int* device) = 0;
   virtual int Malloc(void** memory, size_t bytes) = 0;
   virtual int Free(void* memory) = 0;
+  // Allocates host memory that is pinned for all devices (cudaHostAllocPortable).
+  virtual int HostAlloc(void** memory, size_t bytes) = 0;
+  // Frees memory of HostAlloc. Waits for copies that use it.
+  virtual int FreeHost(void* memory) = 0;
   // Copies between any two memories, in the stream's order.
   virtual int MemcpyAsync(void* to, const void* from, size_t bytes, void* stream) = 0;
   virtual const char* GetErrorString(int error) = 0;

@@ -28,6 +28,8 @@ class DlopenCudaApi final : public CudaApi {
     lib->Find("cudaEventQuery", &event_query_);
     lib->Find("cudaMalloc", &malloc_);
     lib->Find("cudaFree", &free_);
+    lib->Find("cudaHostAlloc", &host_alloc_);
+    lib->Find("cudaFreeHost", &free_host_);
     lib->Find("cudaMemcpyAsync", &memcpy_async_);
     lib->Find("cudaGetErrorString", &get_error_string_);
     lib->Find("cudaGetLastError", &get_last_error_);
@@ -76,6 +78,10 @@ class DlopenCudaApi final : public CudaApi {
   }
   int Malloc(void** memory, size_t bytes) override { return malloc_(memory, bytes); }
   int Free(void* memory) override { return free_(memory); }
+  int HostAlloc(void** memory, size_t bytes) override {
+    return host_alloc_(memory, bytes, 1);  // cudaHostAllocPortable
+  }
+  int FreeHost(void* memory) override { return free_host_(memory); }
   int MemcpyAsync(void* to, const void* from, size_t bytes, void* stream) override {
     return memcpy_async_(to, from, bytes, 4, stream);  // cudaMemcpyDefault
   }
@@ -95,6 +101,8 @@ class DlopenCudaApi final : public CudaApi {
   int (*event_query_)(void*);
   int (*malloc_)(void**, size_t);
   int (*free_)(void*);
+  int (*host_alloc_)(void**, size_t, unsigned);
+  int (*free_host_)(void*);
   int (*memcpy_async_)(void*, const void*, size_t, int, void*);
   const char* (*get_error_string_)(int);
   int (*get_last_error_)();

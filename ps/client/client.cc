@@ -38,6 +38,9 @@ ClientImpl::ClientImpl(std::vector<std::unique_ptr<rpc::Channel>> channels, Shar
     : options_(options),
       pulls_in_flight_(options.max_bytes_in_flight),
       pushes_in_flight_(options.max_bytes_in_flight),
+      gpu_copier_({.pinned_bytes = options.pinned_bytes,
+                   .go_on_waiting = options.go_on_waiting,
+                   .cuda = options.cuda}),
       push_window_(std::make_shared<PushWindow>(options.epoch, push_window)),
       map_(std::move(map)),
       channels_(std::move(channels)) {}
@@ -50,6 +53,17 @@ ClientImpl::~ClientImpl() {
 
 void ClientImpl::PullAsync(uint64_t step, bool read_only, std::vector<PullPart> parts, PullDone done) {
   TraceUntilDone<PullDone, absl::StatusOr<PullVersions>>(kTracePull, step, &done);
+  std::shared_ptr<GpuCopier::Rows> on_gpus;
+  absl::Time deadline = absl::InfiniteFuture();
+  if (AnyOnGpu(parts)) {
+    absl::StatusOr<std::shared_ptr<GpuCopier::Rows>> staged = StageRows(&parts);
+    if (!staged.ok()) {
+      std::move(done)(staged.status());
+      return;
+    }
+    on_gpus = *std::move(staged);
+    deadline = MonotonicNow() + options_.timeout;
+  }
   std::vector<ResolvedPullPart> resolved;
   resolved.reserve(parts.size());
   uint64_t bytes = 0;
@@ -77,14 +91,17 @@ void ClientImpl::PullAsync(uint64_t step, bool read_only, std::vector<PullPart> 
       part.ids = cached->requested();
       part.repeats = false;
     }
-    resolved.push_back({std::move(part), table->config->dim(), table->wire, std::move(cached), std::move(read)});
+    resolved.push_back(
+        {std::move(part), table->config->dim(), table->wire, std::move(cached), std::move(read)});
   }
   if (!asks && !resolved.empty()) {
     for (const ResolvedPullPart& part : resolved) part.read->FinishUnasked();
+    if (on_gpus != nullptr) done = CopyRowsThen(std::move(on_gpus), deadline, std::move(done));
     std::move(done)(PullVersions(resolved.size(), std::vector<uint64_t>(channels_.size(), 0)));
     return;
   }
   if (!Count(pulls_in_flight_, bytes, &done)) return;
+  if (on_gpus != nullptr) done = CopyRowsThen(std::move(on_gpus), deadline, std::move(done));
   std::unique_ptr<Deduper> deduper = TakeDeduper();
   auto call = std::make_shared<PullOperation>(map_, std::move(resolved), deduper.get(), std::move(done));
   ReleaseDeduper(std::move(deduper));
@@ -117,6 +134,12 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(std::vector<std::unique_
     return absl::InvalidArgumentError(absl::StrCat("max_lag is ", absl::FormatDuration(options.max_lag),
                                                    "; it must be at least 1 ms, or 0 so that only primaries "
                                                    "answer"));
+  }
+  if (options.pinned_bytes < GpuCopier::kMinPinnedBytes ||
+      options.pinned_bytes > GpuCopier::kMaxPinnedBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("pinned_bytes is ", options.pinned_bytes,
+                                                   "; it must be from ", GpuCopier::kMinPinnedBytes,
+                                                   " (64 KiB) to ", GpuCopier::kMaxPinnedBytes, " (16 GiB)"));
   }
   ShardMap map = ShardMap::Even(1, 1);
   uint64_t push_window = kDefaultPushWindow;
@@ -162,12 +185,14 @@ absl::StatusOr<std::vector<v1::TableInfo>> Client::ListTables(uint32_t hottest) 
 absl::StatusOr<PullVersions> Client::Pull(uint64_t step, bool read_only, std::vector<PullPart> parts) {
   absl::Notification finished;
   absl::StatusOr<PullVersions> result;
-  PrepareInlinePoll();
+  // A pull to a GPU ends on a thread of the client, which ends no wait for a response.
+  const bool polls = !AnyOnGpu(parts);
+  if (polls) PrepareInlinePoll();
   PullAsync(step, read_only, std::move(parts), [&](absl::StatusOr<PullVersions> versions) {
     result = std::move(versions);
     finished.Notify();
   });
-  InlinePoll([&] { return finished.HasBeenNotified(); });
+  if (polls) InlinePoll([&] { return finished.HasBeenNotified(); });
   finished.WaitForNotification();  // the calls end at their own deadlines
   return result;
 }
@@ -175,12 +200,14 @@ absl::StatusOr<PullVersions> Client::Pull(uint64_t step, bool read_only, std::ve
 absl::Status Client::Push(uint64_t step, std::vector<PushPart> parts, const PushOptions& options) {
   absl::Notification finished;
   absl::Status result;
-  PrepareInlinePoll();
+  // While a push waits for a GPU, responses of other calls must not wait for this thread.
+  const bool polls = !AnyOnGpu(parts);
+  if (polls) PrepareInlinePoll();
   PushAsync(step, std::move(parts), options, [&](absl::Status status) {
     result = std::move(status);
     finished.Notify();
   });
-  InlinePoll([&] { return finished.HasBeenNotified(); });
+  if (polls) InlinePoll([&] { return finished.HasBeenNotified(); });
   finished.WaitForNotification();
   return result;
 }

@@ -30,6 +30,10 @@
 #include "rpc/channel.h"
 #include "tandem/v1/parameter_server.pb.h"
 
+namespace tandem::cuda {
+class CudaApi;
+}
+
 namespace tandem::ps {
 
 namespace v1 = ::tandem::v1;
@@ -85,9 +89,18 @@ struct ClientOptions {
   // limit is reached, because this worker starts calls faster than the servers respond.
   uint64_t max_bytes_in_flight = uint64_t{1} << 30;
   WhenFull when_full = WhenFull::kWait;
-  // Called about every 100 ms by a thread that waits as `when_full` says, without locks. If it returns false,
-  // the call ends with Cancelled, and nothing is sent. Null: only the timeout ends the wait.
+  // Called about every 100 ms by a thread that waits as `when_full` says, or for gradients on a GPU, without
+  // locks. If it returns false, the call ends with Cancelled, and nothing is sent. Null: only the timeout
+  // ends the wait.
   std::function<bool()> go_on_waiting;
+  // The pinned host memory for parts on GPUs, in bytes: so much for pulls, and as much for pushes. Each is
+  // allocated by the first part on a GPU; a client without such parts has none. Calls that find no room, or
+  // are larger, go through it in pieces, which costs a copy within host memory. At least 64 KiB, at most 16
+  // GiB.
+  uint64_t pinned_bytes = uint64_t{64} << 20;
+  // Tests set this CUDA runtime. Null: the first part on a GPU loads that of this machine
+  // (base/cuda/library_search.h).
+  std::shared_ptr<cuda::CudaApi> cuda;
 };
 
 // A client of all parameter servers of a job. Use one client per worker process. Owns its channels. The
@@ -166,6 +179,12 @@ class Client {
   // Under the table's update mode a pull may wait on the server for pushes of other workers. If it waits too
   // long it ends with DeadlineExceeded, naming those workers. NotFound: this client has not called
   // CreateTable for a table. InvalidArgument: the offsets of a part are wrong.
+  //
+  // Parts on GPUs (PullPart::device): `done` runs on a thread of the client, which must not block either.
+  // InvalidArgument: there is no such GPU, or rows or stream are not of it; FailedPrecondition: there is no
+  // CUDA runtime, or the stream is being captured into a CUDA graph; ResourceExhausted: there is no pinned
+  // memory (ClientOptions::pinned_bytes). Nothing was sent then. Internal, naming the call: CUDA failed.
+  // DeadlineExceeded also if the GPU has not got to the rows in time. The client stays usable after each.
   virtual void PullAsync(uint64_t step, bool read_only, std::vector<PullPart> parts, PullDone done) = 0;
   // Starts to apply gradients of `step`. Blocks and runs `done` like PullAsync, with the same errors. The
   // push is repeated until it is acknowledged or its time has passed. Each server applies an acknowledged
@@ -178,6 +197,10 @@ class Client {
   // The gradients of a table whose optimizer has a clip_global_norm are scaled down to that norm before they
   // are split over the servers; the norm covers all entries of the table's parts.
   //
+  // Parts on GPUs (PushPart::device): the call blocks until their gradients are in host memory, at most for
+  // ClientOptions::timeout. If it fails before, with the errors of PullAsync for such parts, nothing was
+  // pushed.
+  //
   // InvalidArgument: more than 1024 parts, or a gradient is NaN, infinite or absurd (2^60 and more; 2^59 if
   // not sent as f32). The message names its id. Nothing was sent to any server; it says if gradients that a
   // cache had deferred are lost. Other errors tell of each server: applied, refused, unknown or not sent.
@@ -189,7 +212,7 @@ class Client {
   virtual std::shared_ptr<PushHandle> StartPush(uint64_t step, std::vector<PushPart> parts,
                                                 const PushOptions& options, PushDone done) = 0;
 
-  // Blocking forms of PullAsync and PushAsync. Must not be called on RPC threads.
+  // Blocking forms of PullAsync and PushAsync. Must not be called on RPC threads, nor in a `done`.
   absl::StatusOr<PullVersions> Pull(uint64_t step, bool read_only, std::vector<PullPart> parts);
   absl::Status Push(uint64_t step, std::vector<PushPart> parts, const PushOptions& options = {});
 

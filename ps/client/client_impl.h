@@ -5,6 +5,7 @@
 // The class behind Client. Its methods are in several sources, by role:
 //
 //   - client.cc: connecting, pulls
+//   - client_gpu.cc: parts whose rows or gradients are on GPUs
 //   - client_tables.cc: tables, their options and statistics, checkpoints
 //   - client_push.cc: pushes and push epochs
 //   - client_row_states.cc: the states of rows, which move between servers and workers
@@ -33,6 +34,7 @@
 #include "ps/client/cache/row_cache.h"
 #include "ps/client/client.h"
 #include "ps/client/error_feedback.h"
+#include "ps/client/gpu/gpu_copier.h"
 #include "ps/client/push_operation.h"
 #include "ps/client/push_window.h"
 #include "ps/client/row_staleness_totals.h"
@@ -44,6 +46,13 @@ namespace tandem::ps {
 // Returns the full name of a method of the servers.
 inline std::string MethodName(absl::string_view method) {
   return absl::StrCat("/tandem.v1.ParameterServer/", method);
+}
+
+// Returns whether an array of a PullPart or PushPart is on a GPU.
+template <typename Part>
+bool AnyOnGpu(const std::vector<Part>& parts) {
+  return std::any_of(parts.begin(), parts.end(),
+                     [](const Part& part) { return part.device != Device::Cpu(); });
 }
 
 // Returns InvalidArgument for bag offsets that do not fit the ids; they would lead to reads past an array.
@@ -87,6 +96,14 @@ class ClientImpl final : public Client {
 
   // client.cc
   void PullAsync(uint64_t step, bool read_only, std::vector<PullPart> parts, PullDone done) override;
+
+  // client_gpu.cc
+  // Replaces the rows of parts on GPUs by host memory. Returns what CopyRowsThen needs.
+  absl::StatusOr<std::shared_ptr<GpuCopier::Rows>> StageRows(std::vector<PullPart>* parts);
+  // Returns a callback that copies the rows of a successful pull to the GPUs before it runs `done`.
+  PullDone CopyRowsThen(std::shared_ptr<GpuCopier::Rows> rows, absl::Time deadline, PullDone done);
+  // Replaces the gradients of parts on GPUs by copies in host memory, which `owner` keeps. Blocks.
+  absl::Status FetchGradients(std::vector<PushPart>* parts);
 
   // client_push.cc
   void PushAsync(uint64_t step, std::vector<PushPart> parts, const PushOptions& options,
@@ -272,6 +289,7 @@ class ClientImpl final : public Client {
   BytesInFlight pulls_in_flight_;
   BytesInFlight pushes_in_flight_;
   FollowerReadCounters follower_reads_;
+  GpuCopier gpu_copier_;
   absl::Mutex window_mutex_;
   std::shared_ptr<PushWindow> push_window_ ABSL_GUARDED_BY(window_mutex_);
   const ShardMap map_;

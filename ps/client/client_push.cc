@@ -100,6 +100,12 @@ absl::Status ClientImpl::StartPushEpoch() {
 std::shared_ptr<PushOperation> ClientImpl::PushOfStep(uint64_t step, std::vector<PushPart> parts,
                                                       const PushOptions& options, bool retryable,
                                                       PushDone done) {
+  if (AnyOnGpu(parts)) {
+    if (absl::Status fetched = FetchGradients(&parts); !fetched.ok()) {
+      std::move(done)(Annotate(fetched, "nothing was pushed to any server"));
+      return nullptr;
+    }
+  }
   {
     absl::MutexLock lock(&last_push_mutex_);
     last_step_ = std::max(last_step_, step);

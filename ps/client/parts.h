@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/numeric/tensor.h"
 #include "tandem/v1/parameter_server.pb.h"
 
 namespace tandem::ps {
@@ -26,6 +28,14 @@ namespace v1 = ::tandem::v1;
 // - without pooling: rows is [ids.size() x dim]
 // - with pooling: offsets has bags + 1 entries, bag b is ids[offsets[b], offsets[b+1]), and rows is [bags x
 //   dim]; an empty bag gives zeros
+//
+// Rows on a GPU: `device` is Device::Cuda(n), `rows` points to memory of GPU n (cudaMalloc, or managed
+// memory), and `stream` is a stream of it (cudaStream_t), which must exist until the pull has ended. `ids`
+// and `offsets` are in host memory in any case. The rows are written after all work that `stream` had when
+// PullAsync was called. When the pull has ended, work that is queued on `stream` from then on sees the rows;
+// the GPU may still be copying. Without a stream, the rows are on the GPU when the pull has ended; they are
+// written after the work of the legacy default stream. After an error a copy may still be under way: later
+// work of `stream` waits for it, and so does cudaFree. The parts of one pull may lie on different devices.
 struct PullPart {
   std::string table;
   absl::Span<const uint64_t> ids;
@@ -34,14 +44,20 @@ struct PullPart {
   v1::Pooling pooling = v1::NONE;
   absl::Span<const uint32_t> offsets;
   // Without pooling: true if ids may repeat. The client then requests each id once and copies its row to the
-  // other positions, unless a sample of the ids has no repeat (Deduper::SampleRepeats). Callers can also remove
-  // repeats themselves (ps/dedupe.h). False: an id that repeats is sent as often.
+  // other positions, unless a sample of the ids has no repeat (Deduper::SampleRepeats). Callers can also
+  // remove repeats themselves (ps/dedupe.h). False: an id that repeats is sent as often.
   bool repeats = false;
+  Device device;  // the memory of `rows`
+  std::optional<void*> stream;
 };
 
 // The gradients of one table that a push applies. The shapes are those of PullPart, with gradients for rows.
 // The gradients of an id that repeats add up. PushAsync copies `ids`, `gradients` and `offsets` before it
 // returns, except gradients that have an `owner`.
+//
+// Gradients on a GPU: `device`, `gradients` and `stream` as the `rows` of a PullPart. The gradients are read
+// after all work that `stream`, or the legacy default stream if there is none, had when PushAsync was called.
+// PushAsync blocks until they are in host memory. `owner` is not used.
 struct PushPart {
   std::string table;
   absl::Span<const uint64_t> ids;
@@ -65,6 +81,8 @@ struct PushPart {
   // Keeps `gradients` alive and unchanged. The transport may then send them from where they lie, without a
   // copy. Held until the last byte is sent, which may be after the end of the push if its timeout passes.
   std::shared_ptr<const void> owner = nullptr;
+  Device device;  // the memory of `gradients`
+  std::optional<void*> stream;
 };
 
 // The arguments of a push beside its parts.

@@ -393,6 +393,8 @@ class FakeCuda final : public cuda::CudaApi {
     free(memory);
     return cuda::kCudaSuccess;
   }
+  int HostAlloc(void** memory, size_t bytes) override { return Malloc(memory, bytes); }
+  int FreeHost(void* memory) override { return Free(memory); }
   int MemcpyAsync(void* to, const void* from, size_t bytes, void*) override {
     std::memcpy(to, from, bytes);
     return cuda::kCudaSuccess;

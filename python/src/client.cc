@@ -44,12 +44,13 @@ uint64_t CheckIds(const nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::devic
 }
 
 ConnectionOptions OptionsOf(double timeout_s, double checkpoint_timeout_s, uint64_t max_bytes_in_flight,
-                            double max_lag_s = 0) {
+                            uint64_t pinned_bytes, double max_lag_s = 0) {
   return {.timeout = absl::Seconds(timeout_s),
           .checkpoint_timeout = absl::Seconds(checkpoint_timeout_s),
           .max_bytes_in_flight = max_bytes_in_flight,
           .max_lag = absl::Seconds(max_lag_s),
-          .go_on_waiting = HandleSignals};
+          .go_on_waiting = HandleSignals,
+          .pinned_bytes = pinned_bytes};
 }
 
 // `function` must own what it uses.
@@ -71,6 +72,7 @@ void BindClient(nb::module_& module) {
     return reinterpret_cast<uint64_t>(array.data());
   });
   module.def("check_ids", &CheckIds);
+  module.def("gpu_of", &GpuOf);
   module.def("parse_update_mode",
              [](const std::string& text) { return ToJson(ValueOrRaise(ps::ParseUpdateMode(text))); });
   nb::class_<Call>(module, "Call")
@@ -132,24 +134,27 @@ void BindClient(nb::module_& module) {
       .def("start_gradients", &PyClient::StartGradients);
   module.def(
       "connect_job",
-      [](double timeout_s, double checkpoint_timeout_s, uint64_t max_bytes_in_flight, double max_lag_s) {
+      [](double timeout_s, double checkpoint_timeout_s, uint64_t max_bytes_in_flight, double max_lag_s,
+         uint64_t pinned_bytes) {
         return Connect([=] {
-          return Connection::ToJob(OptionsOf(timeout_s, checkpoint_timeout_s, max_bytes_in_flight, max_lag_s));
+          return Connection::ToJob(
+              OptionsOf(timeout_s, checkpoint_timeout_s, max_bytes_in_flight, pinned_bytes, max_lag_s));
         });
       });
   module.def("connect_servers", [](const std::vector<std::string>& addresses, std::optional<uint32_t> worker,
                                    bool read_only, double timeout_s, double checkpoint_timeout_s,
-                                   uint64_t max_bytes_in_flight, double max_lag_s) {
+                                   uint64_t max_bytes_in_flight, double max_lag_s, uint64_t pinned_bytes) {
     return Connect([=] {
       return Connection::ToServers(addresses, worker, read_only,
-                                   OptionsOf(timeout_s, checkpoint_timeout_s, max_bytes_in_flight, max_lag_s));
+                                   OptionsOf(timeout_s, checkpoint_timeout_s, max_bytes_in_flight, pinned_bytes,
+                                             max_lag_s));
     });
   });
   module.def("connect_local", [](int servers, const std::string& spill_directory, double timeout_s,
-                                 double checkpoint_timeout_s, uint64_t max_bytes_in_flight) {
+                                 double checkpoint_timeout_s, uint64_t max_bytes_in_flight, uint64_t pinned_bytes) {
     return Connect([=] {
       return Connection::ToLocalServers(servers, spill_directory,
-                                        OptionsOf(timeout_s, checkpoint_timeout_s, max_bytes_in_flight));
+                                        OptionsOf(timeout_s, checkpoint_timeout_s, max_bytes_in_flight, pinned_bytes));
     });
   });
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python/src/py_client.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -21,13 +22,19 @@ namespace tandem::python {
 // is not waited for.
 class InlineWait {
  public:
-  explicit InlineWait(ps::Client* client) : client_(client) { client_->PrepareInlinePoll(); }
+  // `on_gpus`: the call waits for a GPU too. Then nothing is received here: meanwhile responses of other
+  // calls would wait for this thread.
+  InlineWait(ps::Client* client, bool on_gpus) : client_(on_gpus ? nullptr : client) {
+    if (client_ != nullptr) client_->PrepareInlinePoll();
+  }
+  explicit InlineWait(ps::Client* client) : InlineWait(client, false) {}
   InlineWait(const InlineWait&) = delete;
   ~InlineWait() {
     if (client_ != nullptr) client_->InlinePoll([] { return true; });
   }
   // Receives until the call has ended, at most 100 ms. Called once, after the start, without the GIL.
   void Poll(const Call& call) {
+    if (client_ == nullptr) return;
     Clock* const clock = Clock::Real();
     const absl::Time end = clock->Now() + absl::Milliseconds(100);
     std::exchange(client_, nullptr)->InlinePoll([&] { return call.finished() || clock->Now() >= end; });
@@ -48,6 +55,13 @@ ps::PushOptions OptionsOfPush(float learning_rate_factor, float batch_share) {
   return {.learning_rate_factor = learning_rate_factor, .batch_share = batch_share};
 }
 
+// Returns whether an array of a pull's or push's parts is on a GPU.
+template <typename Part>
+bool AnyOnGpu(const std::vector<Part>& parts) {
+  return std::any_of(parts.begin(), parts.end(),
+                     [](const Part& part) { return part.device != Device::Cpu(); });
+}
+
 // Ends a call that has no versions to return.
 void Finish(Call* call, absl::Status status) {
   call->Finish(status.ok() ? absl::StatusOr<ps::PullVersions>(ps::PullVersions()) : std::move(status));
@@ -62,7 +76,7 @@ std::shared_ptr<Call> PyClient::StartPull(uint64_t step, bool read_only, nb::lis
 nb::list PyClient::Pull(uint64_t step, bool read_only, nb::list parts, nb::object keep) {
   ConnectionInUse connection = Use();
   std::vector<ps::PullPart> parsed = ParsePullParts(parts);
-  InlineWait wait(connection.client());
+  InlineWait wait(connection.client(), AnyOnGpu(parsed));
   const std::shared_ptr<Call> call =
       StartPull(&connection, step, read_only, std::move(parsed), std::move(keep), &wait);
   WaitFor(*call);
@@ -122,7 +136,7 @@ void PyClient::Push(uint64_t step, nb::list parts, float learning_rate_factor, f
                     nb::callable started) {
   ConnectionInUse connection = UseToPush();
   PushParts parsed = ParsePushParts(parts);
-  InlineWait wait(connection.client());
+  InlineWait wait(connection.client(), AnyOnGpu(parsed.parts));
   const StartedPush push = StartPush(&connection, step, std::move(parsed.parts),
                                      OptionsOfPush(learning_rate_factor, batch_share), &wait);
   if (push.started) started();

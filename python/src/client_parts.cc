@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python/src/client_parts.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "base/cuda/load_cuda.h"
 #include "nanobind/stl/string.h"
 #include "nanobind/stl/vector.h"
+#include "python/src/errors.h"
 
 namespace nb = nanobind;
 
@@ -24,6 +28,16 @@ absl::Span<const T> SpanAt(nb::handle address, nb::handle count) {
   return {At<const T>(address), nb::cast<size_t>(count)};
 }
 
+// Returns the device of an array: that of GPU `gpu`, or the CPU for -1.
+Device DeviceAt(nb::handle gpu) {
+  const int index = nb::cast<int>(gpu);
+  return index < 0 ? Device::Cpu() : Device::Cuda(index);
+}
+std::optional<void*> StreamAt(nb::handle stream) {
+  if (stream.is_none()) return std::nullopt;
+  return reinterpret_cast<void*>(nb::cast<uint64_t>(stream));
+}
+
 }  // namespace
 
 std::vector<ps::PullPart> ParsePullParts(nb::list list) {
@@ -36,7 +50,9 @@ std::vector<ps::PullPart> ParsePullParts(nb::list list) {
                      .rows = At<float>(part[3]),
                      .pooling = static_cast<v1::Pooling>(nb::cast<int>(part[4])),
                      .offsets = SpanAt<uint32_t>(part[5], part[6]),
-                     .repeats = true});
+                     .repeats = true,
+                     .device = DeviceAt(part[7]),
+                     .stream = StreamAt(part[8])});
   }
   return parts;
 }
@@ -54,9 +70,26 @@ PushParts ParsePushParts(nb::list list) {
                             .pooling = static_cast<v1::Pooling>(nb::cast<int>(part[4])),
                             .offsets = SpanAt<uint32_t>(part[5], part[6]),
                             .pulled_versions = parsed.versions.back(),
-                            .learning_rate_factor = nb::cast<float>(part[8])});
+                            .learning_rate_factor = nb::cast<float>(part[8]),
+                            .device = DeviceAt(part[9]),
+                            .stream = StreamAt(part[10])});
   }
   return parsed;
+}
+
+int GpuOf(uint64_t address, const std::string& what) {
+  const absl::StatusOr<cuda::Loaded<cuda::CudaApi>> loaded = cuda::LoadCuda();
+  RaiseIfError(loaded.status());
+  cuda::MemoryKind kind = cuda::MemoryKind::kUnregistered;
+  int gpu = 0;
+  const int error = loaded->api->PointerGetAttributes(reinterpret_cast<const void*>(address), &kind, &gpu);
+  if (error != cuda::kCudaSuccess) loaded->api->GetLastError();
+  if (error != cuda::kCudaSuccess ||
+      (kind != cuda::MemoryKind::kDevice && kind != cuda::MemoryKind::kManaged)) {
+    Raise(absl::InvalidArgumentError(
+        absl::StrCat(what, " has __cuda_array_interface__, but is not in the memory of a GPU")));
+  }
+  return gpu;
 }
 
 nb::list ToPython(const ps::PullVersions& versions) {

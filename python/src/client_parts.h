@@ -6,6 +6,7 @@
 // addresses; Python keeps them alive until the call has ended. All functions require the GIL.
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "nanobind/nanobind.h"
@@ -13,7 +14,8 @@
 
 namespace tandem::python {
 
-// Parses [(table, ids, num ids, rows, pooling, offsets, num offsets), ...].
+// Parses [(table, ids, num ids, rows, pooling, offsets, num offsets, GPU of the rows or -1, stream or None),
+// ...].
 std::vector<ps::PullPart> ParsePullParts(nanobind::list list);
 
 // A push's parts, with the versions to which they refer.
@@ -22,9 +24,13 @@ struct PushParts {
   std::vector<std::vector<uint64_t>> versions;
 };
 
-// Parses [(table, ids, num ids, gradients, pooling, offsets, num offsets, versions, learning rate factor),
-// ...].
+// Parses [(table, ids, num ids, gradients, pooling, offsets, num offsets, versions, learning rate factor, GPU
+// of the gradients or -1, stream or None), ...].
 PushParts ParsePushParts(nanobind::list list);
+
+// Returns the GPU whose memory has `address`. Raises InvalidArgument with `what`, the name of the array, if
+// none has; FailedPrecondition if there is no CUDA runtime.
+int GpuOf(uint64_t address, const std::string& what);
 
 // Returns the versions of each part as a tuple, one number a server.
 nanobind::list ToPython(const ps::PullVersions& versions);

@@ -26,7 +26,8 @@ ps::ClientOptions ClientOptionsOf(const ConnectionOptions& options, uint32_t wor
           .max_lag = options.max_lag,
           .checkpoint_timeout = options.checkpoint_timeout,
           .max_bytes_in_flight = options.max_bytes_in_flight,
-          .go_on_waiting = options.go_on_waiting};
+          .go_on_waiting = options.go_on_waiting,
+          .pinned_bytes = options.pinned_bytes};
 }
 
 // Calls Register on server 0. Returns an empty response if the server is from before this method.

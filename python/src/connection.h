@@ -32,6 +32,7 @@ struct ConnectionOptions {
   uint64_t max_bytes_in_flight = uint64_t{1} << 30;
   absl::Duration max_lag = absl::ZeroDuration();  // ps::ClientOptions
   std::function<bool()> go_on_waiting;  // ps::ClientOptions
+  uint64_t pinned_bytes = uint64_t{64} << 20;  // ps::ClientOptions
 };
 
 // Counts the calls under way on a connection, so that it can be closed after them. Thread-safe.

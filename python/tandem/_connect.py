@@ -26,6 +26,7 @@ def connect(
     timeout: float = 60.0,
     checkpoint_timeout: float = 600.0,
     max_bytes_in_flight: int = 1 << 30,
+    pinned_bytes: int = 64 << 20,
 ) -> Client:
     """Connects to the parameter servers of the job that `tandem run` has started this process in.
 
@@ -43,6 +44,8 @@ def connect(
         return older rows than the one before. The default 0 asks the servers themselves.
     timeout: of each pull and push, in seconds, including waits for other workers; and of connecting.
     max_bytes_in_flight: limits the memory of calls under way; a call that exceeds it waits.
+    pinned_bytes: the pinned host memory for rows on GPUs, and as much again for gradients on GPUs, 64 KiB to 16 GiB. Each is allocated
+        when it is first used. Calls that find no room in it take a little longer.
     """
     if wire not in _wire.FORMATS:
         raise InvalidArgumentError(f"wire is {wire!r}; it must be one of {', '.join(_wire.FORMATS)}")
@@ -56,12 +59,14 @@ def connect(
         raise InvalidArgumentError(f"max_lag is {max_lag}; it must be a number of seconds, or 0")
     options: dict[str, Any] = {"read_only": read_only, "wire": wire, "read_cache": (cache_bytes, cache_seconds) if cache_bytes else None}
     if servers is None:
-        return Client(_core.connect_job(timeout, checkpoint_timeout, max_bytes_in_flight, max_lag), **options)
+        return Client(_core.connect_job(timeout, checkpoint_timeout, max_bytes_in_flight, max_lag, pinned_bytes), **options)
     if isinstance(servers, str):
         raise InvalidArgumentError(f"servers is the text {servers!r}; it must be a list of addresses: servers=[{servers!r}]")
     if rank is not None and not 0 <= rank < world_size and not read_only:
         raise InvalidArgumentError(f"rank is {rank} of world_size {world_size}; it must be at least 0 and less than world_size")
-    core = _core.connect_servers(list(servers), rank, read_only, timeout, checkpoint_timeout, max_bytes_in_flight, max_lag)
+    core = _core.connect_servers(
+        list(servers), rank, read_only, timeout, checkpoint_timeout, max_bytes_in_flight, max_lag, pinned_bytes
+    )
     return Client(core, world_size=world_size, **options)
 
 
@@ -72,9 +77,11 @@ def local(
     timeout: float = 60.0,
     checkpoint_timeout: float = 600.0,
     max_bytes_in_flight: int = 1 << 30,
+    pinned_bytes: int = 64 << 20,
 ) -> Client:
     """Starts parameter servers in this process, for notebooks and tests, and returns a client of them.
 
     spill_directory: where tables with spill=True keep the rows that do not fit their byte budget.
+    pinned_bytes: as in connect().
     """
-    return Client(_core.connect_local(servers, spill_directory, timeout, checkpoint_timeout, max_bytes_in_flight))
+    return Client(_core.connect_local(servers, spill_directory, timeout, checkpoint_timeout, max_bytes_in_flight, pinned_bytes))

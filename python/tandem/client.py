@@ -27,6 +27,7 @@ _POOLING = {"sum": 1, "mean": 2}
 # How a program ends its use of a client: tandem::python::Ending.
 _FINISHED, _FAILED, _EXITS = range(3)
 _NO_OFFSETS = np.zeros(0, dtype=np.uint32)
+_IN_HOST_MEMORY = (-1, None)  # the GPU and the stream of an array
 
 
 class _PushStep:
@@ -199,7 +200,9 @@ class Client(Tables, Storage):
             rows, version = client.pull({"user": ids, "item": others})    # dicts of both, in one request to each server
 
         ids: int64 or uint64, one dimension; they may repeat.
-        out: an array (or dict of arrays) to write the rows to, instead of a new one.
+        out: an array (or dict of arrays) to write the rows to, instead of a new one. It may be on a GPU: a CUDA tensor, or an array
+            with __cuda_array_interface__. The rows are written after the work that its stream (of a tensor: torch's current
+            stream) has now, and later work of that stream sees them.
         step: the default is self.step, the number of this client's pushes.
         read_only: creates no rows; an absent one reads as its initial value.
         pooling, offsets: "sum" or "mean" of the rows of each bag ids[offsets[b]:offsets[b+1]]; the rows are [bags, dim].
@@ -270,9 +273,13 @@ class Client(Tables, Storage):
         dim = self._dims.get(table) or self._dim(table)
         ids = _arrays.as_ids(ids, f"ids of table '{table}'")
         code, offsets, rows = _bags(table, ids, pooling, offsets)
+        of_ids = (table, _core.check_ids(ids, table), len(ids))
+        of_bags = (code, _core.address(offsets), len(offsets))
+        if _arrays.on_gpu(out):
+            given = _arrays.gpu_output(out, "out", (rows, dim))
+            return (*of_ids, given.address, *of_bags, given.gpu, given.stream), (ids, out, offsets)
         target = np.empty((rows, dim), np.float32) if out is None else _arrays.as_output(out, "out", (rows, dim))
-        part = (table, _core.check_ids(ids, table), len(ids), _core.address(target), code, _core.address(offsets), len(offsets))
-        return part, (ids, target, offsets)
+        return (*of_ids, _core.address(target), *of_bags, *_IN_HOST_MEMORY), (ids, target, offsets)
 
     def push(
         self,
@@ -292,7 +299,8 @@ class Client(Tables, Storage):
             client.push("user", ids, gradients, version=version)
             client.push({"user": (ids, gradients), "item": (others, more)}, version=version)
 
-        gradients: float32 [len(ids), dim] (with pooling: [bags, dim]). Gradients of an id that repeats add up. Those of rows
+        gradients: float32 [len(ids), dim] (with pooling: [bags, dim]). They may be on a GPU, like `out` of pull(): they are taken
+            after the work that their stream has now, for which the call waits. Gradients of an id that repeats add up. Those of rows
             that were never pulled, or were evicted, are dropped; stats(table)["missing_rows"] counts them.
         version: as the pull returned it; staleness is measured from it. The default is that of this client's latest pull of
             the table. Give it where pulls overlap, as with pull_async().
@@ -356,15 +364,21 @@ class Client(Tables, Storage):
         dim = self._dims.get(table) or self._dim(table)
         ids = _arrays.as_ids(ids, f"ids of table '{table}'")
         code, offsets, rows = _bags(table, ids, pooling, offsets)
-        gradients = _arrays.as_rows(gradients, f"gradients of table '{table}'", (rows, dim))
+        what = f"gradients of table '{table}'"
         if version is None:
             version = self._core.pulled(table)
         else:
             self._check_version(table, version)
+        if _arrays.on_gpu(gradients):
+            gradients = _arrays.gpu_rows(gradients, what, (rows, dim))
+            address, memory = gradients.address, (gradients.gpu, gradients.stream)
+        else:
+            gradients = _arrays.as_rows(gradients, what, (rows, dim))
+            address, memory = _core.address(gradients), _IN_HOST_MEMORY
         # The tuple keeps the arrays alive until the push has copied them.
         return (
-            table, _core.check_ids(ids, table), len(ids), _core.address(gradients), code, _core.address(offsets), len(offsets),
-            version, 1.0, ids, gradients, offsets,
+            table, _core.check_ids(ids, table), len(ids), address, code, _core.address(offsets), len(offsets), version, 1.0,
+            *memory, ids, gradients, offsets,
         )
 
     def _check_version(self, table: str, version: Any) -> None:
@@ -386,7 +400,7 @@ class Client(Tables, Storage):
         ids = np.arange((elements + dim - 1) // dim, dtype=np.uint64)
         # The last row may extend past the elements.
         rows = target if len(ids) * dim == elements else np.empty(len(ids) * dim, np.float32)
-        part = (table, _core.address(ids), len(ids), _core.address(rows), 0, _core.address(_NO_OFFSETS), 0)
+        part = (table, _core.address(ids), len(ids), _core.address(rows), 0, _core.address(_NO_OFFSETS), 0, *_IN_HOST_MEMORY)
         self._core.pull(self.step if step is None else step, read_only or self._read_only, [part], (ids, rows))
         if rows is not target:
             target[:] = rows[:elements]
@@ -400,8 +414,8 @@ class Client(Tables, Storage):
         if len(ids) * dim != elements:
             gradients = np.concatenate([gradients, np.zeros(len(ids) * dim - elements, np.float32)])
         part = (
-            table, _core.address(ids), len(ids), _core.address(gradients), 0, _core.address(_NO_OFFSETS), 0, (), 1.0, ids,
-            gradients,
+            table, _core.address(ids), len(ids), _core.address(gradients), 0, _core.address(_NO_OFFSETS), 0, (), 1.0,
+            *_IN_HOST_MEMORY, ids, gradients,
         )
         with self._push_step(step) as push:
             self._core.push(push.number, [part], 1.0, 1.0, push.started)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains the DLRM of bench/peers/torch_dlrm.py twice: with its tables on parameter servers and its dense part on a GPU, and
-with torch alone, tables and dense part on the same GPU.
+"""Trains the DLRM of bench/peers/torch_dlrm.py three times: with its tables on parameter servers and its dense part on a GPU, by
+tandem.nn (hybrid) and by pulls into and pushes from the GPU's memory (direct), and with torch alone, tables and dense part on the
+same GPU.
 
   tandem run --ps 1 --nproc-per-node 1 bench/gpu/hybrid_dlrm.py [--device cuda:0] [--steps 40]
 
@@ -77,6 +78,31 @@ def hybrid(batches, steps, device):
     return result
 
 
+def direct(batches, steps, device):
+    client = tandem.connect()
+    client.create_table("direct", dim=peer.DIM, optimizer=tandem.optim.SGD(lr=0.01))
+    torch.manual_seed(0)
+    dense_model = peer.DenseNet().to(device)
+    optimizer = peer.optimizer("sgd", dense_model.parameters())
+    data = [(ids.reshape(-1).numpy(), dense.to(device), labels.to(device)) for ids, dense, labels in batches]
+
+    def step(i):
+        ids, dense, labels = data[i]
+        rows = torch.empty(len(ids), peer.DIM, device=device)
+        _, version = client.pull("direct", ids, out=rows)
+        rows.requires_grad_()
+        loss = F.binary_cross_entropy_with_logits(dense_model(dense, rows.view(peer.BATCH, peer.FEATURES, peer.DIM)), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        client.push("direct", ids, rows.grad, version=version)
+        return loss.detach()
+
+    result = measure(step, steps, device)
+    client.close()
+    return result
+
+
 def alone(batches, steps, device):
     torch.manual_seed(0)
     dense_model = peer.DenseNet().to(device)
@@ -106,11 +132,13 @@ def main():
     args = parser.parse_args()
     batches = peer.batches(1)
     hybrid_ms, hybrid_loss = hybrid(batches, args.steps, args.device)
+    direct_ms, direct_loss = direct(batches, args.steps, args.device)
     torch_ms, torch_loss = alone(batches, args.steps, args.device)
     device = torch.cuda.get_device_name(args.device) if args.device.type == "cuda" else "cpu"
     print(json.dumps({
-        "device": device, "hybrid_ms": round(hybrid_ms, 3), "torch_ms": round(torch_ms, 3),
-        "ratio": round(hybrid_ms / torch_ms, 3), "hybrid_loss": round(hybrid_loss, 4), "torch_loss": round(torch_loss, 4),
+        "device": device, "hybrid_ms": round(hybrid_ms, 3), "direct_ms": round(direct_ms, 3), "torch_ms": round(torch_ms, 3),
+        "ratio": round(hybrid_ms / torch_ms, 3), "direct_ratio": round(direct_ms / torch_ms, 3),
+        "hybrid_loss": round(hybrid_loss, 4), "direct_loss": round(direct_loss, 4), "torch_loss": round(torch_loss, 4),
     }), flush=True)
 
 

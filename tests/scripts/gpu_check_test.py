@@ -9,7 +9,7 @@ import tempfile
 import unittest
 
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "gpu_check"
-PROGRAMS = ["tandem", "nccl_backend_test", "nccl_gpu_test", "nccl_all_reduce"]
+PROGRAMS = ["tandem", "nccl_backend_test", "nccl_gpu_test", "nccl_all_reduce", "ps_client_gpu_test", "ps_gpu_test"]
 
 
 class GpuCheckTest(unittest.TestCase):
@@ -43,7 +43,7 @@ class GpuCheckTest(unittest.TestCase):
     def test_a_machine_with_all_that_is_needed_gets_a_whole_report(self):
         code, report, _ = self.run_check()
         self.assertEqual(code, 0, report)
-        for text in ["commit 0123", "one GPU", "nccl_backend_test has run", "two ranks on one GPU", "Skipped.", "All steps passed"]:
+        for text in ["commit 0123", "one GPU", "nccl_backend_test has run", "ps_gpu_test has run", "two ranks on one GPU", "Skipped.", "All steps passed"]:
             self.assertIn(text, report)
 
     def test_what_is_missing_is_named_and_nothing_else_runs(self):

@@ -9,7 +9,7 @@ import tempfile
 import unittest
 
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "gpu_check"
-PROGRAMS = ["tandem", "nccl_backend_test", "nccl_gpu_test", "nccl_all_reduce", "ps_client_gpu_test", "ps_gpu_test"]
+PROGRAMS = ["tandem", "tandem-inspect", "nccl_backend_test", "nccl_gpu_test", "nccl_all_reduce", "ps_client_gpu_test", "ps_gpu_test"]
 
 
 class GpuCheckTest(unittest.TestCase):

@@ -195,7 +195,7 @@ class Engine:
 
         weight_sizes: of each feature, the number of weights that need a gradient, or None.
         """
-        given = [None if g is None else _rows_on_cpu(g) for g in gradients]
+        given = _gradients_on_cpu(gradients)
         return self._scatter(lookup, _addresses(given), weight_sizes)
 
     def scatter_stacked(self, lookup: Any, gradient: torch.Tensor | None, weight_sizes: Sequence[int | None]) -> list[torch.Tensor | None]:
@@ -203,7 +203,7 @@ class Engine:
         if gradient is None:
             return self._scatter(lookup, [(0, 0)] * len(self.features), weight_sizes)
         in_place = gradient.is_cpu and gradient.dtype == torch.float32 and gradient.stride(2) == 1
-        given = gradient if in_place else _on_cpu(gradient, torch.float32)
+        given = gradient if in_place else _gradients_on_cpu([gradient])[0]
         return self._scatter(lookup, _addresses_in(given), weight_sizes)
 
     def _scatter(
@@ -298,6 +298,23 @@ def _rows_on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.dim() == 2 and tensor.stride(1) == 1 and tensor.is_cpu and tensor.dtype == torch.float32:
         return tensor
     return _on_cpu(tensor, torch.float32)
+
+
+def _gradients_on_cpu(gradients: Sequence[torch.Tensor | None]) -> list[Any]:
+    """Returns the gradients in host memory. Waits once for all copies from a GPU."""
+    given: list[Any] = []
+    devices = set()
+    for gradient in gradients:
+        if gradient is None or not gradient.is_cuda:
+            given.append(None if gradient is None else _rows_on_cpu(gradient))
+            continue
+        # Copies to memory that is not pinned would each wait for the GPU.
+        given.append(torch.empty(gradient.shape, dtype=torch.float32, device="cpu", pin_memory=True))
+        given[-1].copy_(gradient.detach(), non_blocking=True)
+        devices.add(gradient.device)
+    for device in devices:
+        torch.cuda.current_stream(device).synchronize()
+    return given
 
 
 def check_ids(ids: Any, what: str) -> torch.Tensor:

@@ -90,6 +90,31 @@ def test_gradients_on_a_device_are_copied(client):
     assert engine._rows_on_cpu(OnGpu(gradient)).tolist() == gradient.tolist()
 
 
+@pytest.mark.parametrize("stacked", [False, True])
+def test_gradients_of_all_outputs_wait_once_for_the_gpu(client, monkeypatch, stacked):
+    from tandem.nn import engine
+
+    class Stream:
+        waits = 0
+
+        def synchronize(self):
+            Stream.waits += 1
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream())
+    given = [torch.rand(2, 3, 4)] if stacked else [torch.rand(2, 4), None, torch.rand(3, 4).double(), torch.rand(2, 4)]
+    on_gpu = [None if g is None else OnGpu(g) for g in given]
+    on_gpu[-1] = on_gpu[-1] if stacked else given[-1]  # one is on the CPU
+    with PretendedGpu() as gpu:
+        found = engine._gradients_on_cpu(on_gpu)
+    for gradient, expected in zip(found, given):
+        assert (gradient is None) == (expected is None)
+        if gradient is not None:
+            assert gradient.is_contiguous() and gradient.dtype == torch.float32
+            np.testing.assert_allclose(gradient.numpy(), expected.numpy(), rtol=1e-6)
+    assert Stream.waits == 1
+    assert len(gpu.pinned) == (1 if stacked else 2)
+
+
 @pytest.mark.skipif(HAS_GPU, reason="there is a GPU")
 def test_without_a_gpu_the_error_is_that_of_torch_and_no_row_is_created(client):
     emb = collection(client)

@@ -21,6 +21,21 @@ DeviceScope::~DeviceScope() {
   if (capture_mode_ != kCaptureModeRelaxed) cuda_->ExchangeCaptureMode(&capture_mode_);
 }
 
+EventQueries::EventQueries(CudaApi* cuda) : cuda_(cuda), capture_mode_(kCaptureModeRelaxed) {
+  if (cuda_->ExchangeCaptureMode(&capture_mode_) != kCudaSuccess) capture_mode_ = kCaptureModeRelaxed;
+}
+
+EventQueries::~EventQueries() {
+  if (not_ready_) cuda_->GetLastError();
+  if (capture_mode_ != kCaptureModeRelaxed) cuda_->ExchangeCaptureMode(&capture_mode_);
+}
+
+int EventQueries::Query(void* event) {
+  const int state = cuda_->EventQuery(event);
+  if (state == kCudaNotReady) not_ready_ = true;
+  return state;
+}
+
 void PollPause::Wait() {
   constexpr absl::Duration kYield = absl::Microseconds(200);
   const absl::Time now = MonotonicNow();

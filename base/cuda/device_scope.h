@@ -23,6 +23,23 @@ class DeviceScope {
   const int device_;
 };
 
+// Asks about events for a scope, in one thread. The questions do not disturb CUDA graphs that other threads
+// capture, and leave no cudaErrorNotReady as the thread's last error: a program that looks for errors of its
+// own kernels must not find it.
+class EventQueries {
+ public:
+  explicit EventQueries(CudaApi* cuda);
+  EventQueries(const EventQueries&) = delete;
+  ~EventQueries();
+  // Returns what cudaEventQuery returns.
+  int Query(void* event);
+
+ private:
+  CudaApi* const cuda_;
+  int capture_mode_;
+  bool not_ready_ = false;  // whether a question has left cudaErrorNotReady
+};
+
 // Waits between polls of a device: yields at first, then sleeps for a sixteenth of the time waited so far.
 class PollPause {
  public:

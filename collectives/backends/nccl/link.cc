@@ -175,7 +175,6 @@ absl::Status Link::Call(absl::FunctionRef<std::string()> what, absl::Time deadli
                         absl::FunctionRef<Result(Comm)> body) {
   absl::Status status;
   {
-    cuda::DeviceScope on_device(runtime_->cuda(), device_);
     ExecutionSlot slot(runtime_.get(), deadline);
     if (broken()) return error();
     if (!slot.taken()) {
@@ -197,6 +196,7 @@ absl::StatusOr<Comm> Link::SplitCommunicator(int color, int key, const Config& c
   TANDEM_RETURN_IF_ERROR(AwaitIdle(deadline));
   auto what = [] { return std::string("ncclCommSplit"); };
   Comm* const made = AllocateComm();
+  cuda::DeviceScope on_device(runtime_->cuda(), device_);
   TANDEM_RETURN_IF_ERROR(Call(what, deadline, [&](Comm comm) {
     Config copy = config;
     const Result result = runtime_->nccl()->CommSplit(comm, color < 0 ? kNoColor : color, key, made, &copy);
@@ -212,10 +212,11 @@ absl::Status Link::AwaitIdle(absl::Time deadline) {
     absl::MutexLock lock(&mutex_);
     last = last_;
   }
+  cuda::EventQueries queries(runtime_->cuda());
   cuda::PollPause pause;
   while (last != nullptr) {
     if (broken()) return error();
-    const int state = QueryEvent(last.get());
+    const int state = queries.Query(last.get());
     if (state == cuda::kCudaSuccess) break;
     if (state != cuda::kCudaNotReady) return Fail(FromCuda("cudaEventQuery", state));
     if (MonotonicNow() >= deadline) {
@@ -244,17 +245,6 @@ Link::Event Link::TakeEvent(int* cuda_error) {
     absl::MutexLock lock(&mutex_);
     free_events_.push_back(used);
   });
-}
-
-int Link::QueryEvent(void* event) {
-  cuda::CudaApi* const cuda = runtime_->cuda();
-  int mode = cuda::kCaptureModeRelaxed;
-  const bool exchanged = cuda->ExchangeCaptureMode(&mode) == cuda::kCudaSuccess;
-  const int state = cuda->EventQuery(event);
-  // A program that looks for errors of its own kernels must not find this one.
-  if (state == cuda::kCudaNotReady) cuda->GetLastError();
-  if (exchanged && mode != cuda::kCaptureModeRelaxed) cuda->ExchangeCaptureMode(&mode);
-  return state;
 }
 
 Link::Event Link::ExchangeLast(Event done) {

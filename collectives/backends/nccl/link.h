@@ -45,8 +45,8 @@ class Link : public std::enable_shared_from_this<Link> {
   const std::shared_ptr<Runtime>& shared_runtime() const { return runtime_; }
   Comm comm();  // nullptr once aborted
 
-  // Runs `body`, which calls NCCL, on the device and with the process's execution slot, and waits until the
-  // communicator has accepted it. Errors break the group and contain what().
+  // Runs `body`, which calls NCCL, with the process's execution slot, and waits until the communicator has
+  // accepted it. The link's device must be current. Errors break the group and contain what().
   absl::Status Call(absl::FunctionRef<std::string()> what, absl::Time deadline,
                     absl::FunctionRef<Result(Comm)> body);
   // Splits the communicator (ncclCommSplit) once all operations of this group are done. Returns nullptr for a
@@ -59,9 +59,6 @@ class Link : public std::enable_shared_from_this<Link> {
   // Returns an event of the pool, or a new one; nullptr, setting *cuda_error, if none can be made. The link's
   // device must be current.
   Event TakeEvent(int* cuda_error);
-  // Returns what cudaEventQuery returns. Does not disturb CUDA graphs that other threads capture, and leaves
-  // no cudaErrorNotReady as the thread's last error.
-  int QueryEvent(void* event);
   // Returns the event after the last operation of the stream, nullptr before the first one, and replaces it.
   Event ExchangeLast(Event done);
 

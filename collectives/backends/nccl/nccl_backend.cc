@@ -44,26 +44,25 @@ class QueuedWork final : public DeviceWork {
   }
 
   absl::StatusOr<bool> IsDone() override {
-    // Checked first: an aborted kernel also ends, with undefined results.
-    if (link_->broken()) return link_->error();
-    TANDEM_ASSIGN_OR_RETURN(const bool done, Query(done_.get()));
-    if (link_->broken()) return link_->error();
-    return done;
+    cuda::EventQueries queries(cuda());
+    return IsDone(&queries);
   }
   absl::Status AwaitStart() override {
+    cuda::EventQueries queries(cuda());
     cuda::PollPause pause;
     for (;;) {
-      TANDEM_ASSIGN_OR_RETURN(const absl::Time started, Started());
+      TANDEM_ASSIGN_OR_RETURN(const absl::Time started, Started(&queries));
       if (started != absl::InfiniteFuture()) return absl::OkStatus();
       pause.Wait();
     }
   }
   absl::Status Wait(absl::Duration timeout) override {
+    cuda::EventQueries queries(cuda());
     cuda::PollPause pause;
     for (;;) {
-      TANDEM_ASSIGN_OR_RETURN(const bool done, IsDone());
+      TANDEM_ASSIGN_OR_RETURN(const bool done, IsDone(&queries));
       if (done) return absl::OkStatus();
-      TANDEM_ASSIGN_OR_RETURN(const absl::Time started, Started());
+      TANDEM_ASSIGN_OR_RETURN(const absl::Time started, Started(&queries));
       if (started != absl::InfiniteFuture() && MonotonicNow() >= started + timeout) {
         return absl::DeadlineExceededError(
             absl::StrCat(Text(), " on rank ", link_->rank(), " of group '", link_->group(), "' ran for ",
@@ -78,6 +77,13 @@ class QueuedWork final : public DeviceWork {
   }
 
  private:
+  absl::StatusOr<bool> IsDone(cuda::EventQueries* queries) {
+    // Checked first: an aborted kernel also ends, with undefined results.
+    if (link_->broken()) return link_->error();
+    TANDEM_ASSIGN_OR_RETURN(const bool done, Query(queries, done_.get()));
+    if (link_->broken()) return link_->error();
+    return done;
+  }
   cuda::CudaApi* cuda() const { return link_->runtime()->cuda(); }
   absl::Status FromCuda(absl::string_view call, int error) {
     if (error == cuda::kCudaSuccess) return absl::OkStatus();
@@ -86,19 +92,19 @@ class QueuedWork final : public DeviceWork {
                                                cuda()->GetErrorString(error)));
   }
   // Returns true if all that was before the event is done.
-  absl::StatusOr<bool> Query(void* event) {
-    const int state = link_->QueryEvent(event);
+  absl::StatusOr<bool> Query(cuda::EventQueries* queries, void* event) {
+    const int state = queries->Query(event);
     if (state == cuda::kCudaNotReady) return false;
     TANDEM_RETURN_IF_ERROR(FromCuda("cudaEventQuery", state));
     return true;
   }
   // Returns the time at which the work was first found to have begun; InfiniteFuture if it waits for others.
-  absl::StatusOr<absl::Time> Started() {
+  absl::StatusOr<absl::Time> Started(cuda::EventQueries* queries) {
     absl::MutexLock lock(&mutex_);
     if (started_ != absl::InfiniteFuture()) return started_;
     if (link_->broken()) return link_->error();
     while (!before_.empty()) {
-      TANDEM_ASSIGN_OR_RETURN(const bool done, Query(before_.back().get()));
+      TANDEM_ASSIGN_OR_RETURN(const bool done, Query(queries, before_.back().get()));
       if (!done) return absl::InfiniteFuture();
       before_.pop_back();
     }

@@ -285,12 +285,14 @@ class FakeCuda final : public cuda::CudaApi {
     return world_->devices == 0 ? 100 : cuda::kCudaSuccess;
   }
   int GetDevice(int* device) override {
+    Count("GetDevice");
     *device = device_;
     return cuda::kCudaSuccess;
   }
   // CUDA 12's release notes: "cudaSetDevice() now explicitly initializes the runtime after changing the
   // current device", that is, it makes the primary context.
   int SetDevice(int device) override {
+    Count("SetDevice");
     absl::MutexLock lock(&world_->mutex_);
     device_ = device;
     world_->contexts_.insert(device);
@@ -306,7 +308,10 @@ class FakeCuda final : public cuda::CudaApi {
   }
   // cudaGetLastError: "Returns the last error that has been produced by any of the runtime calls in the same
   // instance of the CUDA Runtime library in the host thread and resets it to cudaSuccess."
-  int GetLastError() override { return std::exchange(last_error_, cuda::kCudaSuccess); }
+  int GetLastError() override {
+    Count("GetLastError");
+    return std::exchange(last_error_, cuda::kCudaSuccess);
+  }
   int StreamCreateNonBlocking(void** stream) override {
     auto* const made = new FakeStream;
     *stream = made;
@@ -322,6 +327,7 @@ class FakeCuda final : public cuda::CudaApi {
   }
   // cudaStreamWaitEvent: later work of the stream waits for "all work captured in event", as of this call.
   int StreamWaitEvent(void* stream, void* event) override {
+    Count("StreamWaitEvent");
     absl::MutexLock lock(&world_->mutex_);
     for (auto& kernel : static_cast<FakeEvent*>(event)->queued) {
       world_->StreamOf(stream)->queued.push_back(kernel);
@@ -331,6 +337,7 @@ class FakeCuda final : public cuda::CudaApi {
   // cudaStreamIsCapturing: "If cudaStreamIsCapturing is called on the legacy default stream while a blocking
   // stream in the same context is capturing, it will return cudaErrorStreamCaptureImplicit".
   int StreamIsCapturing(void* stream, bool* capturing) override {
+    Count("StreamIsCapturing");
     absl::MutexLock lock(&world_->mutex_);
     FakeStream* const asked = world_->StreamOf(stream);
     *capturing = asked->capturing;
@@ -340,11 +347,13 @@ class FakeCuda final : public cuda::CudaApi {
     return cuda::kCudaSuccess;
   }
   int ExchangeCaptureMode(int* mode) override {
+    Count("ExchangeCaptureMode");
     std::swap(*mode, capture_mode_);
     return cuda::kCudaSuccess;
   }
   // cudaPointerGetAttributes: memory that CUDA does not know is cudaMemoryTypeUnregistered since CUDA 11.
   int PointerGetAttributes(const void* pointer, cuda::MemoryKind* kind, int* device) override {
+    Count("PointerGetAttributes");
     absl::MutexLock lock(&world_->mutex_);
     const auto found = world_->memory_.find(pointer);
     const bool set = found != world_->memory_.end();
@@ -353,6 +362,7 @@ class FakeCuda final : public cuda::CudaApi {
     return cuda::kCudaSuccess;
   }
   int EventCreate(void** event) override {
+    Count("EventCreate");
     absl::MutexLock lock(&world_->mutex_);
     ++world_->events_created_;
     *event = new FakeEvent;
@@ -363,6 +373,7 @@ class FakeCuda final : public cuda::CudaApi {
     return cuda::kCudaSuccess;
   }
   int EventRecord(void* event, void* stream) override {
+    Count("EventRecord");
     absl::MutexLock lock(&world_->mutex_);
     FakeStream* const from = world_->StreamOf(stream);
     if (from->capturing) world_->misuse_.push_back("EventRecord in a stream that is being captured");
@@ -378,6 +389,7 @@ class FakeCuda final : public cuda::CudaApi {
   // cudaEventQuery: "cudaErrorNotReady" is a result like any other, and stays behind as the last error. In
   // another capture mode than relaxed it would also end captures of other threads.
   int EventQuery(void* event) override {
+    Count("EventQuery");
     absl::MutexLock lock(&world_->mutex_);
     const bool captures = world_->legacy_.capturing || world_->per_thread_.capturing;
     if (captures && capture_mode_ != cuda::kCaptureModeRelaxed)
@@ -396,12 +408,17 @@ class FakeCuda final : public cuda::CudaApi {
   int HostAlloc(void** memory, size_t bytes) override { return Malloc(memory, bytes); }
   int FreeHost(void* memory) override { return Free(memory); }
   int MemcpyAsync(void* to, const void* from, size_t bytes, void*) override {
+    Count("MemcpyAsync");
     std::memcpy(to, from, bytes);
     return cuda::kCudaSuccess;
   }
   const char* GetErrorString(int) override { return "no CUDA-capable device is detected"; }
 
  private:
+  void Count(const char* call) {
+    absl::MutexLock lock(&world_->calls_mutex_);
+    ++world_->cuda_calls_[call];
+  }
   FakeWorld* const world_;
   static thread_local int device_, last_error_, capture_mode_;
 };
@@ -443,6 +460,10 @@ int FakeWorld::splits() {
 int FakeWorld::operators() {
   absl::MutexLock lock(&mutex_);
   return operators_;
+}
+std::map<std::string, int> FakeWorld::TakeCudaCalls() {
+  absl::MutexLock lock(&calls_mutex_);
+  return std::exchange(cuda_calls_, {});
 }
 int FakeWorld::events_created() {
   absl::MutexLock lock(&mutex_);

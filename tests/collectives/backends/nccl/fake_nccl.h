@@ -96,6 +96,8 @@ class FakeWorld {
   int operators();                      // made by RedOpCreatePreMulSum and not destroyed
   int events_created();
   int streams();
+  // Returns how often functions of CUDA have been called since the last call of this method.
+  std::map<std::string, int> TakeCudaCalls();
   std::set<int> contexts();  // the devices that have a primary context
 
   // While set, ncclCommFinalize never completes, and ncclCommDestroy does not return.
@@ -124,6 +126,8 @@ class FakeWorld {
   bool RunCollective(FakeRing* ring) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   FakeComm* Find(Comm comm, const char* call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  absl::Mutex calls_mutex_;
+  std::map<std::string, int> cuda_calls_ ABSL_GUARDED_BY(calls_mutex_);
   absl::Mutex mutex_;
   int next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<int, std::shared_ptr<FakeRing>> rings_ ABSL_GUARDED_BY(mutex_);

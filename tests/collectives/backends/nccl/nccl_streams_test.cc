@@ -3,6 +3,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "tests/collectives/backends/nccl/fake_ranks.h"
 
 namespace tandem::collectives::nccl {
@@ -114,6 +115,57 @@ TEST(NcclStreamsTest, OperationsReuseTheirEvents) {
     const int made = world.events_created();
     for (int i = 0; i < 100; ++i) TANDEM_ASSERT_OK(backend->Run(Sum(&values)));
     EXPECT_EQ(world.events_created(), made);
+  });
+}
+
+TEST(NcclStreamsTest, ABlockingOperationMakesFewCallsOfCuda) {
+  FakeWorld world;
+  RunFakeRanks(&world, 1, [&](FakeRank& me) {
+    TANDEM_ASSERT_OK_AND_ASSIGN(auto backend, me.Make("g"));
+    std::vector<float> values(10, 1.0f);
+    for (int i = 0; i < 3; ++i) TANDEM_ASSERT_OK(backend->Run(Sum(&values)));
+    world.TakeCudaCalls();
+    constexpr int kOperations = 100;
+    for (int i = 0; i < kOperations; ++i) TANDEM_ASSERT_OK(backend->Run(Sum(&values)));
+    const std::map<std::string, int> expected = {
+        {"PointerGetAttributes", 1},
+        {"StreamIsCapturing", 1},  // the checks
+        {"GetDevice", 1},
+        {"ExchangeCaptureMode", 4},  // two scopes
+        {"EventRecord", 2},
+        {"StreamWaitEvent", 1},
+        {"EventQuery", 1},
+    };
+    for (const auto& [call, count] : world.TakeCudaCalls()) {
+      const auto found = expected.find(call);
+      EXPECT_EQ(count, found == expected.end() ? 0 : found->second * kOperations) << call;
+    }
+  });
+}
+
+TEST(NcclStreamsTest, AWaitAsksOneQuestionAPoll) {
+  FakeWorld world;
+  RunFakeRanks(&world, 1, [&](FakeRank& me) {
+    TANDEM_ASSERT_OK_AND_ASSIGN(auto backend, me.Make("g"));
+    std::vector<float> values(10, 1.0f);
+    const auto producer = world.QueueKernel(kPerThread);
+    TANDEM_ASSERT_OK_AND_ASSIGN(auto work, backend->Enqueue({SumAfter(kPerThread, &values)}));
+    world.TakeCudaCalls();
+    std::thread finisher([&] {
+      int asked = 0;
+      const absl::Time deadline = MonotonicNow() + absl::Seconds(30);
+      while (asked < 20 && MonotonicNow() < deadline) asked += world.TakeCudaCalls()["EventQuery"];
+      world.TakeCudaCalls();
+      world.Finish(producer);
+    });
+    TANDEM_EXPECT_OK(work->Wait(absl::Seconds(30)));
+    finisher.join();
+    const std::map<std::string, int> calls = world.TakeCudaCalls();
+    for (const auto& [call, count] : calls) {
+      if (call == "EventQuery") continue;
+      EXPECT_LE(count, 2) << call;
+    }
+    EXPECT_EQ(me.runtime->cuda()->GetLastError(), cuda::kCudaSuccess);
   });
 }
 

@@ -27,4 +27,12 @@ absl::StatusOr<int> Backend::RunPointToPoint(const Operation& operation) {
   return result;
 }
 
+absl::Status Backend::RegisterBuffer(TensorView) {
+  return absl::UnimplementedError(absl::StrCat("backend ", name(), " does not register buffers"));
+}
+
+absl::Status Backend::DeregisterBuffer(TensorView) {
+  return absl::UnimplementedError(absl::StrCat("backend ", name(), " does not register buffers"));
+}
+
 }  // namespace tandem::collectives

@@ -102,6 +102,11 @@ class Backend {
   // waiting thread can do better than sleep.
   virtual absl::StatusOr<int> RunPointToPoint(const Operation& operation);
 
+  // Implement ProcessGroup::RegisterBuffer and DeregisterBuffer. Called in the group's order. The defaults
+  // return Unimplemented naming the backend.
+  virtual absl::Status RegisterBuffer(TensorView buffer);
+  virtual absl::Status DeregisterBuffer(TensorView buffer);
+
   // Returns true if Split can be called: the same on all ranks.
   virtual bool CanSplit() const { return false; }
   // Makes connections for subgroups out of this group's. All ranks of this group call it in the group's

@@ -226,6 +226,21 @@ class ProcessGroup {
   virtual absl::StatusOr<std::string> ScatterBytes(absl::Span<const std::string> all,
                                                    const RootOptions& options = {}) = 0;
 
+  // Registers the memory of a buffer on a GPU which operations of this group use again and again, as a whole
+  // or in parts (ncclCommRegister). NCCL may then move data of such operations without a copy; results do not
+  // change. A call concerns this rank only, but NCCL gains by it only if all ranks register their buffers of
+  // an operation. Takes its turn among the group's operations, and blocks meanwhile. The memory must stay
+  // allocated until DeregisterBuffer, or until the group is destroyed.
+  //
+  // Unimplemented: the backend of the buffer's device has no registration; of backend nccl, the library is
+  // older than 2.19. InvalidArgument: the buffer is empty, or not in the memory of the group's GPU.
+  // AlreadyExists: a buffer that begins there is registered. Unavailable: NCCL refuses; the message has its
+  // reason. After an error the group works as before.
+  virtual absl::Status RegisterBuffer(TensorView buffer) = 0;
+  // Ends the registration of a buffer. All operations that use it must have ended. NotFound: no buffer that
+  // begins there is registered.
+  virtual absl::Status DeregisterBuffer(TensorView buffer) = 0;
+
   // Makes a group of `ranks`, which are distinct ranks of this group; rank i of the new group is ranks[i].
   // All ranks of this group must call it, in the same order. Ranks outside the new group get nullptr. The new
   // group has its own connections and queue. It outlives this group, but not the store. If `backend` is empty

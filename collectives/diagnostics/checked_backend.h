@@ -41,6 +41,8 @@ class CheckedBackend final : public Backend {
   absl::StatusOr<std::shared_ptr<DeviceWork>> Enqueue(absl::Span<const Operation> operations) override;
   void StartPointToPoint(const Operation& operation, Done done) override;
   absl::StatusOr<int> RunPointToPoint(const Operation& operation) override;
+  absl::Status RegisterBuffer(TensorView buffer) override { return backend_->RegisterBuffer(buffer); }
+  absl::Status DeregisterBuffer(TensorView buffer) override { return backend_->DeregisterBuffer(buffer); }
   // Passed on unchecked. The subgroup's backend is not a CheckedBackend.
   bool CanSplit() const override { return backend_->CanSplit(); }
   absl::StatusOr<BackendFactory> Split(int color, int key, const BackendOptions& options) override;

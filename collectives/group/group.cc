@@ -162,6 +162,24 @@ Work Group::SubmitTask(std::unique_ptr<Task> task, bool async, absl::Duration ti
   return async ? lane->Enqueue(std::move(task)) : lane->Run(task.get());
 }
 
+absl::Status Group::RegisterBuffer(TensorView buffer) {
+  if (health_.broken()) return health_.error();
+  Lane* const lane = LaneOf(buffer.device);
+  const absl::Status status = lane == nullptr
+                                  ? absl::UnimplementedError("the group has no backend for this device")
+                                  : lane->RegisterBuffer(buffer);
+  return status.ok() ? status : Annotate(status, absl::StrCat("register_buffer on group '", name(), "'"));
+}
+
+absl::Status Group::DeregisterBuffer(TensorView buffer) {
+  if (health_.broken()) return health_.error();
+  Lane* const lane = LaneOf(buffer.device);
+  const absl::Status status = lane == nullptr
+                                  ? absl::UnimplementedError("the group has no backend for this device")
+                                  : lane->DeregisterBuffer(buffer);
+  return status.ok() ? status : Annotate(status, absl::StrCat("deregister_buffer on group '", name(), "'"));
+}
+
 absl::Status Group::MonitoredBarrier(absl::Duration timeout) {
   if (health_.broken()) return health_.error();
   return monitored_barrier_ == nullptr ? absl::OkStatus() : monitored_barrier_->Wait(timeout);

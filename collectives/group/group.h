@@ -95,6 +95,9 @@ class Group final : public ProcessGroup {
   absl::StatusOr<std::unique_ptr<ProcessGroup>> NewSubgroups(int size) override;
   absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override;
 
+  absl::Status RegisterBuffer(TensorView buffer) override;
+  absl::Status DeregisterBuffer(TensorView buffer) override;
+
   void Destroy() override;
   void Abort(absl::string_view reason) override;
   absl::Status error() const override { return health_.error(); }

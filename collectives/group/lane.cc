@@ -359,6 +359,22 @@ absl::StatusOr<BackendFactory> Lane::Split(int color, int key, const BackendOpti
   return split;
 }
 
+absl::Status Lane::RegisterBuffer(TensorView buffer) {
+  uint64_t sequence;
+  if (!TakeTurn(0, &sequence)) return options_.health->error();
+  const absl::Status status = backend_->RegisterBuffer(buffer);
+  Release();
+  return status;
+}
+
+absl::Status Lane::DeregisterBuffer(TensorView buffer) {
+  uint64_t sequence;
+  if (!TakeTurn(0, &sequence)) return options_.health->error();
+  const absl::Status status = backend_->DeregisterBuffer(buffer);
+  Release();
+  return status;
+}
+
 std::vector<Work> Lane::EnqueueBatch(absl::Span<Operation> operations) {
   std::vector<Work> works;
   (void)RunOnDevice(operations, /*wait=*/false, &works);

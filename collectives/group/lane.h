@@ -71,6 +71,10 @@ class Lane {
   bool CanSplit() const { return backend_->CanSplit(); }
   absl::StatusOr<BackendFactory> Split(int color, int key, const BackendOptions& options);
 
+  // Call Backend::RegisterBuffer and DeregisterBuffer in the order of the group's operations.
+  absl::Status RegisterBuffer(TensorView buffer);
+  absl::Status DeregisterBuffer(TensorView buffer);
+
   // Completes all queued operations that have not begun with the group's error.
   void FailQueued();
   // Calls Backend::Abort; no effect after Close.

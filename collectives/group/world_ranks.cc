@@ -82,6 +82,10 @@ class WorldRanksBackend final : public Backend {
     if (!source.ok()) return Add(source.status());
     return source;
   }
+  absl::Status RegisterBuffer(TensorView buffer) override { return Add(backend_->RegisterBuffer(buffer)); }
+  absl::Status DeregisterBuffer(TensorView buffer) override {
+    return Add(backend_->DeregisterBuffer(buffer));
+  }
   bool CanSplit() const override { return backend_->CanSplit(); }
   absl::StatusOr<BackendFactory> Split(int color, int key, const BackendOptions& options) override {
     absl::StatusOr<BackendFactory> split = backend_->Split(color, key, options);

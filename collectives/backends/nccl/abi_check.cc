@@ -55,4 +55,10 @@ SAME_PLACE(split_share, splitShare);
 SAME_PLACE(traffic_class, trafficClass);
 static_assert(sizeof(Config) <= sizeof(ncclConfig_t));
 
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0)
+static_assert(
+    std::is_same_v<decltype(&ncclCommRegister), ncclResult_t (*)(const ncclComm_t, void*, size_t, void**)>);
+static_assert(std::is_same_v<decltype(&ncclCommDeregister), ncclResult_t (*)(ncclComm_t, void*)>);
+#endif
+
 }  // namespace tandem::collectives::nccl

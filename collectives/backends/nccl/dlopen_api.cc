@@ -20,6 +20,8 @@ class DlopenNcclApi final : public NcclApi {
     lib->Find("ncclCommAbort", &comm_abort_);
     lib->Find("ncclCommGetAsyncError", &comm_get_async_error_);
     lib->FindOptional("ncclCommSplit", &comm_split_);
+    lib->FindOptional("ncclCommRegister", &comm_register_);
+    lib->FindOptional("ncclCommDeregister", &comm_deregister_);
     lib->Find("ncclGetErrorString", &get_error_string_);
     lib->FindOptional("ncclGetLastError", &get_last_error_);
     lib->Find("ncclGroupStart", &group_start_);
@@ -46,6 +48,13 @@ class DlopenNcclApi final : public NcclApi {
   bool has_split() const override { return comm_split_ != nullptr; }
   Result CommSplit(Comm comm, int color, int key, Comm* made, Config* config) override {
     return comm_split_ == nullptr ? Result::kInvalidUsage : comm_split_(comm, color, key, made, config);
+  }
+  bool has_register() const override { return comm_register_ != nullptr && comm_deregister_ != nullptr; }
+  Result CommRegister(Comm comm, void* buffer, size_t bytes, void** handle) override {
+    return has_register() ? comm_register_(comm, buffer, bytes, handle) : Result::kInvalidUsage;
+  }
+  Result CommDeregister(Comm comm, void* handle) override {
+    return has_register() ? comm_deregister_(comm, handle) : Result::kInvalidUsage;
   }
   const char* GetErrorString(Result result) override { return get_error_string_(result); }
   const char* GetLastError(Comm comm) override {
@@ -94,6 +103,8 @@ class DlopenNcclApi final : public NcclApi {
   Result (*comm_abort_)(Comm);
   Result (*comm_get_async_error_)(Comm, Result*);
   Result (*comm_split_)(Comm, int, int, Comm*, Config*);
+  Result (*comm_register_)(Comm, void*, size_t, void**);
+  Result (*comm_deregister_)(Comm, void*);
   const char* (*get_error_string_)(Result);
   const char* (*get_last_error_)(Comm);
   Result (*group_start_)();

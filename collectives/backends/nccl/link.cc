@@ -190,6 +190,20 @@ absl::Status Link::Call(absl::FunctionRef<std::string()> what, absl::Time deadli
   return status.ok() ? status : Fail(status);
 }
 
+absl::Status Link::LocalCall(absl::string_view what, absl::Time deadline,
+                             absl::FunctionRef<Result(Comm)> body) {
+  cuda::DeviceScope on_device(runtime_->cuda(), device_);
+  ExecutionSlot slot(runtime_.get(), deadline);
+  if (broken()) return error();
+  if (!slot.taken()) {
+    return absl::DeadlineExceededError(absl::StrCat(what, ": NCCL hangs in another call of this process"));
+  }
+  const Result result = body(comm());
+  if (result == Result::kSuccess) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(what, ": NCCL: ", runtime_->nccl()->GetErrorString(result), " (",
+                                             runtime_->nccl()->GetLastError(comm()), ")"));
+}
+
 absl::StatusOr<Comm> Link::SplitCommunicator(int color, int key, const Config& config, absl::Time deadline) {
   // "There must not be any outstanding NCCL operations on the communicator to avoid a deadlock."
   // (ncclCommSplit in NCCL's documentation)

@@ -49,6 +49,9 @@ class Link : public std::enable_shared_from_this<Link> {
   // accepted it. The link's device must be current. Errors break the group and contain what().
   absl::Status Call(absl::FunctionRef<std::string()> what, absl::Time deadline,
                     absl::FunctionRef<Result(Comm)> body);
+  // Runs `body`, which calls NCCL, in the same way, but for calls that concern this rank alone: an error
+  // leaves the group as it is.
+  absl::Status LocalCall(absl::string_view what, absl::Time deadline, absl::FunctionRef<Result(Comm)> body);
   // Splits the communicator (ncclCommSplit) once all operations of this group are done. Returns nullptr for a
   // negative color. Errors break the group.
   absl::StatusOr<Comm> SplitCommunicator(int color, int key, const Config& config, absl::Time deadline);

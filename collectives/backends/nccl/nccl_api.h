@@ -76,6 +76,10 @@ class NcclApi {
   // Available from 2.18 on; CommSplit returns kInvalidUsage if the library has no such function.
   virtual bool has_split() const = 0;
   virtual Result CommSplit(Comm comm, int color, int key, Comm* made, Config* config) = 0;
+  // Available from 2.19 on; they return kInvalidUsage if the library has no such functions.
+  virtual bool has_register() const = 0;
+  virtual Result CommRegister(Comm comm, void* buffer, size_t bytes, void** handle) = 0;
+  virtual Result CommDeregister(Comm comm, void* handle) = 0;
   // These never return nullptr.
   virtual const char* GetErrorString(Result result) = 0;
   virtual const char* GetLastError(Comm comm) = 0;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -121,28 +122,34 @@ class QueuedWork final : public DeviceWork {
   absl::Time started_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
 };
 
+// Returns OK if NCCL can use the memory at `data` on the link's GPU. `what` is for messages.
+absl::Status CheckMemory(cuda::CudaApi* cuda, const Link& link, absl::FunctionRef<std::string()> what,
+                         int said, const void* data) {
+  cuda::MemoryKind kind = cuda::MemoryKind::kUnregistered;
+  int device = 0;
+  const int error = cuda->PointerGetAttributes(data, &kind, &device);
+  if (error != cuda::kCudaSuccess) {
+    cuda->GetLastError();
+    kind = cuda::MemoryKind::kUnregistered;
+  }
+  if (kind == cuda::MemoryKind::kUnregistered) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what(), " is ordinary host memory, but the tensor is said to be on GPU ", said,
+                     "; give memory of the GPU, or Device::Cpu() to use the group's CPU backend"));
+  }
+  if (kind == cuda::MemoryKind::kDevice && device != link.device()) {
+    return absl::InvalidArgumentError(absl::StrCat(what(), " is memory of GPU ", device, ", but group '",
+                                                   link.group(), "' uses GPU ", link.device()));
+  }
+  return absl::OkStatus();
+}
+
 // Returns OK if NCCL can use each buffer of `o` on the link's GPU.
 absl::Status CheckMemory(cuda::CudaApi* cuda, const Link& link, const Operation& o) {
   auto check = [&](absl::string_view what, const void* data, size_t count) -> absl::Status {
     if (count == 0) return absl::OkStatus();
-    cuda::MemoryKind kind = cuda::MemoryKind::kUnregistered;
-    int device = 0;
-    const int error = cuda->PointerGetAttributes(data, &kind, &device);
-    if (error != cuda::kCudaSuccess) {
-      cuda->GetLastError();
-      kind = cuda::MemoryKind::kUnregistered;
-    }
-    if (kind == cuda::MemoryKind::kUnregistered) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          Describe(o), ": ", what, " is ordinary host memory, but the tensor is said to be on GPU ",
-          o.device.index, "; give memory of the GPU, or Device::Cpu() to use the group's CPU backend"));
-    }
-    if (kind == cuda::MemoryKind::kDevice && device != link.device()) {
-      return absl::InvalidArgumentError(absl::StrCat(Describe(o), ": ", what, " is memory of GPU ", device,
-                                                     ", but group '", link.group(), "' uses GPU ",
-                                                     link.device()));
-    }
-    return absl::OkStatus();
+    return CheckMemory(
+        cuda, link, [&] { return absl::StrCat(Describe(o), ": ", what); }, o.device.index, data);
   };
   TANDEM_RETURN_IF_ERROR(check("the input", o.in.data, o.in.count));
   if (o.out.data != o.in.data) TANDEM_RETURN_IF_ERROR(check("the output", o.out.data, o.out.count));
@@ -340,6 +347,40 @@ absl::StatusOr<int> NcclBackend::RunPointToPoint(const Operation& operation) {
 
 void NcclBackend::Abort(const absl::Status& reason) {
   if (!link_->broken()) link_->Break(reason.ok() ? absl::AbortedError("aborted") : reason);
+}
+
+absl::Status NcclBackend::RegisterBuffer(TensorView buffer) {
+  if (!link_->runtime()->nccl()->has_register()) {
+    return absl::UnimplementedError("this NCCL has no ncclCommRegister; 2.19 or later is needed");
+  }
+  const size_t bytes = buffer.count * SizeOf(buffer.dtype);
+  if (bytes == 0) return absl::InvalidArgumentError("the buffer is empty");
+  if (buffer.device.index != link_->device()) {
+    return absl::InvalidArgumentError(absl::StrCat("the buffer is on GPU ", buffer.device.index,
+                                                   ", but group '", link_->group(), "' uses GPU ",
+                                                   link_->device()));
+  }
+  TANDEM_RETURN_IF_ERROR(CheckMemory(
+      link_->runtime()->cuda(), *link_, [] { return std::string("the buffer"); }, buffer.device.index,
+      buffer.data));
+  if (registered_.count(buffer.data) > 0) {
+    return absl::AlreadyExistsError("a buffer that begins there is registered; deregister it first");
+  }
+  void* handle = nullptr;
+  TANDEM_RETURN_IF_ERROR(link_->LocalCall("ncclCommRegister", MonotonicNow() + timeout_, [&](Comm comm) {
+    return link_->runtime()->nccl()->CommRegister(comm, buffer.data, bytes, &handle);
+  }));
+  registered_[buffer.data] = handle;
+  return absl::OkStatus();
+}
+
+absl::Status NcclBackend::DeregisterBuffer(TensorView buffer) {
+  const auto found = registered_.find(buffer.data);
+  if (found == registered_.end()) return absl::NotFoundError("no buffer that begins there is registered");
+  void* const handle = found->second;
+  registered_.erase(found);
+  return link_->LocalCall("ncclCommDeregister", MonotonicNow() + timeout_,
+                          [&](Comm comm) { return link_->runtime()->nccl()->CommDeregister(comm, handle); });
 }
 
 bool NcclBackend::CanSplit() const { return link_->runtime()->nccl()->has_split(); }

@@ -11,6 +11,7 @@
 // Operation::stream. Work::OrderStream orders other streams behind them. An error, a time-out or Abort aborts
 // every NCCL group of the process (runtime.h says why). Leaving a group never does.
 
+#include <map>
 #include <memory>
 
 #include "absl/types/optional.h"
@@ -37,6 +38,9 @@ class NcclBackend final : public Backend {
   void StartPointToPoint(const Operation& operation, Done done) override;
   absl::StatusOr<int> RunPointToPoint(const Operation& operation) override;
   void Abort(const absl::Status& reason) override;
+  // Unimplemented before NCCL 2.19.
+  absl::Status RegisterBuffer(TensorView buffer) override;
+  absl::Status DeregisterBuffer(TensorView buffer) override;
   // True from NCCL 2.18 on. Without it, subgroups connect afresh.
   bool CanSplit() const override;
   absl::StatusOr<BackendFactory> Split(int color, int key, const BackendOptions& options) override;
@@ -48,6 +52,8 @@ class NcclBackend final : public Backend {
   const std::shared_ptr<Link> link_;
   const int world_size_;
   const absl::Duration timeout_;
+  std::map<void*, void*>
+      registered_;  // by its beginning: NCCL's handle of a buffer; used in the group's order
 };
 
 // Returns a factory whose groups use `device`; without a device, it chooses as NcclBackendFactory says.

@@ -157,6 +157,21 @@ class FakeNccl final : public NcclApi {
     ring->splits.clear();
     return Result::kInProgress;
   }
+  bool has_register() const override { return world_->has_register; }
+  Result CommRegister(Comm comm, void* buffer, size_t bytes, void** handle) override {
+    absl::MutexLock lock(&world_->mutex_);
+    FakeComm* const fake = world_->Find(comm, "CommRegister");
+    if (fake == nullptr || bytes == 0 || world_->fail_register) return Result::kInvalidArgument;
+    *handle = static_cast<char*>(buffer) + 1;
+    fake->registered.insert(*handle);
+    return Result::kSuccess;
+  }
+  Result CommDeregister(Comm comm, void* handle) override {
+    absl::MutexLock lock(&world_->mutex_);
+    FakeComm* const fake = world_->Find(comm, "CommDeregister");
+    if (fake == nullptr || fake->registered.erase(handle) == 0) return Result::kInvalidArgument;
+    return Result::kSuccess;
+  }
   const char* GetErrorString(Result result) override {
     return result == Result::kRemoteError ? "remote process exited or there was a network error"
                                           : "some error";
@@ -456,6 +471,12 @@ int FakeWorld::groups() {
 int FakeWorld::splits() {
   absl::MutexLock lock(&mutex_);
   return splits_;
+}
+int FakeWorld::registered() {
+  absl::MutexLock lock(&mutex_);
+  int sum = 0;
+  for (const FakeComm* comm : live_) sum += static_cast<int>(comm->registered.size());
+  return sum;
 }
 int FakeWorld::operators() {
   absl::MutexLock lock(&mutex_);

@@ -54,6 +54,7 @@ struct FakeComm {
   bool splitting = false;
   bool finalizing = false;
   std::map<int, double> factors;  // by number of a made RedOp
+  std::set<void*> registered;     // handles of buffers
   std::deque<FakeCall> calls;     // collectives, then messages by peer
   std::map<int, std::deque<FakeCall>> sends, recvs;
 };
@@ -81,7 +82,8 @@ class FakeWorld {
   int version = 22809;
   int devices = 8;
   bool hang_init = false;
-  bool has_split = true;
+  bool has_split = true, has_register = true;
+  bool fail_register = false;
   int runtime_version = 13000;
   // Runs in each CommInitRankConfig, without locks, before the communicator exists.
   std::function<void()> on_init;
@@ -93,6 +95,7 @@ class FakeWorld {
   std::vector<std::string> misuse();    // calls with a communicator that is gone, and the like
   int groups();                         // ncclGroupEnd calls that issued operations
   int splits();                         // completed ncclCommSplit calls
+  int registered();                     // buffers of live communicators
   int operators();                      // made by RedOpCreatePreMulSum and not destroyed
   int events_created();
   int streams();

@@ -222,5 +222,71 @@ TEST(NcclGroupTest, OperationsOnGpusHaveTheTimeoutOfTorch) {
   EXPECT_THAT(timeouts, ElementsAre(absl::Minutes(10), absl::Seconds(7), absl::Seconds(90)));
 }
 
+TEST(NcclGroupTest, RegisteredBuffersServeOperationsUntilTheyAreDeregistered) {
+  FakeWorld world;
+  RunGroup(&world, 2, [&](GroupRank& me) {
+    std::vector<float> values(10, 1.0f), other(10, 1.0f);
+    TANDEM_ASSERT_OK(me.group->RegisterBuffer(GpuView(&values)));
+    TANDEM_ASSERT_OK(me.group->RegisterBuffer(GpuView(&other)));
+    EXPECT_THAT(me.group->RegisterBuffer(GpuView(&values)), StatusIs(absl::StatusCode::kAlreadyExists));
+    TANDEM_ASSERT_OK(me.group->AllReduce(GpuView(&values)).Wait());
+    EXPECT_EQ(values, std::vector<float>(10, 2.0f));
+    TANDEM_ASSERT_OK(me.group->Barrier().Wait());
+    EXPECT_EQ(world.registered(), 4);
+    TANDEM_ASSERT_OK(me.group->Barrier().Wait());
+    TANDEM_ASSERT_OK(me.group->DeregisterBuffer(GpuView(&values)));
+    EXPECT_THAT(me.group->DeregisterBuffer(GpuView(&values)), StatusIs(absl::StatusCode::kNotFound));
+    TANDEM_ASSERT_OK(me.group->Barrier().Wait());
+    EXPECT_EQ(world.registered(), 2);  // the others go with the group
+    TANDEM_ASSERT_OK(me.group->Barrier().Wait());
+    TANDEM_ASSERT_OK(me.group->RegisterBuffer(GpuView(&values)));
+    TANDEM_ASSERT_OK(me.group->Barrier().Wait());
+  });
+}
+
+TEST(NcclGroupTest, BuffersThatCannotBeRegisteredAreRefusedByNameAndTheGroupGoesOn) {
+  FakeWorld world;
+  RunGroup(
+      &world, 2,
+      [&](GroupRank& me) {
+        std::vector<float> values(10, 1.0f), host(10, 1.0f), none;
+        world.SetMemory(host.data(), cuda::MemoryKind::kUnregistered, -2);
+        EXPECT_THAT(me.group->RegisterBuffer(absl::MakeSpan(values)),
+                    StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("does not register buffers")));
+        EXPECT_THAT(
+            me.group->RegisterBuffer(GpuView(&host)),
+            StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("the buffer is ordinary host memory")));
+        EXPECT_THAT(me.group->RegisterBuffer(GpuView(&none)),
+                    StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("empty")));
+        TensorView elsewhere = GpuView(&values);
+        elsewhere.device.index = 3;
+        EXPECT_THAT(me.group->RegisterBuffer(elsewhere),
+                    StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("GPU 3")));
+        TANDEM_EXPECT_OK(me.group->AllReduce(GpuView(&values)).Wait());
+      },
+      DebugLevel::kDetail);
+}
+
+TEST(NcclGroupTest, ALibraryWithoutRegistrationAndOneThatRefusesAreNamed) {
+  FakeWorld old, refusing;
+  old.has_register = false;
+  refusing.fail_register = true;
+  for (FakeWorld* world : {&old, &refusing}) {
+    RunGroup(world, 1, [&](GroupRank& me) {
+      std::vector<float> values(10, 1.0f);
+      const absl::Status status = me.group->RegisterBuffer(GpuView(&values));
+      if (world == &old) {
+        EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("2.19 or later")));
+      } else {
+        EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("ncclCommRegister")));
+      }
+      EXPECT_THAT(me.group->DeregisterBuffer(GpuView(&values)), StatusIs(absl::StatusCode::kNotFound));
+      TANDEM_EXPECT_OK(me.group->AllReduce(GpuView(&values)).Wait());
+      me.group->Destroy();
+      EXPECT_THAT(me.group->RegisterBuffer(GpuView(&values)), StatusIs(absl::StatusCode::kAborted));
+    });
+  }
+}
+
 }  // namespace
 }  // namespace tandem::collectives::nccl

@@ -32,6 +32,11 @@ struct Node {
   int master_port = 0;  // of `host`, kept free for a program that binds MASTER_PORT itself (PyTorch's rank 0)
   int node_rank = -1;   // wanted index in the round; -1: any
   std::map<std::string, int> processes;  // number by role: {"worker", 4}, {"ps", 1}
+  // A hash of each role's command line. Only a node with the same ones may take this node's place.
+  std::map<std::string, uint64_t> commands;
+  // The round goes on if this node dies or leaves, and another one may take its place. No effect for the
+  // first node of a round, because it serves the round's store.
+  bool replaceable = false;
 };
 
 // The agreement of all nodes of a round. A plain value.
@@ -40,6 +45,12 @@ struct Round {
   int64_t restarts = 0;     // rounds that began because something had failed
   int group_rank = 0;       // this node's index in `nodes`
   std::vector<Node> nodes;  // nodes[0] serves the round's store and is MASTER_ADDR
+  // The indices of the absent nodes, ascending: they have died or left, and their places in the running round
+  // wait for successors.
+  std::vector<int> absent;
+  // If this node has taken the place of an absent one: the least TANDEM_PROCESS_RESTARTS that no earlier
+  // process in its place has had. Otherwise 0.
+  int process_restarts = 0;
 
   // Ranks are ordered by node, then by local rank. FirstRank returns the number of processes of `role` on the
   // nodes before this one, WorldSize the number on all nodes.
@@ -47,16 +58,28 @@ struct Round {
   int WorldSize(absl::string_view role) const;
 };
 
+// A node of the running round became absent, or the place of an absent one was taken.
+struct NodeChange {
+  int index = 0;
+  bool absent = false;
+  // "node b (10.0.0.2) has been silent for 5s (lease 5s): killed, or cut off?", or "node c (10.0.0.3) takes
+  // the place of node b (10.0.0.2)".
+  std::string text;
+};
+
 struct RendezvousEvent {
   enum class Kind {
     kRestart,  // a node died, left, wants to join, or asked for a restart: the round is over, Join again
     kClosed,   // the job is over for all nodes
+    kNodes,    // replaceable nodes became absent, or were replaced: the round goes on
   };
   Kind kind = Kind::kRestart;
   bool failed = false;   // of kClosed: the job did not reach its end; of kRestart: it counts as a restart
   std::string reason;    // "node b (10.0.0.2) has been silent for 5s (lease 5s): killed, or cut off?"
   int exit_code = 0;     // of kClosed: that of the root cause; 1 for a failure without one, 0 for success
   bool stopped = false;  // of kClosed: a launcher was asked to stop the job (Rendezvous::Stop)
+  Round round;           // of kNodes: the round as it is now
+  std::vector<NodeChange> changes;  // of kNodes: since Join or the last such event, by index
 };
 
 struct RendezvousOptions {
@@ -81,6 +104,8 @@ class Rendezvous {
 
   // Blocks until a round with this node begins. If a round is running:
   //
+  //   - a replaceable node takes the place of an absent one with the same processes, and the running round is
+  //     returned at once
   //   - a new node asks for a restart and waits, if the round has fewer than max_nodes nodes
   //   - a new node waits as a spare, if the round is full, for as long as that round lasts
   //   - a node whose node_rank belongs to a node of another id waits until that node is found dead
@@ -90,14 +115,16 @@ class Rendezvous {
   //   - DeadlineExceeded after join_timeout of gathering, naming the nodes that have come and the number that
   //     are missing
   //   - FailedPrecondition if the job is over (with its reason), was begun with other options (naming both),
-  //     or if the store has lost its state
+  //     if the store has lost its state, or if this node is meant for the place of an absent one which has
+  //     other processes (naming both)
   //   - AlreadyExists if the holder of this node_rank lives
   //   - InvalidArgument for a bad node
   //   - Unavailable if the store cannot be reached for a lease
   virtual absl::StatusOr<Round> Join(const Node& node) = 0;
-  // Blocks until the round `epoch` is over, or returns DeadlineExceeded at `deadline`. Cancelled after Leave.
-  // Unavailable if this node counts as dead because it has not reached the store for a lease, or if the
-  // others have gone on without it: its processes must stop. It may Join again.
+  // Blocks until the round `epoch` is over or its nodes have changed, or returns DeadlineExceeded at
+  // `deadline`. Cancelled after Leave. Unavailable if this node counts as dead because it has not reached the
+  // store for a lease, or if the others have gone on without it: its processes must stop. It may Join again;
+  // a replaceable node does so with a new id, so that nothing that concerns its earlier one affects it.
   virtual absl::StatusOr<RendezvousEvent> WaitForEvent(int64_t epoch, absl::Time deadline) = 0;
   // Ends the round for all nodes, to be started again, because something failed on this node with `exit_code`
   // (0: none is known). The first reason of a round stays. If the round is over already, nothing changes and
@@ -115,9 +142,12 @@ class Rendezvous {
   // but the event of the other nodes says so. An exit code cannot: a process killed by the same signal has it
   // too.
   virtual absl::Status Stop(absl::string_view reason, int exit_code) = 0;
-  // Leaves the round. The others continue without this node if they are enough. A waiting Join returns
-  // Cancelled.
+  // Leaves the round, which goes on if the node is replaceable; call it then when its processes have ended.
+  // Otherwise the others continue in another round if they are enough. A waiting Join returns Cancelled.
   virtual absl::Status Leave() = 0;
+  // Records that processes of this node were restarted alone up to `restarts` times each, so that those of a
+  // successor count on from there. No effect if the round is over already.
+  virtual absl::Status RecordRestarts(int64_t epoch, int restarts) = 0;
 };
 
 // Makes a rendezvous in `store`, under "rdzv/<run_id>/". `store` is borrowed; its calls should fail within

@@ -69,6 +69,107 @@ void Count(absl::string_view reason, int exit_code, RendezvousState* state) {
              exit_code, state);
 }
 
+// Returns whether the round goes on without this member if it dies.
+bool CanBeAbsent(const RendezvousMember& member, const RendezvousState& state) {
+  return state.phase() == RendezvousState::RUNNING && member.in_round() && member.index() > 0 &&
+         member.node().replaceable();
+}
+
+std::string CountsOf(const RendezvousNode& node) {
+  return node.processes().empty()
+             ? "no processes"
+             : absl::StrJoin(node.processes(), ", ", [](std::string* out, const auto& some) {
+                 absl::StrAppend(out, some.count(), " ", some.role());
+               });
+}
+
+// Returns why `node` may not take the place of `absent`; "" if it may.
+std::string Misfit(const RendezvousMember& absent, const RendezvousNode& node) {
+  const RendezvousNode& old = absent.node();
+  bool same = old.processes_size() == node.processes_size();
+  for (int i = 0; same && i < node.processes_size(); ++i) {
+    same = old.processes(i).role() == node.processes(i).role() &&
+           old.processes(i).count() == node.processes(i).count();
+  }
+  if (!same) return absl::StrCat("it had ", CountsOf(old), ", and this one has ", CountsOf(node));
+  if (!node.replaceable()) return "this one has processes that are not started again alone";
+  for (int i = 0; i < node.processes_size(); ++i) {
+    if (old.processes(i).command() == node.processes(i).command()) continue;
+    return absl::StrCat("this one has another command line for the role '", node.processes(i).role(), "'");
+  }
+  const int wanted = old.node_rank() >= 0 ? old.node_rank() : absent.index();
+  if (node.node_rank() < 0 || node.node_rank() == wanted) return "";
+  return absl::StrCat("it had node rank ", wanted, ", and this one has ", node.node_rank());
+}
+
+// Returns the absent member whose place `node` may take, preferably one of the same host, or nullptr.
+RendezvousMember* PlaceFor(const RendezvousNode& node, RendezvousState* state) {
+  RendezvousMember* place = nullptr;
+  for (RendezvousMember& member : *state->mutable_members()) {
+    if (!member.absent() || !Misfit(member, node).empty()) continue;
+    const bool here = member.node().host() == node.host();
+    if (place == nullptr || (here && place->node().host() != node.host())) place = &member;
+  }
+  return place;
+}
+
+void TakePlace(const RendezvousNode& node, RendezvousMember* place) {
+  *place->mutable_node() = node;
+  place->set_joined(false);
+  place->set_finished(false);
+  place->set_absent(false);
+  place->set_process_restarts(place->process_restarts() + 1);
+}
+
+// Returns the absent member whose place `node` seems to be meant for although it does not fit. Returns
+// nullptr if there is none, so that `node` waits for another round.
+const RendezvousMember* MisfittingPlace(const RendezvousNode& node, const RendezvousState& state) {
+  const RendezvousMember* place = nullptr;
+  for (const RendezvousMember& member : state.members()) {
+    if (!member.absent()) continue;
+    if (node.node_rank() >= 0 && member.node().node_rank() == node.node_rank()) return &member;
+    // Others may be spares, for nodes with workers.
+    const bool here = member.node().host() == node.host();
+    if (here || (node.replaceable() && place == nullptr)) place = &member;
+  }
+  return InRound(state) >= state.max_nodes() ? place : nullptr;
+}
+
+// Closes the job as succeeded if all nodes of the round have finished.
+void CloseIfFinished(RendezvousState* state) {
+  bool some = false;
+  for (const RendezvousMember& member : state->members()) {
+    if (!member.in_round()) continue;
+    if (!member.finished() && !member.absent()) return;
+    some = some || (member.finished() && !member.node().replaceable());
+  }
+  const bool all = std::all_of(state->members().begin(), state->members().end(),
+                               [](const RendezvousMember& m) { return !m.in_round() || m.finished(); });
+  if (some || all) CloseState(/*failed=*/false, "all nodes have finished", /*exit_code=*/0, state);
+}
+
+// The round goes on without this member, whose place is given to a spare that fits, if there is one.
+void MakeAbsent(absl::string_view reason, RendezvousMember* member, RendezvousState* state) {
+  if (member->absent()) return;
+  member->set_absent(true);
+  member->set_joined(false);
+  member->set_absence(Bounded(reason));
+  RendezvousMember* first = nullptr;
+  for (RendezvousMember& spare : *state->mutable_members()) {
+    if (!spare.joined() || spare.in_round() || !Misfit(*member, spare.node()).empty()) continue;
+    if (first == nullptr || spare.order() < first->order()) first = &spare;
+  }
+  if (first != nullptr) {
+    const RendezvousNode node = first->node();
+    TakePlace(node, member);
+    auto* members = state->mutable_members();
+    members->erase(std::find_if(members->begin(), members->end(), [&](const RendezvousMember& m) {
+      return m.node().id() == node.id() && !m.in_round();
+    }));
+  }
+  CloseIfFinished(state);
+}
+
 void EndRound(bool failed, absl::string_view reason, RendezvousState* state, int exit_code = 0) {
   RendezvousRoundEnd* end = state->add_ends();
   end->set_epoch(state->epoch());
@@ -77,6 +178,10 @@ void EndRound(bool failed, absl::string_view reason, RendezvousState* state, int
   if (state->ends_size() > kEndsRemembered) state->mutable_ends()->erase(state->mutable_ends()->begin());
   state->set_phase(RendezvousState::GATHERING);
   state->set_next_counts(false);
+  auto* members = state->mutable_members();
+  members->erase(std::remove_if(members->begin(), members->end(),
+                                [](const RendezvousMember& member) { return member.absent(); }),
+                 members->end());
   for (RendezvousMember& member : *state->mutable_members()) {
     if (!member.in_round()) continue;
     member.set_joined(false);
@@ -96,7 +201,10 @@ RendezvousNode ToProto(const Node& node) {
     tandem::v1::RendezvousProcesses* processes = proto.add_processes();
     processes->set_role(role);
     processes->set_count(count);
+    const auto command = node.commands.find(role);
+    if (command != node.commands.end()) processes->set_command(command->second);
   }
+  proto.set_replaceable(node.replaceable);
   return proto;
 }
 
@@ -107,8 +215,11 @@ Node FromProto(const RendezvousNode& proto) {
   node.store = proto.store();
   node.master_port = proto.master_port();
   node.node_rank = proto.node_rank();
-  for (const tandem::v1::RendezvousProcesses& some : proto.processes())
+  for (const tandem::v1::RendezvousProcesses& some : proto.processes()) {
     node.processes[some.role()] = some.count();
+    if (some.command() != 0) node.commands[some.role()] = some.command();
+  }
+  node.replaceable = proto.replaceable();
   return node;
 }
 
@@ -175,8 +286,8 @@ RendezvousState NewState(const RendezvousOptions& options) {
 std::string RankHolder(const RendezvousState& state, const Node& node) {
   if (node.node_rank < 0) return "";
   for (const RendezvousMember& member : state.members()) {
-    if (member.node().node_rank() == node.node_rank && member.node().id() != node.id)
-      return member.node().id();
+    if (member.absent() || member.node().id() == node.id) continue;
+    if (member.node().node_rank() == node.node_rank) return member.node().id();
   }
   return "";
 }
@@ -199,12 +310,28 @@ absl::Status AddNode(const Node& node, const RendezvousOptions& options, Rendezv
                                                  ", which lives: two launchers have the same --node-rank"));
   }
   RendezvousMember* member = Find(node.id, state);
+  const RendezvousNode proto = ToProto(node);
+  if (member != nullptr && CanBeAbsent(*member, *state) && Misfit(*member, proto).empty()) {
+    TakePlace(proto, member);
+    return absl::OkStatus();
+  }
+  if (member == nullptr && state->phase() == RendezvousState::RUNNING) {
+    if (RendezvousMember* const place = PlaceFor(proto, state); place != nullptr) {
+      TakePlace(proto, place);
+      return absl::OkStatus();
+    }
+    if (const RendezvousMember* const place = MisfittingPlace(proto, *state); place != nullptr) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          NodeName(proto), " cannot take the place of ", NodeName(place->node()),
+          " in the running round: ", Misfit(*place, proto), "; start its launcher with the same command"));
+    }
+  }
   if (member == nullptr) {
     member = state->add_members();
     member->set_order(state->next_order());
     state->set_next_order(state->next_order() + 1);
   }
-  *member->mutable_node() = ToProto(node);
+  *member->mutable_node() = proto;
   const std::string name = NodeName(member->node());
   if (state->phase() == RendezvousState::RUNNING) {
     const bool any_finished = std::any_of(state->members().begin(), state->members().end(),
@@ -215,12 +342,14 @@ absl::Status AddNode(const Node& node, const RendezvousOptions& options, Rendezv
       EndRound(/*failed=*/false, absl::StrCat(name, " joins"), state);
     }
   }
-  member->set_joined(true);
+  // EndRound removes absent members, which moves the others.
+  Find(node.id, state)->set_joined(true);
   return absl::OkStatus();
 }
 
 void ExpireNode(absl::string_view id, absl::string_view reason, RendezvousState* state) {
-  const RendezvousMember* member = Find(id, state);
+  RendezvousMember* const member = Find(id, state);
+  if (member != nullptr && CanBeAbsent(*member, *state)) return MakeAbsent(reason, member, state);
   if (member == nullptr || member->finished() || state->phase() == RendezvousState::CLOSED) return;
   const bool in_round = member->in_round();
   const std::string text = absl::StrCat(NodeName(member->node()), " ", reason);
@@ -234,7 +363,8 @@ void ExpireNode(absl::string_view id, absl::string_view reason, RendezvousState*
 }
 
 void RemoveNode(absl::string_view id, RendezvousState* state) {
-  const RendezvousMember* member = Find(id, state);
+  RendezvousMember* const member = Find(id, state);
+  if (member != nullptr && CanBeAbsent(*member, *state)) return MakeAbsent("has left", member, state);
   if (member == nullptr || member->finished() || state->phase() == RendezvousState::CLOSED) return;
   const bool ends = member->in_round() && state->phase() == RendezvousState::RUNNING;
   const std::string text = absl::StrCat(NodeName(member->node()), " has left");
@@ -250,14 +380,24 @@ void RestartRound(int64_t epoch, absl::string_view reason, int exit_code, Rendez
 void FinishNode(absl::string_view id, int64_t epoch, RendezvousState* state) {
   RendezvousMember* member = Find(id, state);
   if (member == nullptr || !member->in_round() || state->phase() != RendezvousState::RUNNING ||
-      state->epoch() != epoch) {
+      state->epoch() != epoch || member->absent()) {
     return;
   }
   member->set_finished(true);
-  for (const RendezvousMember& other : state->members()) {
-    if (other.in_round() && !other.finished()) return;
+  CloseIfFinished(state);
+}
+
+void RecordRestarts(absl::string_view id, int64_t epoch, int restarts, RendezvousState* state) {
+  RendezvousMember* member = Find(id, state);
+  if (member == nullptr || !member->in_round() || state->phase() != RendezvousState::RUNNING ||
+      state->epoch() != epoch || member->absent()) {
+    return;
   }
-  CloseState(/*failed=*/false, "all nodes have finished", /*exit_code=*/0, state);
+  member->set_process_restarts(std::max(member->process_restarts(), restarts));
+}
+
+bool IsWatched(const RendezvousMember& member, const RendezvousState& state) {
+  return !member.absent() && (!member.finished() || CanBeAbsent(member, state));
 }
 
 void CloseState(bool failed, absl::string_view reason, int exit_code, RendezvousState* state, bool stopped) {
@@ -293,9 +433,10 @@ void BeginRound(RendezvousState* state) {
   if (ready.size() > static_cast<size_t>(state->max_nodes())) ready.resize(state->max_nodes());
   // Nodes of the last round come first, in their order; then the new ones.
   std::sort(ready.begin(), ready.end(), [](const RendezvousMember* a, const RendezvousMember* b) {
-    return a->in_round() != b->in_round()
-               ? a->in_round()
-               : (a->in_round() ? a->index() < b->index() : a->order() < b->order());
+    if (a->in_round() != b->in_round()) return a->in_round();
+    if (a->in_round()) return a->index() < b->index();
+    return std::make_pair(a->node().replaceable(), a->order()) <
+           std::make_pair(b->node().replaceable(), b->order());
   });
   std::vector<RendezvousMember*> ranked, others, places;
   for (RendezvousMember* member : ready)
@@ -317,6 +458,8 @@ void BeginRound(RendezvousState* state) {
     places[i]->set_in_round(true);
     places[i]->set_joined(false);
     places[i]->set_finished(false);
+    places[i]->set_process_restarts(0);
+    places[i]->clear_absence();
     places[i]->set_index(static_cast<int>(i));
   }
   state->set_phase(RendezvousState::RUNNING);
@@ -332,9 +475,42 @@ Round RoundOf(const RendezvousState& state, absl::string_view id) {
   for (const RendezvousMember& member : state.members()) {
     if (!member.in_round()) continue;
     round.nodes[member.index()] = FromProto(member.node());
-    if (member.node().id() == id) round.group_rank = member.index();
+    if (member.absent()) round.absent.push_back(member.index());
+    if (member.node().id() != id) continue;
+    round.group_rank = member.index();
+    round.process_restarts = member.process_restarts();
   }
+  std::sort(round.absent.begin(), round.absent.end());
   return round;
+}
+
+std::vector<NodeChange> ChangesBetween(const RendezvousState& before, const RendezvousState& now) {
+  std::vector<NodeChange> changes;
+  for (const RendezvousMember& member : now.members()) {
+    if (!member.in_round()) continue;
+    const auto old =
+        std::find_if(before.members().begin(), before.members().end(),
+                     [&](const RendezvousMember& m) { return m.in_round() && m.index() == member.index(); });
+    if (old == before.members().end()) continue;
+    NodeChange change{.index = member.index(), .absent = member.absent()};
+    const bool taken = old->node().id() != member.node().id();
+    if (member.absent()) {
+      if (old->absent() && !taken) continue;
+      change.text = absl::StrCat(NodeName(member.node()), " ", member.absence());
+    } else if (taken) {
+      // The absence may have been too short to be seen by itself.
+      change.text = absl::StrCat(NodeName(member.node()), " takes the place of ", NodeName(old->node()),
+                                 old->absent() ? "" : absl::StrCat(", which ", member.absence()));
+    } else if (old->absent()) {
+      change.text = absl::StrCat(NodeName(member.node()), " is back");
+    } else {
+      continue;
+    }
+    changes.push_back(std::move(change));
+  }
+  std::sort(changes.begin(), changes.end(),
+            [](const NodeChange& a, const NodeChange& b) { return a.index < b.index; });
+  return changes;
 }
 
 const RendezvousMember* FindMember(const RendezvousState& state, absl::string_view id) {

@@ -202,6 +202,7 @@ absl::Status StoreRendezvous::AwaitRank(const Node& node, int64_t leaves) {
                                           s);
                                return absl::OkStatus();
                              }).status());
+      (void)store_.Delete(BeatKey(holder));
     }
     TANDEM_ASSIGN_OR_RETURN(state, Read());
     const std::string now_holds = RankHolder(state, node);
@@ -224,11 +225,12 @@ absl::StatusOr<Round> StoreRendezvous::AwaitRound(const Node& node, int64_t leav
       const auto ready = [&, this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         me = FindMember(state_, node.id);
         // This node no longer counts as waiting: its round began and ended before this thread looked.
-        const bool missed = me != nullptr && state_.phase() == RendezvousState::GATHERING && !me->joined();
+        const bool missed = me != nullptr &&
+                            ((state_.phase() == RendezvousState::GATHERING && !me->joined()) || me->absent());
+        const bool newer = state_.epoch() > joined_epoch_ || joined_id_ != node.id;
         return leaves_ != leaves || absl::IsFailedPrecondition(store_error_) || me == nullptr || missed ||
                state_.phase() == RendezvousState::CLOSED ||
-               (state_.phase() == RendezvousState::RUNNING && state_.epoch() > joined_epoch_ &&
-                me->in_round());
+               (state_.phase() == RendezvousState::RUNNING && newer && me->in_round());
       };
       // A spare waits as long as a round runs.
       const bool gathers = state_.phase() == RendezvousState::GATHERING;
@@ -242,8 +244,10 @@ absl::StatusOr<Round> StoreRendezvous::AwaitRound(const Node& node, int64_t leav
           return absl::FailedPreconditionError(absl::StrCat("the job is over: ", state_.reason()));
         }
         if (absl::IsFailedPrecondition(store_error_)) return store_error_;
-        if (me != nullptr && state_.phase() == RendezvousState::RUNNING) {
+        if (me != nullptr && !me->absent() && state_.phase() == RendezvousState::RUNNING) {
           joined_epoch_ = state_.epoch();
+          joined_id_ = node.id;
+          told_ = state_;
           return RoundOf(state_, node.id);
         }
       } else {
@@ -275,22 +279,43 @@ absl::Status StoreRendezvous::StoreLost(absl::Time now) const {
 absl::StatusOr<RendezvousEvent> StoreRendezvous::WaitForEvent(int64_t epoch, absl::Time deadline) {
   absl::MutexLock lock(&mutex_);
   while (true) {
+    const auto replaced = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      const tandem::v1::RendezvousMember* const me = FindMember(state_, id_);
+      return me == nullptr || !me->in_round() || me->absent();
+    };
     const auto over = [&, this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return stopping_ || id_.empty() || absl::IsFailedPrecondition(store_error_) ||
-             state_.phase() != RendezvousState::RUNNING || state_.epoch() > epoch;
+             state_.phase() != RendezvousState::RUNNING || state_.epoch() > epoch || replaced();
     };
-    clock_->AwaitUntil(&mutex_, absl::Condition(&over),
+    const auto changed = [&, this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return over() || (told_.epoch() == epoch && told_.version() < state_.version());
+    };
+    clock_->AwaitUntil(&mutex_, absl::Condition(&changed),
                        std::min(deadline, contact_ + options_.lease + absl::Milliseconds(1)));
     const absl::Time now = clock_->Now();
     if (over()) {
       if (state_.phase() == RendezvousState::CLOSED) return EndEvent(state_, epoch);
       if (absl::IsFailedPrecondition(store_error_)) return store_error_;
       if (stopping_ || id_.empty()) return absl::CancelledError("this node has left the job");
+      if (state_.phase() == RendezvousState::RUNNING && state_.epoch() == epoch) {
+        const tandem::v1::RendezvousMember* const me = FindMember(state_, id_);
+        return absl::UnavailableError(absl::StrCat(
+            "the others have gone on without node ", id_,
+            me == nullptr ? ", and another one has its place" : absl::StrCat(", which ", me->absence())));
+      }
       if (FindMember(state_, id_) != nullptr) return EndEvent(state_, epoch);
       return absl::UnavailableError(absl::StrCat("the others have gone on without this node after epoch ",
                                                  epoch, ": ", EndEvent(state_, epoch).reason));
     }
     TANDEM_RETURN_IF_ERROR(StoreLost(now));
+    if (changed()) {
+      RendezvousEvent event{.kind = RendezvousEvent::Kind::kNodes, .changes = ChangesBetween(told_, state_)};
+      told_ = state_;
+      if (!event.changes.empty()) {
+        event.round = RoundOf(state_, id_);
+        return event;
+      }
+    }
     if (now >= deadline) {
       return absl::DeadlineExceededError(absl::StrCat("epoch ", epoch, " goes on"));
     }
@@ -317,6 +342,16 @@ absl::Status StoreRendezvous::Finish(int64_t epoch) {
   return Update(/*create=*/false,
                 [&](RendezvousState* s) {
                   FinishNode(me, epoch, s);
+                  return absl::OkStatus();
+                })
+      .status();
+}
+
+absl::Status StoreRendezvous::RecordRestarts(int64_t epoch, int restarts) {
+  const std::string me = id();
+  return Update(/*create=*/false,
+                [&](RendezvousState* s) {
+                  collectives::RecordRestarts(me, epoch, restarts, s);
                   return absl::OkStatus();
                 })
       .status();
@@ -461,7 +496,7 @@ absl::Status StoreRendezvous::Act(const RendezvousState& state) {
   }
   for (const auto& [id, silence] : silent) {
     const tandem::v1::RendezvousMember* member = FindMember(state, id);
-    if (member == nullptr || member->finished()) continue;
+    if (member == nullptr || !IsWatched(*member, state)) continue;
     TANDEM_RETURN_IF_ERROR(Update(/*create=*/false, [&, id = id, silence = silence](RendezvousState* s) {
                              ExpireNode(id,
                                         absl::StrCat("has been silent for ", Seconds(silence), " (lease ",
@@ -499,7 +534,7 @@ void StoreRendezvous::AwaitChange() {
     // finished.
     for (const auto& [id, observed] : observed_) {
       const tandem::v1::RendezvousMember* member = FindMember(state_, id);
-      if (member == nullptr || member->finished()) continue;
+      if (member == nullptr || !IsWatched(*member, state_)) continue;
       until = std::min(until, observed.since + options_.lease + absl::Milliseconds(1));
     }
   }

@@ -40,6 +40,7 @@ class StoreRendezvous final : public Rendezvous {
   absl::Status Close(bool failed, absl::string_view reason, int exit_code) override;
   absl::Status Stop(absl::string_view reason, int exit_code) override;
   absl::Status Leave() override;
+  absl::Status RecordRestarts(int64_t epoch, int restarts) override;
 
  private:
   // Another node's counter, and since when it has not changed, by this node's clock.
@@ -85,6 +86,9 @@ class StoreRendezvous final : public Rendezvous {
   RendezvousState state_ ABSL_GUARDED_BY(mutex_);  // the newest that was seen
   uint64_t incarnation_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t joined_epoch_ ABSL_GUARDED_BY(mutex_) = 0;  // of the last round that Join returned
+  std::string joined_id_ ABSL_GUARDED_BY(mutex_);     // this node's id in that round
+  // The document that Join or WaitForEvent has returned last, to tell which nodes have changed since.
+  RendezvousState told_ ABSL_GUARDED_BY(mutex_);
   absl::Time contact_ ABSL_GUARDED_BY(mutex_);        // when the last call that the store answered was sent
   absl::Status store_error_ ABSL_GUARDED_BY(mutex_);  // of the last call that failed
   absl::Time gathering_since_ ABSL_GUARDED_BY(mutex_);

@@ -145,6 +145,16 @@ class Rendezvous {
   // Leaves the round, which goes on if the node is replaceable; call it then when its processes have ended.
   // Otherwise the others continue in another round if they are enough. A waiting Join returns Cancelled.
   virtual absl::Status Leave() = 0;
+  // Returns whether a process that was restarted alone `restarts` times may be started in the round `epoch`:
+  //
+  //   - This node has read within a lease that it takes part in that round, which runs. Otherwise another
+  //   node
+  //     may have its place, or get it at any moment: WaitForEvent is about to say what has happened, or the
+  //     store does not answer at present.
+  //   - RecordRestarts has recorded `restarts`, if it is not 0.
+  //
+  // Never blocks.
+  virtual bool MayStart(int64_t epoch, int restarts) = 0;
   // Records that processes of this node were restarted alone up to `restarts` times each, so that those of a
   // successor count on from there. No effect if the round is over already.
   virtual absl::Status RecordRestarts(int64_t epoch, int restarts) = 0;

@@ -152,7 +152,7 @@ absl::StatusOr<Round> StoreRendezvous::Join(const Node& node) {
   {
     absl::MutexLock lock(&mutex_);
     id_ = node.id;
-    contact_ = sent;
+    contact_ = read_at_ = sent;
     store_error_ = absl::OkStatus();
     if (gathering_since_ < sent) gathering_since_ = sent;
   }
@@ -347,6 +347,15 @@ absl::Status StoreRendezvous::Finish(int64_t epoch) {
       .status();
 }
 
+bool StoreRendezvous::MayStart(int64_t epoch, int restarts) {
+  const absl::Time now = clock_->Now();
+  absl::MutexLock lock(&mutex_);
+  const tandem::v1::RendezvousMember* const me = FindMember(state_, id_);
+  return me != nullptr && me->in_round() && !me->absent() && state_.phase() == RendezvousState::RUNNING &&
+         state_.epoch() == epoch && me->process_restarts() >= restarts &&
+         now - std::min(read_at_, contact_) <= options_.lease;
+}
+
 absl::Status StoreRendezvous::RecordRestarts(int64_t epoch, int restarts) {
   const std::string me = id();
   return Update(/*create=*/false,
@@ -418,7 +427,12 @@ void StoreRendezvous::Run() {
 
 absl::Status StoreRendezvous::Step() {
   TANDEM_RETURN_IF_ERROR(SendHeartbeat());
+  const absl::Time looked = clock_->Now();
   TANDEM_ASSIGN_OR_RETURN(const RendezvousState state, Read());
+  {
+    absl::MutexLock lock(&mutex_);
+    read_at_ = looked;
+  }
   acted_on_ = state.version();
   TANDEM_RETURN_IF_ERROR(Observe(state));
   return Act(state);

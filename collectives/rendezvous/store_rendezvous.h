@@ -40,6 +40,7 @@ class StoreRendezvous final : public Rendezvous {
   absl::Status Close(bool failed, absl::string_view reason, int exit_code) override;
   absl::Status Stop(absl::string_view reason, int exit_code) override;
   absl::Status Leave() override;
+  bool MayStart(int64_t epoch, int restarts) override;
   absl::Status RecordRestarts(int64_t epoch, int restarts) override;
 
  private:
@@ -89,7 +90,9 @@ class StoreRendezvous final : public Rendezvous {
   std::string joined_id_ ABSL_GUARDED_BY(mutex_);     // this node's id in that round
   // The document that Join or WaitForEvent has returned last, to tell which nodes have changed since.
   RendezvousState told_ ABSL_GUARDED_BY(mutex_);
-  absl::Time contact_ ABSL_GUARDED_BY(mutex_);        // when the last call that the store answered was sent
+  absl::Time contact_ ABSL_GUARDED_BY(mutex_);  // when the last call that the store answered was sent
+  // When the last successful read of the document began.
+  absl::Time read_at_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::Status store_error_ ABSL_GUARDED_BY(mutex_);  // of the last call that failed
   absl::Time gathering_since_ ABSL_GUARDED_BY(mutex_);
   // Since when enough nodes have come; infinite future if they have not.

@@ -134,9 +134,12 @@ TEST_F(ReplaceableNodesTest, ASuccessorThatComesBeforeTheLeaseIsOverWaitsForItsE
 }
 
 TEST_F(ReplaceableNodesTest, ANodeThatWasCutOffLearnsItFirstAndTakesItsPlaceAgainUnderANewId) {
+  EXPECT_TRUE(s_.rendezvous->MayStart(1, 0));
+  EXPECT_FALSE(s_.rendezvous->MayStart(2, 0));
   s_store_.Cut();
   EXPECT_THAT(s_.rendezvous->WaitForEvent(1, InAWhile()),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("the others take it for dead")));
+  EXPECT_FALSE(s_.rendezvous->MayStart(1, 0));
   EXPECT_TRUE(NextChange().absent);
   s_store_.Mend();
   s_.node.id = "s again";
@@ -144,6 +147,7 @@ TEST_F(ReplaceableNodesTest, ANodeThatWasCutOffLearnsItFirstAndTakesItsPlaceAgai
   EXPECT_EQ(round.epoch, 1);
   EXPECT_EQ(round.process_restarts, 1);
   EXPECT_EQ(NextChange().text, "node s again (127.0.0.1) takes the place of node s (127.0.0.1)");
+  EXPECT_TRUE(s_.rendezvous->MayStart(1, 0));
   EXPECT_THAT(s_.rendezvous->WaitForEvent(1, absl::Now()), StatusIs(absl::StatusCode::kDeadlineExceeded));
 }
 
@@ -164,11 +168,25 @@ TEST_F(ReplaceableNodesTest, ANodeWhosePlaceWasTakenIsToldAndDoesNotGetItBack) {
   TANDEM_ASSERT_OK(successor.rendezvous->Join(successor.node));
   s_store_.Mend();
   EXPECT_THAT(s_.rendezvous->WaitForEvent(1, InAWhile()), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_FALSE(s_.rendezvous->MayStart(1, 0));
   s_.node.id = "s again";
   EXPECT_THAT(s_.rendezvous->Join(s_.node),
               StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("node rank 1 is taken by node s2")));
   EXPECT_THAT(successor.rendezvous->WaitForEvent(1, absl::Now()),
               StatusIs(absl::StatusCode::kDeadlineExceeded));
+}
+
+TEST_F(ReplaceableNodesTest, NoProcessStartsBeforeASuccessorWouldKnowOfIt) {
+  EXPECT_FALSE(s_.rendezvous->MayStart(1, 3));
+  TANDEM_ASSERT_OK(s_.rendezvous->RecordRestarts(1, 3));
+  EXPECT_TRUE(s_.rendezvous->MayStart(1, 3));
+  s_store_.Cut();
+  EXPECT_THAT(s_.rendezvous->RecordRestarts(1, 4), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_FALSE(s_.rendezvous->MayStart(1, 4));
+  CuttableStore store(&store_);
+  NodeThread successor(&store, "s2", 1, true);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Round round, successor.rendezvous->Join(successor.node));
+  EXPECT_EQ(round.process_restarts, 4);
 }
 
 TEST_F(ReplaceableNodesTest, AJoinWhoseAnswerWasLostIsRepeatedAndTakesThePlaceOnce) {

@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <numeric>
 #include <set>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 
 namespace tandem::launcher {
@@ -83,6 +85,21 @@ std::vector<int> ShardsTwiceOnANode(const std::vector<int>& servers_by_node, int
     }
   }
   return {twice.begin(), twice.end()};
+}
+
+std::vector<int> ShardsOnlyOn(const std::vector<int>& nodes, const std::vector<int>& servers_by_node,
+                              int followers) {
+  std::set<int> only, elsewhere;
+  for (size_t node = 0; node < servers_by_node.size(); ++node) {
+    const bool there = absl::c_linear_search(nodes, static_cast<int>(node));
+    for (int i = 0; i < servers_by_node[node] * (followers + 1); ++i) {
+      const int shard = PlaceCopy(servers_by_node, static_cast<int>(node), i).shard;
+      (there ? only : elsewhere).insert(shard);
+    }
+  }
+  std::vector<int> shards;
+  absl::c_set_difference(only, elsewhere, std::back_inserter(shards));
+  return shards;
 }
 
 }  // namespace tandem::launcher

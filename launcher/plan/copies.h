@@ -49,6 +49,10 @@ CopyPlace PlaceCopy(const std::vector<int>& servers_by_node, int node, int local
 // more than 1/(followers + 1) of all servers.
 std::vector<int> ShardsTwiceOnANode(const std::vector<int>& servers_by_node, int followers);
 
+// Returns the shards of which all copies are on these nodes, in ascending order.
+std::vector<int> ShardsOnlyOn(const std::vector<int>& nodes, const std::vector<int>& servers_by_node,
+                              int followers);
+
 }  // namespace tandem::launcher
 
 #endif  // TANDEM_LAUNCHER_PLAN_COPIES_H_

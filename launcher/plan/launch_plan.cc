@@ -9,6 +9,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -170,6 +171,13 @@ const RolePlan* LaunchPlan::Find(absl::string_view role) const {
     if (one.name == role) return &one;
   }
   return nullptr;
+}
+
+bool LaunchPlan::IsReplaceable() const {
+  return !reform && !roles.empty() && absl::c_all_of(roles, [this](const RolePlan& role) {
+    const bool survives = role.name != "ps" || role.followers > 0;
+    return role.serves && role.restart == Restart::kAlone && role.name != main && survives;
+  });
 }
 
 int LaunchPlan::Count(absl::string_view role) const {

@@ -82,6 +82,21 @@ TEST(CopiesTest, ShardsWithSeveralCopiesOnOneNodeAreNamed) {
   EXPECT_THAT(ShardsTwiceOnANode({3}, 0), IsEmpty());
 }
 
+TEST(CopiesTest, ShardsAreOnlyOnCertainNodesIfAllTheirCopiesAre) {
+  // Copy 0 of shard n is on node n + 1, copy 1 on the node before.
+  const std::vector<int> servers = {0, 1, 1, 1};
+  EXPECT_THAT(ShardsOnlyOn({}, servers, 1), IsEmpty());
+  EXPECT_THAT(ShardsOnlyOn({1}, servers, 1), IsEmpty());
+  for (const std::vector<int>& nodes : {std::vector<int>{1, 2}, {2, 3}, {1, 3}}) {
+    EXPECT_EQ(ShardsOnlyOn(nodes, servers, 1).size(), 1u);
+    EXPECT_THAT(ShardsOnlyOn(nodes, servers, 2), IsEmpty());
+  }
+  EXPECT_THAT(ShardsOnlyOn({1, 2, 3}, servers, 2), ElementsAre(0, 1, 2));
+  EXPECT_THAT(ShardsOnlyOn({1}, {0, 1}, 1), ElementsAre(0));
+  EXPECT_THAT(ShardsOnlyOn({1}, {1, 0}, 0), IsEmpty());
+  EXPECT_THAT(ShardsOnlyOn({0, 1}, {0, 0}, 0), IsEmpty());
+}
+
 TEST(CopiesTest, NodesMustAgreeOnTheNumberOfFollowers) {
   collectives::Round round;
   round.nodes = {{.id = "a", .host = "10.0.0.1", .processes = {{"ps", 2}, {kFollowersRole, 2}}},

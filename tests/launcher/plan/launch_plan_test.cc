@@ -31,6 +31,24 @@ TEST(PlanTest, AProgramByItselfIsOneWorker) {
   EXPECT_EQ(plan.roles[0].restart, Restart::kJob);
 }
 
+TEST(PlanTest, ANodeIsReplaceableIfAllItsProcessesServeAndAreRestartedAlone) {
+  const auto replaceable = [](const RunFlags& flags) {
+    const absl::StatusOr<LaunchPlan> plan = MakePlan(flags, {"./program"});
+    TANDEM_EXPECT_OK(plan);
+    return plan.ok() && plan->IsReplaceable();
+  };
+  EXPECT_TRUE(replaceable({.servers = 1, .workers = 0, .ps_followers = 1}));
+  EXPECT_TRUE(replaceable({.workers = 0, .actors = 4}));
+  EXPECT_TRUE(replaceable({.servers = 1, .workers = 0, .actors = 4, .ps_followers = 2}));
+  EXPECT_FALSE(replaceable({.servers = 1, .workers = 0})) << "its tables would be lost";
+  EXPECT_FALSE(replaceable({.servers = 1, .workers = 0, .restart = {"ps=alone"}}));
+  EXPECT_FALSE(replaceable({.servers = 1, .workers = 1, .ps_followers = 1}));
+  EXPECT_FALSE(replaceable({.workers = 1, .restart = {"worker=alone"}})) << "the job ends with its workers";
+  EXPECT_FALSE(replaceable({.workers = 0, .actors = 4, .restart = {"actor=job"}}));
+  EXPECT_FALSE(replaceable({.workers = 0, .replay = 1})) << "a replay server is not restarted alone";
+  EXPECT_FALSE(replaceable({.workers = 0, .actors = 4, .on_failure = "reform"}));
+}
+
 TEST(PlanTest, ServersStartFirstAndNeedNoProgramOfTheUsers) {
   TANDEM_ASSERT_OK_AND_ASSIGN(const LaunchPlan plan, MakePlan({.servers = 2, .workers = 4}, {"./train"}));
   EXPECT_THAT(Names(plan), ElementsAre("ps=2", "worker=4"));
@@ -181,7 +199,8 @@ TEST(PlanTest, FollowersThatCannotBeAreRefused) {
        "--wal-dir and --ps-followers exclude each other"},
       {{.servers = 1, .ps_followers = 1, .ps_min_copies = 3}, "--ps-min-copies 3 needs 2 or more followers"},
       {{.servers = 1, .ps_min_copies = 2}, "give --ps-followers 1"},
-      {{.servers = 1, .ps_followers = 1, .restart = {"ps=job"}}, "--restart ps=job and --ps-followers exclude"},
+      {{.servers = 1, .ps_followers = 1, .restart = {"ps=job"}},
+       "--restart ps=job and --ps-followers exclude"},
       {{.roles = {"ps=1:./own"}, .ps_followers = 1}, "has a program of its own"},
   };
   for (const auto& one : kCases) {

@@ -1,24 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/node_agent.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <functional>
-#include <random>
 #include <utility>
 #include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "launcher/job_file.h"
-#include "launcher/plan/cluster_file.h"
+#include "launcher/lost_shards.h"
+#include "launcher/node_text.h"
 #include "launcher/plan/copies.h"
 #include "launcher/root_cause.h"
+#include "launcher/round_work.h"
 
 namespace tandem::launcher {
 
@@ -36,12 +34,9 @@ constexpr absl::Duration kSettle = absl::Milliseconds(100);
 constexpr absl::Duration kRoundEndTimeout = absl::Seconds(30);
 // How the workers of a node have ended, for the launchers of the other nodes.
 constexpr char kSaved[] = "saved", kUnsaved[] = "unsaved";
+// How long restarts alone are put off while the rendezvous does not allow them.
+constexpr absl::Duration kMayStartPause = absl::Milliseconds(20);
 constexpr int kTimedOut = 124;  // the exit code, as timeout(1) has it
-
-std::string FreshNodeId(const std::string& host) {
-  std::random_device random;
-  return absl::StrCat(host, "-", ::getpid(), "-", absl::Hex(random(), absl::kZeroPad8));
-}
 
 // A SIGTERM that follows another within this time is the same request: systemd and Slurm signal each process
 // of a job, and a parent may pass its own signal on as well.
@@ -50,77 +45,6 @@ constexpr absl::Duration kSameRequest = absl::Seconds(1);
 constexpr absl::Duration kWorkersEndedWait = absl::Milliseconds(500);
 // The number of these calls without an answer after which the store counts as gone.
 constexpr int kUnanswered = 3;
-
-// Returns whether the node has processes that end by themselves.
-bool HasWork(const Node& node, const LaunchPlan& plan) {
-  for (const auto& [name, count] : node.processes) {
-    const RolePlan* mine = plan.Find(name);
-    if (count > 0 && !(mine != nullptr ? mine->serves : DefaultRole(name).serves)) return true;
-  }
-  return false;
-}
-
-// Returns whether some node of the round has processes that end by themselves.
-bool HasWork(const Round& round, const LaunchPlan& plan) {
-  return absl::c_any_of(round.nodes, [&](const Node& node) { return HasWork(node, plan); });
-}
-
-// Returns the ids of the other nodes of the round that have processes that end by themselves.
-std::vector<std::string> OtherNodesWithWork(const Round& round, const LaunchPlan& plan) {
-  std::vector<std::string> ids;
-  for (size_t i = 0; i < round.nodes.size(); ++i) {
-    if (i != static_cast<size_t>(round.group_rank) && HasWork(round.nodes[i], plan)) {
-      ids.push_back(round.nodes[i].id);
-    }
-  }
-  return ids;
-}
-
-// Returns this node's processes for a message: "2 parameter servers, 4 workers".
-std::string CountsText(const LaunchPlan& plan) {
-  std::vector<std::string> parts;
-  for (const RolePlan& role : plan.roles) {
-    const std::string& name = role.name;
-    const std::string kind = name == "ps" ? "parameter server" : name;
-    const bool many =
-        role.count > 1 && (name == "ps" || name == "worker" || name == "learner" || name == "actor");
-    parts.push_back(absl::StrCat(
-        role.count, " ", kind, many ? "s" : "",
-        role.followers > 0 ? absl::StrCat(" and ", role.count * role.followers, " followers") : ""));
-  }
-  return absl::StrJoin(parts, ", ");
-}
-
-// Returns this node's place in the round for a message: "node 1 of 2 in round 3: worker/4 to 7 of 8".
-std::string PlaceText(const LaunchPlan& plan, const Round& round) {
-  std::vector<std::string> parts;
-  for (const RolePlan& role : plan.roles) {
-    const int first = round.FirstRank(role.name);
-    parts.push_back(absl::StrCat(role.name, "/", first,
-                                 role.count > 1 ? absl::StrCat(" to ", first + role.count - 1) : "", " of ",
-                                 round.WorldSize(role.name)));
-  }
-  return absl::StrCat("node ", round.group_rank, " of ", round.nodes.size(), " in round ", round.epoch, ": ",
-                      absl::StrJoin(parts, ", "));
-}
-
-// Returns a warning if the death of one machine loses all or several copies of a shard; else "".
-std::string CopiesWarning(const Round& round) {
-  const int followers = FollowersOf(round);
-  const std::vector<int> servers = ServersByNode(round);
-  if (followers == 0) return "";
-  if (absl::c_count_if(servers, [](int count) { return count > 0; }) == 1) {
-    return "warning: all copies of the parameter servers' tables are on one machine, whose death loses them "
-           "(under `tandem run` the death of a machine ends the round in any case)";
-  }
-  const std::vector<int> twice = ShardsTwiceOnANode(servers, followers);
-  if (twice.empty()) return "";
-  return absl::StrCat(
-      "warning: several copies of shard ", absl::StrJoin(twice, ", "),
-      " are on one node, whose death loses them; copies are on different nodes if no node has "
-      "more than 1/",
-      followers + 1, " of all parameter servers");
-}
 
 }  // namespace
 
@@ -192,6 +116,7 @@ absl::Time NodeAgent::NextDeadline() const {
   absl::Time next = deadline_;
   if (phase_ == Phase::kRunning || phase_ == Phase::kJoining) next = std::min(next, end_by_);
   if (phase_ == Phase::kRunning || phase_ == Phase::kSettling) next = std::min(next, local_->NextRestart());
+  if (phase_ == Phase::kRunning) next = std::min(next, look_for_copies_at_);
   return next;
 }
 
@@ -199,6 +124,7 @@ void NodeAgent::BeginJoin() {
   phase_ = Phase::kJoining;
   deadline_ = absl::InfiniteFuture();
   round_over_ = finish_told_ = false;
+  look_for_copies_at_ = absl::InfiniteFuture();
   job_failure_.clear();
   local_->PrepareRound();
   // Members that survive the round learn of its end from LauncherControl.
@@ -207,10 +133,13 @@ void NodeAgent::BeginJoin() {
   Node node{.id = node_id_, .host = rendezvous_->master_addr(), .node_rank = rendezvous_->node_rank()};
   if (const absl::Status status = services_.Renew(rendezvous_->host(), &node); !status.ok()) {
     processes_->console().Say(status.message());
-    CloseJob(std::string(status.message()), /*exit_code=*/1);
+    // A job may be running that goes on without this node.
+    if (!plan().IsReplaceable()) CloseJob(std::string(status.message()), /*exit_code=*/1);
     return Stop(Next::kEnd, 1, grace_);
   }
   node.processes = local_->CountByRole();
+  node.commands = local_->CommandsByRole();
+  node.replaceable = plan().IsReplaceable();
   if (!rendezvous_->alone()) {
     processes_->console().Say(
         absl::StrCat("waiting for a round of ", rendezvous_->NodesText(), " at ", rendezvous_->ToString()));
@@ -245,7 +174,10 @@ void NodeAgent::BeginRound() {
   deadline_ = absl::InfiniteFuture();
   if (absl::Status started = StartRound(); !started.ok()) {
     processes_->console().Say(started.message());
-    CloseJob(absl::StrCat(started.message(), ", on ", rendezvous_->host()), /*exit_code=*/1);
+    // The round goes on without a node that has only taken the place of another one.
+    if (round_->process_restarts == 0) {
+      CloseJob(absl::StrCat(started.message(), ", on ", rendezvous_->host()), /*exit_code=*/1);
+    }
     return Stop(Next::kEnd, 1, grace_);
   }
   FinishIfDone();
@@ -262,6 +194,12 @@ absl::Status NodeAgent::StartRound() {
       if (role.restart == Restart::kAlone && role.followers == 0)
         services_.membership()->AllowRestart(role.name);
     }
+    // All roles of replaceable nodes are restarted alone, and this launcher's plan need not have them.
+    for (const Node& node : round_->nodes) {
+      for (const auto& [role, count] : node.processes) {
+        if (node.replaceable && role != "ps") services_.membership()->AllowRestart(role);
+      }
+    }
     monitor_->Watch(services_.membership(), round_->epoch);
   }
   // `tandem status`, `tandem top` and others read it, on any node.
@@ -270,8 +208,10 @@ absl::Status NodeAgent::StartRound() {
                                                         .rendezvous = rendezvous_->address(),
                                                         .run_id = options.run_id,
                                                         .num_servers = round_->WorldSize("ps")}));
-  processes_->console().Say(absl::StrCat(
-      rendezvous_->alone() ? CountsText(plan()) : PlaceText(plan(), *round_), "; logs in ", options.log_dir));
+  processes_->console().Say(
+      absl::StrCat(rendezvous_->alone() ? CountsText(plan()) : PlaceText(plan(), *round_),
+                   round_->process_restarts > 0 ? ", in the place of a node that was absent" : "",
+                   "; logs in ", options.log_dir));
   if (control_ != nullptr) TANDEM_RETURN_IF_ERROR(control_->Announce(local_->Reassign()));
   return local_->StartAll();
 }
@@ -290,8 +230,9 @@ void NodeAgent::OnSignal(int signal) {
   }
   processes_->console().Say(absl::StrCat("stopping on ", SignalName(signal)));
   if (phase_ == Phase::kJoining || rendezvous_->elastic()) {
-    // The other nodes continue without this one if they are enough.
-    monitor_->Leave();
+    // The other nodes continue without this one if they are enough. A replaceable node leaves when its
+    // processes have ended (the destructor of RoundMonitor), because another one may then take its place.
+    if (phase_ == Phase::kJoining || !plan().IsReplaceable()) monitor_->Leave();
   } else {
     closed_ = true;
     monitor_->Tell([reason = absl::StrCat("the launcher on ", rendezvous_->host(), " was stopped by ",
@@ -337,7 +278,7 @@ void NodeAgent::OnEnd(Process* process) {
                          "N --copy K` adds a copy"));
         return;
       }
-      if (local_->PlanRestart(*slot, *process)) return;
+      if (local_->PlanRestart(*slot, *process)) return void(MayStart());
       local_->AddFailed(process);
       return NoteFailure(process->killed() ? absl::ZeroDuration() : kSettle);
     case Phase::kJoining:
@@ -362,6 +303,8 @@ void NodeAgent::OnEvent(const AgentEvent& event) {
       return OnRound(event);
     case AgentEvent::Kind::kRoundOver:
       return OnRoundOver(event);
+    case AgentEvent::Kind::kNodes:
+      return OnNodes(event);
     case AgentEvent::Kind::kTold:
       // FailedPrecondition: the limit of restarts is reached. The rendezvous then closes the job, which gives
       // an event of its own.
@@ -395,6 +338,39 @@ void NodeAgent::OnEvent(const AgentEvent& event) {
   }
 }
 
+void NodeAgent::OnNodes(const AgentEvent& event) {
+  if (!round_.has_value() || event.epoch != round_->epoch) return;
+  round_ = event.event.round;
+  if (phase_ != Phase::kRunning && phase_ != Phase::kSettling) return;
+  for (const collectives::NodeChange& change : event.event.changes) {
+    const Node& node = round_->nodes[static_cast<size_t>(change.index)];
+    processes_->console().Say(ChangeText(change, node));
+  }
+  LookForCopies();
+}
+
+void NodeAgent::LookForCopies() {
+  look_for_copies_at_ = absl::InfiniteFuture();
+  if (round_->group_rank != 0 || phase_ != Phase::kRunning) return;
+  const LostShards lost = FindLostShards(*round_, services_.membership()->Statuses());
+  look_for_copies_at_ = MonotonicNow() + lost.look_again;
+  if (lost.failure.empty()) return;
+  job_failure_ = lost.failure;
+  NoteFailure(absl::ZeroDuration());
+}
+
+bool NodeAgent::MayStart() {
+  const int restarts = plan().IsReplaceable() ? local_->MostRestarts() : 0;
+  if (rendezvous_->rendezvous()->MayStart(round_->epoch, restarts)) return true;
+  if (restarts == 0 || recording_.exchange(true)) return false;
+  monitor_->Tell([this, epoch = round_->epoch, restarts](Rendezvous& rendezvous) {
+    absl::Status recorded = rendezvous.RecordRestarts(epoch, restarts);
+    recording_ = false;
+    return recorded;
+  });
+  return false;
+}
+
 void NodeAgent::OnRoundOver(const AgentEvent& over) {
   if (!round_.has_value() || over.epoch != round_->epoch) return;
   Console& console = processes_->console();
@@ -413,6 +389,9 @@ void NodeAgent::OnRoundOver(const AgentEvent& over) {
     console.Say(absl::StrCat("this node is no longer part of the job: ", over.status.message(),
                              "; stopping its processes"));
     round_over_ = true;
+    // Under a new id it may take its place again, and nothing that is late and concerns the old one affects
+    // it.
+    if (plan().IsReplaceable()) node_id_ = FreshNodeId(rendezvous_->host());
     return Stop(Next::kJoin, 1, absl::ZeroDuration());
   }
   const RendezvousEvent& event = over.event;
@@ -461,11 +440,13 @@ void NodeAgent::OnTime() {
     return Stop(Next::kEnd, kTimedOut, grace_);
   }
   if (phase_ == Phase::kRunning || phase_ == Phase::kSettling) {
+    if (now >= local_->NextRestart() && !MayStart()) local_->PutOffRestarts(now + kMayStartPause);
     if (const absl::Status started = local_->StartDue(now); !started.ok()) {
       job_failure_ = std::string(started.message());
       NoteFailure(absl::ZeroDuration());
     }
   }
+  if (phase_ == Phase::kRunning && now >= look_for_copies_at_) LookForCopies();
   if (now < deadline_) return;
   switch (phase_) {
     case Phase::kSettling:

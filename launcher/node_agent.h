@@ -11,6 +11,10 @@
 // NodeAgent is the state machine that decides what happens next. Others do the work: RoundMonitor calls the
 // rendezvous, RoundProcesses starts and stops the processes, RoundServices serves the job's store.
 //
+// A replaceable node (LaunchPlan::IsReplaceable) may die without ending the round. Its launcher, started
+// again, joins the running round in the same place. So does a launcher that was only cut off, once it has
+// stopped its processes.
+//
 // A process whose role is restarted alone is started again within its round. In a job that re-forms
 // (--on-failure reform), running processes are not stopped: LauncherControl tells them about the next round.
 // That holds also if this node was cut off from the rendezvous for a while and no round took place without
@@ -18,6 +22,7 @@
 
 #include <signal.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -90,6 +95,8 @@ class NodeAgent {
   void OnSignal(int signal);
   void OnEnd(Process* process);
   void OnEvent(const AgentEvent& event);
+  // Reports nodes that became absent or have returned.
+  void OnNodes(const AgentEvent& event);
   void OnRoundOver(const AgentEvent& event);
   void OnTime();
   void OnAllStopped();
@@ -97,6 +104,12 @@ class NodeAgent {
   // The end of a round or of the job.
   void FinishIfDone();
   void NoteFailure(absl::Duration settle);
+  // Fails the round if a shard of the parameter servers has no copy left because nodes are absent. While a
+  // copy may live, it plans to look again. Only on the first node, which knows the members of the round.
+  void LookForCopies();
+  // Returns whether processes may be restarted alone now: this node has its place in the round, and the
+  // rendezvous knows how often they were, for a node that takes the place. If it does not, begins to tell it.
+  bool MayStart();
   void AnnounceFailure();
   void FormAgain(const std::string& reason);
   // Stops this node's processes: those that do not serve get `signal`, the others SIGTERM when those have
@@ -122,12 +135,12 @@ class NodeAgent {
   Processes* const processes_;
   RendezvousHandler* const rendezvous_;
   const std::unique_ptr<RoundProcesses> local_;
-  const std::string node_id_;
+  std::string node_id_;
   RoundServices services_;
   std::unique_ptr<RoundMonitor> monitor_;  // borrows the membership of services_
 
-  // The store and the LauncherControl through which running processes of a job that re-forms learn of the next
-  // round.
+  // The store and the LauncherControl through which running processes of a job that re-forms learn of the
+  // next round.
   std::unique_ptr<collectives::StoreServer> agent_store_;
   std::unique_ptr<LauncherControl> control_;
 
@@ -144,6 +157,8 @@ class NodeAgent {
   Next next_ = Next::kEnd;
   absl::Time deadline_ = absl::InfiniteFuture();  // of the phase
   absl::Time end_by_ = absl::InfiniteFuture();    // of the job
+  absl::Time look_for_copies_at_ = absl::InfiniteFuture();
+  std::atomic<bool> recording_ = false;  // a call of RecordRestarts is under way
   int exit_code_ = 0;
   absl::Duration stop_grace_;                       // of Stop
   bool asked_to_stop_ = false;                      // a signal ends the job, here or on another node

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
@@ -221,7 +222,8 @@ void RendezvousHandler::SendShutdownNotice(const collectives::Round& round) {
   }
   std::vector<std::string> others;
   for (size_t i = 0; i < round.nodes.size(); ++i) {
-    if (i != self) others.push_back(GoneKey(run_id, round.nodes[i].id));
+    const bool absent = absl::c_linear_search(round.absent, static_cast<int>(i));
+    if (i != self && !absent) others.push_back(GoneKey(run_id, round.nodes[i].id));
   }
   // A launcher that has died does not set its key, so a timeout is no error.
   if (!others.empty()) server_->store()->Wait(others, kShutdownNotice).IgnoreError();

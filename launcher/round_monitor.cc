@@ -110,6 +110,12 @@ void RoundMonitor::Wait() {
     begun.round = *std::move(round);
     Post(std::move(begun));
     absl::StatusOr<RendezvousEvent> event = rendezvous_->WaitForEvent(epoch, absl::InfiniteFuture());
+    while (event.ok() && event->kind == RendezvousEvent::Kind::kNodes) {
+      AgentEvent changed{.kind = AgentEvent::Kind::kNodes, .epoch = epoch};
+      changed.event = *std::move(event);
+      Post(std::move(changed));
+      event = rendezvous_->WaitForEvent(epoch, absl::InfiniteFuture());
+    }
     AgentEvent over{.kind = AgentEvent::Kind::kRoundOver, .status = event.status(), .epoch = epoch};
     if (event.ok()) over.event = *std::move(event);
     Post(std::move(over));

@@ -26,6 +26,7 @@ struct AgentEvent {
   enum class Kind {
     kRound,         // `round` has begun, or `status` says why this node cannot join one
     kRoundOver,     // `event` has ended the round, or `status` says that this node is no longer part of it
+    kNodes,         // nodes of the round became absent, or were replaced: `event`
     kTold,          // a call given to Tell has failed with `status`
     kJobState,      // the round's job has ended: `state` is what its members reported
     kPeerFailure,   // `process` reported that its peers do not respond: `status`
@@ -38,13 +39,13 @@ struct AgentEvent {
   collectives::JobState state;
   std::string process;
   std::vector<std::string> outcomes;
-  // The round that the event is about: its epoch for kRoundOver and kJobState, the number of the launcher's
-  // assignment for kPeerFailure.
+  // The round that the event is about: its epoch for kRoundOver, kNodes and kJobState, the number of the
+  // launcher's assignment for kPeerFailure.
   int64_t epoch = 0;
 };
 
-// Only the launcher's main thread may use it; Post is thread-safe. Owns two threads (one joins and waits, one runs the
-// calls given to Tell) and a third while a membership is watched.
+// Only the launcher's main thread may use it; Post is thread-safe. Owns two threads (one joins and waits, one
+// runs the calls given to Tell) and a third while a membership is watched.
 class RoundMonitor {
  public:
   // `rendezvous` is borrowed. `prepare` runs on a thread of this before the first Join. After a Join that was
@@ -62,7 +63,8 @@ class RoundMonitor {
   // Adds an event of another source. Thread-safe.
   void Post(AgentEvent news);
 
-  // Starts joining the next round. A kRound event follows, and after one with a round, kRoundOver.
+  // Starts joining the next round. A kRound event follows, and after one with a round, any number of kNodes
+  // and then kRoundOver.
   void Join(const collectives::Node& node);
   // Queues `call` to run on the rendezvous after the calls queued before it. Only a failure gives an event.
   void Tell(std::function<absl::Status(collectives::Rendezvous&)> call);

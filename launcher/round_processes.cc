@@ -30,6 +30,18 @@ absl::Duration PauseBefore(int restart) {
   return std::min(kLongestPause, kFirstPause * (int64_t{1} << std::min(restart - 1, 10)));
 }
 
+// Returns the 64-bit FNV-1a hash of a role's command line: the same on every node. Never 0.
+uint64_t HashWords(const std::vector<std::string>& words, int min_copies) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  const auto add = [&hash](absl::string_view text) {
+    for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+    hash = (hash ^ 0xFFu) * 0x100000001b3u;  // the end of a word
+  };
+  for (const std::string& word : words) add(word);
+  add(absl::StrCat(min_copies));
+  return std::max<uint64_t>(hash, 1);
+}
+
 // The name of a process in LauncherControl. It does not change with the rank.
 std::string LocalName(const PlannedProcess& planned) {
   return absl::StrCat(planned.role->name, "/", planned.local_rank);
@@ -64,6 +76,28 @@ std::map<std::string, int> RoundProcesses::CountByRole() const {
     if (role.followers > 0) counts[kFollowersRole] = role.count * role.followers;
   }
   return counts;
+}
+
+std::map<std::string, uint64_t> RoundProcesses::CommandsByRole() const {
+  std::map<std::string, uint64_t> commands;
+  for (const RolePlan& role : options_.plan.roles) {
+    commands[role.name] = HashWords(role.command, role.min_copies);
+    if (role.followers > 0) commands[kFollowersRole] = commands[role.name];
+  }
+  return commands;
+}
+
+void RoundProcesses::SetRound(NodeRound round) {
+  round_ = std::move(round);
+  for (Slot& slot : slots_) {
+    slot.restarts_alone = std::max(slot.restarts_alone, round_.round.process_restarts);
+  }
+}
+
+int RoundProcesses::MostRestarts() const {
+  int most = 0;
+  for (const Slot& slot : slots_) most = std::max(most, slot.restarts_alone);
+  return most;
 }
 
 std::map<std::string, collectives::Assignment> RoundProcesses::Reassign() {
@@ -197,6 +231,12 @@ absl::Status RoundProcesses::StartDue(absl::Time now) {
     if (absl::Status started = Start(slot); !started.ok()) result = std::move(started);
   }
   return result;
+}
+
+void RoundProcesses::PutOffRestarts(absl::Time time) {
+  for (Slot& slot : slots_) {
+    if (slot.restart_at != absl::InfiniteFuture()) slot.restart_at = std::max(slot.restart_at, time);
+  }
 }
 
 absl::Time RoundProcesses::NextRestart() const {

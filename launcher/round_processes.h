@@ -5,6 +5,7 @@
 // The processes of this node in the current round: starts them, records their ends, restarts single ones, and
 // stops them. Which of that happens when is decided by NodeAgent.
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -49,8 +50,13 @@ class RoundProcesses {
   // Returns the number of this node's processes by role, as the rendezvous needs it. Followers are counted as
   // kFollowersRole.
   std::map<std::string, int> CountByRole() const;
-  // Sets the round for which processes are started from now on.
-  void SetRound(NodeRound round) { round_ = std::move(round); }
+  // Returns a hash of the command line of each role, by role.
+  std::map<std::string, uint64_t> CommandsByRole() const;
+  // Sets the round for which processes are started from now on. TANDEM_PROCESS_RESTARTS of each is at least
+  // that of the round.
+  void SetRound(NodeRound round);
+  // Returns how often the process that was restarted alone most often was.
+  int MostRestarts() const;
   // Returns each process's assignment in the round, by "role/local rank", and gives the running processes the
   // names of their new ranks.
   std::map<std::string, collectives::Assignment> Reassign();
@@ -68,6 +74,8 @@ class RoundProcesses {
   bool PlanRestart(Slot& slot, const Process& process);
   // Starts the processes whose restart is due. Returns the last error.
   absl::Status StartDue(absl::Time now);
+  // Puts off all planned restarts until `time`, unless they are due later.
+  void PutOffRestarts(absl::Time time);
   // The time of the next planned restart; InfiniteFuture if there is none.
   absl::Time NextRestart() const;
 

@@ -61,6 +61,7 @@ std::vector<const RendezvousMember*> InOrder(const RendezvousState& state) {
 }
 
 const char* StateOf(const RendezvousMember& member, const RendezvousState& state) {
+  if (member.absent()) return "absent";
   if (member.finished()) return "finished";
   if (state.phase() == RendezvousState::CLOSED) return "-";
   if (state.phase() == RendezvousState::RUNNING)
@@ -138,6 +139,11 @@ std::string RoundsToText(const JobRounds& job) {
     absl::StrAppendFormat(&text, "%5s  %-*s  %-*s  %-*s  %s\n", index, id, member->node().id(), host,
                           member->node().host(), processes, ProcessesOf(*member), StateOf(*member, state));
   }
+  for (const RendezvousMember* member : members) {
+    if (!member->absent()) continue;
+    absl::StrAppend(&text, "Node ", member->node().id(), " ", member->absence(),
+                    "; the round goes on, and its launcher takes its place again if it is started\n");
+  }
   return text;
 }
 
@@ -153,6 +159,9 @@ std::string RoundsToJson(const JobRounds& job) {
                      {"index", member->in_round() ? member->index() : -1},
                      {"waiting", member->joined()},
                      {"finished", member->finished()},
+                     {"absent", member->absent()},
+                     {"absence", member->absence()},
+                     {"replaceable", member->node().replaceable()},
                      {"processes", processes}});
   }
   const Json json = {{"rendezvous", job.where},

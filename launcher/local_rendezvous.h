@@ -26,7 +26,8 @@ class LocalRendezvous final : public collectives::Rendezvous {
   absl::Status Close(bool failed, absl::string_view reason, int exit_code) override;
   absl::Status Stop(absl::string_view reason, int exit_code) override;
   absl::Status Leave() override;
-  bool MayStart(int64_t, int) override { return true; }  // there is no other node
+  void OnLease(std::function<void(absl::Time until)>) override {}  // a single node has no lease
+  bool MayStart(int64_t, int) override { return true; }            // there is no other node
   absl::Status RecordRestarts(int64_t, int) override { return absl::OkStatus(); }
 
  private:

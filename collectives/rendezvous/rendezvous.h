@@ -10,6 +10,7 @@
 //                  kRestart: stop or re-form the processes, Join again        kClosed: stop, end
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -155,6 +156,11 @@ class Rendezvous {
   //
   // Never blocks.
   virtual bool MayStart(int64_t epoch, int restarts) = 0;
+  // Sets a function that learns of each renewal of this node's lease: `until` is the time of the clock at
+  // which this node counts as dead unless it renews it again, or InfiniteFuture once its silence has no
+  // effect any more. It runs on threads of this, also within Join before a round is returned, and must not
+  // block. After this call no earlier function runs; nullptr sets none.
+  virtual void OnLease(std::function<void(absl::Time until)> on_lease) = 0;
   // Records that processes of this node were restarted alone up to `restarts` times each, so that those of a
   // successor count on from there. No effect if the round is over already.
   virtual absl::Status RecordRestarts(int64_t epoch, int restarts) = 0;

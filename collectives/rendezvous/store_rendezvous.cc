@@ -248,6 +248,7 @@ absl::StatusOr<Round> StoreRendezvous::AwaitRound(const Node& node, int64_t leav
           joined_epoch_ = state_.epoch();
           joined_id_ = node.id;
           told_ = state_;
+          TellLease(contact_ + options_.lease);
           return RoundOf(state_, node.id);
         }
       } else {
@@ -345,6 +346,17 @@ absl::Status StoreRendezvous::Finish(int64_t epoch) {
                   return absl::OkStatus();
                 })
       .status();
+}
+
+void StoreRendezvous::OnLease(std::function<void(absl::Time until)> on_lease) {
+  absl::MutexLock lock(&lease_mutex_);
+  on_lease_ = std::move(on_lease);
+}
+
+void StoreRendezvous::TellLease(absl::Time until) {
+  absl::MutexLock lock(&lease_mutex_);
+  if (on_lease_ != nullptr && !lease_over_) on_lease_(until);
+  lease_over_ = lease_over_ || until == absl::InfiniteFuture();
 }
 
 bool StoreRendezvous::MayStart(int64_t epoch, int restarts) {
@@ -445,6 +457,7 @@ absl::Status StoreRendezvous::SendHeartbeat() {
   if (me.empty()) return absl::OkStatus();
   TANDEM_RETURN_IF_ERROR(store_.Beat(BeatKey(me), options_.lease));
   next_heartbeat_ = sent + options_.lease / 5;
+  TellLease(sent + options_.lease);
   absl::MutexLock lock(&mutex_);
   // Others see this heartbeat later than it was sent, so this node considers itself dead before they do.
   contact_ = std::max(contact_, sent);
@@ -536,6 +549,7 @@ void StoreRendezvous::AwaitChange() {
     absl::MutexLock lock(&mutex_);
     if (state_.phase() == RendezvousState::CLOSED) {
       // The job is closed: nothing will change any more, and this node's silence has no effect.
+      TellLease(absl::InfiniteFuture());
       const auto left = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || id_.empty(); };
       mutex_.Await(absl::Condition(&left));
       return;

@@ -41,6 +41,7 @@ class StoreRendezvous final : public Rendezvous {
   absl::Status Stop(absl::string_view reason, int exit_code) override;
   absl::Status Leave() override;
   bool MayStart(int64_t epoch, int restarts) override;
+  void OnLease(std::function<void(absl::Time until)> on_lease) override;
   absl::Status RecordRestarts(int64_t epoch, int restarts) override;
 
  private:
@@ -65,6 +66,7 @@ class StoreRendezvous final : public Rendezvous {
   // that are due.
   absl::Status Step();
   absl::Status SendHeartbeat();
+  void TellLease(absl::Time until);
   absl::Status Observe(const RendezvousState& state);
   absl::Status Act(const RendezvousState& state);
   // Blocks until the document changes or the thread has something to do.
@@ -103,6 +105,10 @@ class StoreRendezvous final : public Rendezvous {
   // Used by the thread only.
   absl::Time next_heartbeat_ = absl::InfinitePast();
   int64_t acted_on_ = 0;  // the document's version
+
+  absl::Mutex lease_mutex_ ABSL_ACQUIRED_AFTER(mutex_);
+  std::function<void(absl::Time until)> on_lease_ ABSL_GUARDED_BY(lease_mutex_);
+  bool lease_over_ ABSL_GUARDED_BY(lease_mutex_) = false;  // the job is closed
 
   absl::Mutex join_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);  // one Join at a time
   std::thread thread_;

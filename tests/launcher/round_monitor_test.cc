@@ -50,6 +50,7 @@ class FakeRendezvous : public Rendezvous {
   absl::Status Finish(int64_t) override { return absl::UnavailableError("nobody is there"); }
   absl::Status Close(bool, absl::string_view, int) override { return absl::OkStatus(); }
   absl::Status Stop(absl::string_view, int) override { return absl::OkStatus(); }
+  void OnLease(std::function<void(absl::Time)>) override {}
   bool MayStart(int64_t, int) override { return true; }
   absl::Status RecordRestarts(int64_t, int) override { return absl::OkStatus(); }
   absl::Status Leave() override {

@@ -79,6 +79,9 @@ int NodeAgent::Run() {
       return 1;
     }
   }
+  if (plan().IsReplaceable()) {  // another launcher may then start the same processes
+    rendezvous_->rendezvous()->OnLease([this](absl::Time until) { processes_->KillAllAt(until); });
+  }
   BeginJoin();
   while (phase_ != Phase::kOver) {
     const bool patient = phase_ == Phase::kRunning || phase_ == Phase::kJoining;
@@ -92,6 +95,7 @@ int NodeAgent::Run() {
     OnTime();
     if (stopping() && local_->AllEnded()) OnAllStopped();
   }
+  rendezvous_->rendezvous()->OnLease(nullptr);
   processes_->ForgetEnded();
   control_.reset();  // its callback posts to monitor_
   // Before the notice, after which the store may be gone: calls of Tell may still use it.
@@ -124,7 +128,6 @@ void NodeAgent::BeginJoin() {
   phase_ = Phase::kJoining;
   deadline_ = absl::InfiniteFuture();
   round_over_ = finish_told_ = false;
-  look_for_copies_at_ = absl::InfiniteFuture();
   job_failure_.clear();
   local_->PrepareRound();
   // Members that survive the round learn of its end from LauncherControl.
@@ -133,7 +136,7 @@ void NodeAgent::BeginJoin() {
   Node node{.id = node_id_, .host = rendezvous_->master_addr(), .node_rank = rendezvous_->node_rank()};
   if (const absl::Status status = services_.Renew(rendezvous_->host(), &node); !status.ok()) {
     processes_->console().Say(status.message());
-    // A job may be running that goes on without this node.
+    // The job may go on without a replaceable node.
     if (!plan().IsReplaceable()) CloseJob(std::string(status.message()), /*exit_code=*/1);
     return Stop(Next::kEnd, 1, grace_);
   }
@@ -343,8 +346,7 @@ void NodeAgent::OnNodes(const AgentEvent& event) {
   round_ = event.event.round;
   if (phase_ != Phase::kRunning && phase_ != Phase::kSettling) return;
   for (const collectives::NodeChange& change : event.event.changes) {
-    const Node& node = round_->nodes[static_cast<size_t>(change.index)];
-    processes_->console().Say(ChangeText(change, node));
+    processes_->console().Say(ChangeText(change, round_->nodes[static_cast<size_t>(change.index)]));
   }
   LookForCopies();
 }
@@ -389,8 +391,7 @@ void NodeAgent::OnRoundOver(const AgentEvent& over) {
     console.Say(absl::StrCat("this node is no longer part of the job: ", over.status.message(),
                              "; stopping its processes"));
     round_over_ = true;
-    // Under a new id it may take its place again, and nothing that is late and concerns the old one affects
-    // it.
+    // Under a new id it may take its place again, and nothing late that concerns the old one affects it.
     if (plan().IsReplaceable()) node_id_ = FreshNodeId(rendezvous_->host());
     return Stop(Next::kJoin, 1, absl::ZeroDuration());
   }

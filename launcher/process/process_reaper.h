@@ -9,6 +9,10 @@
 // a shell or Python script starts processes of its own. The reaper is a small process, a child of the
 // launcher. It learns every process group through a pipe, and kills the groups when the pipe's other end
 // closes, which means that the launcher has ended.
+//
+// The launcher may also give its processes a deadline and put it off again and again. If it does not, because
+// it is stopped (SIGSTOP) or hangs, the reaper kills the groups at the deadline, but not descendants that
+// have left them.
 
 #include <sys/types.h>
 
@@ -16,6 +20,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/ipc/descriptor.h"
 
 namespace tandem::launcher {
@@ -37,6 +42,9 @@ class ProcessReaper {
   // Async-signal-safe.
   static void Register(int fd, pid_t group);
   int fd() const { return pipe_.get(); }
+  // Sets the time of MonotonicNow() at which the reaper kills all groups; at first it is InfiniteFuture. A
+  // deadline that has passed before this call has its effect all the same, once. Thread-safe.
+  void KillAt(absl::Time deadline);
   // Removes a group that has ended, because the kernel may give its number to other processes.
   void Forget(pid_t group);
   // The reaper process.

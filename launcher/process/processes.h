@@ -105,6 +105,9 @@ class Processes {
   void Signal(bool serving, int signal);
   // Sends SIGKILL to the process groups of all running processes.
   void KillAll();
+  // Has another process do so at `deadline`, even if this one is stopped or hangs then, unless the deadline
+  // is put off in time (ProcessReaper::KillAt). Any thread may call it.
+  void KillAllAt(absl::Time deadline) { guardian_->KillAt(deadline); }
   bool AllEnded() const;
   // Returns whether all processes that do not serve have ended.
   bool OnlyServing() const;

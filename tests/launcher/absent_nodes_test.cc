@@ -85,10 +85,10 @@ class AbsentNodesTest : public ::testing::Test {
   // A process that says how often it was started, and whether an earlier one with its rank still lives.
   std::string ActorScript() const {
     const std::string file = absl::StrCat(dir_.File("pid"), "-$ROLE_RANK");
-    return absl::StrCat("if [ $TANDEM_ROLE = worker ]; then ", WorkerScript(), "; exit; fi; if [ -e ", file,
-                        " ] && kill -0 $(cat ", file, ") 2>/dev/null; then echo two at once; fi; echo $$ > ",
-                        file, "; echo life $ROLE_RANK.${TANDEM_PROCESS_RESTARTS:-0}.$TANDEM_EPOCH; exec ",
-                        kForever);
+    return absl::StrCat(
+        "if [ $TANDEM_ROLE = worker ]; then ", WorkerScript(), "; exit; fi; if [ -e ", file,
+        " ] && grep -qs '^State:.[^Z]' /proc/$(cat ", file, ")/status; then echo two at once; fi; echo $$ > ",
+        file, "; echo life $ROLE_RANK.${TANDEM_PROCESS_RESTARTS:-0}.$TANDEM_EPOCH; exec ", kForever);
   }
   void Go() const { std::ofstream(dir_.File("go")) << "go"; }
   // Returns the process of the launcher that has this in its environment, or 0.
@@ -190,7 +190,7 @@ TEST_F(AbsentNodesTest, ActorsComeBackWithTheNextNumberOfRestarts) {
   Go();
   EXPECT_EQ(w->Wait(), 0) << w->err();
   EXPECT_EQ(a->Wait(), 0) << a->err();
-  EXPECT_THAT(w->err(), AllOf(HasSubstr("It had 1 actor; the round goes on"), HasSubstr(kTaken)));
+  EXPECT_THAT(w->err(), AllOf(HasSubstr("t had 1 actor; the round goes on"), HasSubstr(kTaken)));
   EXPECT_TRUE(NoLeaks());
 }
 
@@ -199,8 +199,10 @@ TEST_F(AbsentNodesTest, ALauncherThatWasOnlyStoppedEndsItsProcessesAndComesBack)
   auto a = Start("a", 1, kActor, ActorScript(), "2");
   ASSERT_TRUE(w->WaitForOutput("up 0")) << w->err();
   ASSERT_TRUE(a->WaitForOutput("life 0.0.1")) << a->err();
+  const pid_t actor = ProcessOf(*a, "TANDEM_ROLE=actor");
   a->Signal(SIGSTOP);
   ASSERT_TRUE(w->WaitForOutput(kAbsent)) << w->err();
+  EXPECT_TRUE(testing::WaitUntilGone(actor)) << "it outlives the lease of its stopped launcher";
   a->Signal(SIGCONT);
   ASSERT_TRUE(a->WaitForOutput("life 0.1.1")) << a->err();
   EXPECT_THAT(a->err(), HasSubstr("this node is no longer part of the job"));
@@ -227,6 +229,7 @@ TEST_F(AbsentNodesTest, ALauncherWhosePlaceWasTakenEndsItsProcessesAndStartsNone
   Go();
   EXPECT_EQ(w->Wait(), 0) << w->err();
   EXPECT_EQ(successor->Wait(), 0) << successor->err();
+  EXPECT_THAT(successor->out(), Not(HasSubstr("two at once")));
   EXPECT_TRUE(NoLeaks());
 }
 

@@ -11,6 +11,9 @@
 // 1 MiB, and sends these on all links (Failover.Append). At most 16 messages of a link are in flight. A
 // message whose call fails is sent again under its number. A link without traffic sends a beat every 100 ms,
 // or as often as its copy wants because it is read (AppendResponse.beat_ms).
+//
+// shipped_log.cc has the records and the wait set, shipped_log_links.cc the links' beginning, copying and
+// end, shipped_log_sending.cc the thread and what copies answer.
 
 #include <cstddef>
 #include <cstdint>
@@ -83,7 +86,7 @@ class ShippedLog : public ChangeLog {
     uint64_t max_link_bytes = uint64_t{64} << 20;    // of records that a link has not sent
     size_t message_bytes = size_t{1} << 20;          // about the size of a message
     size_t max_in_flight = 16;                       // messages of a link
-    absl::Duration beat = absl::Milliseconds(100);  // the longest time between messages or beats of a link
+    absl::Duration beat = absl::Milliseconds(100);   // the longest time between messages or beats of a link
     // A follower that has not been heard for so long may have taken over (AppendRequest.leads).
     absl::Duration lease = absl::Seconds(2);
     absl::Duration call_timeout =
@@ -191,9 +194,9 @@ class ShippedLog : public ChangeLog {
     bool completed = false;  // on_complete was called
     bool caught_up = true;   // on_caught_up was called since Require
     bool beat_under_way = false;
-    absl::Duration beat;       // how often the link sends something
-    uint64_t echo = 0;         // the largest AppendResponse.clock
-    int failures = 0;  // in a row; calls that fail together are one
+    absl::Duration beat;  // how often the link sends something
+    uint64_t echo = 0;    // the largest AppendResponse.clock
+    int failures = 0;     // in a row; calls that fail together are one
     absl::Time failed_at = absl::InfinitePast();
     uint64_t stored_position = 0;
     uint64_t applied_position = 0;
@@ -220,6 +223,7 @@ class ShippedLog : public ChangeLog {
   };
   // Functions to run once the mutex is free.
   using After = std::vector<std::function<void()>>;
+  static void RunAll(const After& after);
 
   absl::StatusOr<bool> AddLink(std::shared_ptr<Link> link, const Lineage* held) ABSL_LOCKS_EXCLUDED(mutex_);
   bool CanContinueLocked(const Lineage& held) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/clock.h"
 
+#include <time.h>
+
 #include "absl/time/clock.h"
+#include "base/status.h"
 #include "base/ticks.h"
 #include "base/timed_wait.h"
 
@@ -26,6 +29,12 @@ class RealClock : public Clock {
 }  // namespace
 
 absl::Time MonotonicNow() { return FromSteadyNanoseconds(SteadyNanoseconds()); }
+
+absl::Time BootTimeNow() {
+  timespec time = {};
+  TANDEM_CHECK(::clock_gettime(CLOCK_BOOTTIME, &time) == 0);  // since Linux 2.6.39
+  return SteadyEpoch() + absl::DurationFromTimespec(time);
+}
 
 int64_t ToSteadyNanoseconds(absl::Time time) { return absl::ToInt64Nanoseconds(time - SteadyEpoch()); }
 

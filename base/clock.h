@@ -5,7 +5,8 @@
 // The monotonic clock, and a clock that is passed to all code that waits or expires things, so that tests can
 // control the time.
 //
-// Deadlines, leases and time-outs are moments of the monotonic clock. The wall clock (absl::Now) is for what
+// Deadlines, leases and time-outs are moments of the monotonic clock. A promise to another machine that runs
+// out while this one is suspended is a moment of the boot clock. The wall clock (absl::Now) is for what
 // people read: log lines, file names, reports. It jumps when somebody or NTP sets it, and when a machine
 // wakes from suspension.
 
@@ -21,6 +22,17 @@ namespace tandem {
 // suspended. Equals the wall clock at the first call of the process and then runs on by itself; so a time
 // means nothing to another process. For that, see ToSteadyNanoseconds. Takes as long as absl::Now().
 absl::Time MonotonicNow();
+
+// Returns the time of the boot clock (CLOCK_BOOTTIME), which nobody can set and which runs on while the
+// machine is suspended. A time means something only in comparison with others of this function in the same
+// process. Takes as long as MonotonicNow().
+absl::Time BootTimeNow();
+
+// A moment as both clocks show it.
+struct ClockReading {
+  absl::Time monotonic;  // of MonotonicNow()
+  absl::Time boot;       // of BootTimeNow()
+};
 
 // Converts between times of MonotonicNow() and nanoseconds of CLOCK_MONOTONIC, which all processes of a host
 // share. Saturates: InfiniteFuture() becomes the largest number.

@@ -35,9 +35,11 @@ class DataPath {
   // Requires Promote before SetServing(true).
   virtual void SetServing(bool serving, const std::string& why) = 0;
 
-  // Lets the server answer calls as if SetServing(false) was called from `end` (of MonotonicNow()) on, until
-  // a later call moves it: the end of the primary's lease. Initially InfiniteFuture. Does not block.
+  // Lets the server answer calls as if SetServing(false) was called from `end` (of BootTime()) on, until a
+  // later call moves it: the end of the primary's lease. Initially InfiniteFuture. Does not block.
   virtual void SetLeaseEnd(absl::Time end) = 0;
+  // Returns the time of ParameterServerOptions::boot_time.
+  virtual absl::Time BootTime() const = 0;
 
   // A learner or follower.
 

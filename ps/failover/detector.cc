@@ -19,11 +19,11 @@ void Detector::Tick(absl::Time now) {
   last_tick_ = now;
 }
 
-void Detector::FollowerHeard(const std::string& id, absl::Time sent) {
+void Detector::FollowerHeard(const std::string& id, const ClockReading& sent) {
   const auto found = links_.find(id);
   if (found == links_.end()) return;
-  found->second.sent = std::max(found->second.sent, sent);
-  found->second.heard = std::max(found->second.heard, sent);
+  found->second.lease_from = std::max(found->second.lease_from, sent.boot);
+  found->second.heard = std::max(found->second.heard, sent.monotonic);
 }
 
 void Detector::FollowerStored(const std::string& id, uint64_t position, uint64_t last, absl::Time now) {
@@ -74,7 +74,7 @@ absl::Time Detector::LeaseEnd(const std::vector<std::string>& ids) const {
   absl::Time end = absl::InfiniteFuture();
   for (const std::string& id : ids) {
     const auto found = links_.find(id);
-    end = std::min(end, found == links_.end() ? absl::InfinitePast() : found->second.sent + lease_);
+    end = std::min(end, found == links_.end() ? absl::InfinitePast() : found->second.lease_from + lease_);
   }
   return end;
 }

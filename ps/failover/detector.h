@@ -8,11 +8,16 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "base/clock.h"
 
 namespace tandem::ps {
 
 // Decides by the time of messages which copies of a shard are silent. A mistake costs time, never data: the
-// protocol is safe whatever this class says. All times are of the monotonic clock. Not thread-safe.
+// protocol is safe whatever this class says. Not thread-safe.
+//
+// All times are of the monotonic clock, except those of the lease: a primary whose machine was suspended has
+// been silent for its followers meanwhile, so its lease is a time of the boot clock. A follower that was
+// suspended may wait longer than it has to.
 class Detector {
  public:
   // `lease`: after this time without a message a follower holds its primary for lost; and a primary that has
@@ -34,12 +39,12 @@ class Detector {
 
   // A primary. `sent` is the time at which the message was sent that the follower has answered: after that
   // moment it waits for a whole lease before it takes over.
-  void StartLink(const std::string& id, absl::Time now) {
-    links_[id] = {.sent = now, .heard = now, .moved = now};
+  void StartLink(const std::string& id, const ClockReading& now) {
+    links_[id] = {.lease_from = now.boot, .heard = now.monotonic, .moved = now.monotonic};
   }
   void EndLink(const std::string& id) { links_.erase(id); }
   void EndAllLinks() { links_.clear(); }
-  void FollowerHeard(const std::string& id, absl::Time sent);
+  void FollowerHeard(const std::string& id, const ClockReading& sent);
   // The follower has stored the records up to `position`, and `last` is the log's last one. To be called
   // often. A follower that has stalled counts as silent until it has stored everything that was in the log at
   // the call before.
@@ -58,18 +63,20 @@ class Detector {
   void ReportSilenceAgain(const std::string& id, absl::Time now);
   // Returns the links without an answer for `quiet`.
   std::vector<std::string> Quiet(absl::Duration quiet, absl::Time now) const;
-  // Returns the time before which none of the followers `ids` can hold this primary for lost; InfinitePast if
-  // one of them has no link, InfiniteFuture if there are none.
+  // Returns the time of the boot clock before which none of the followers `ids` can hold this primary for
+  // lost; InfinitePast if one of them has no link, InfiniteFuture if there are none.
   absl::Time LeaseEnd(const std::vector<std::string>& ids) const;
-  bool HoldsLease(const std::vector<std::string>& ids, absl::Time now) const { return now < LeaseEnd(ids); }
+  bool HoldsLease(const std::vector<std::string>& ids, absl::Time boot_now) const {
+    return boot_now < LeaseEnd(ids);
+  }
 
   static constexpr absl::Duration kLate = absl::Milliseconds(500);
 
  private:
   struct Link {
-    absl::Time sent;   // for the lease: never moved
-    absl::Time heard;  // for silence: moved by sleeps of this process
-    absl::Time moved;  // when it last stored a record, or lacked none; moved by sleeps of this process
+    absl::Time lease_from;  // of the boot clock; never moved
+    absl::Time heard;       // for silence: moved by sleeps of this process
+    absl::Time moved;       // when it last stored a record, or lacked none; moved by sleeps of this process
     absl::Time dead = absl::InfinitePast();  // of TakeForDead
     uint64_t position = 0;
     uint64_t last = 0;  // position of the log at the last call of FollowerStored

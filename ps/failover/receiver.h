@@ -53,8 +53,9 @@ class Receiver {
     uint64_t max_unapplied_bytes = uint64_t{64} << 20;  // of stored records; acknowledgements wait then
     // The last records are kept up to this size, for other followers in case this copy takes over.
     uint64_t max_tail_bytes = uint64_t{16} << 20;
-    size_t window = 16;            // messages that may be in flight
-    Clock* clock = Clock::Real();  // for CheckRead; must outlive the receiver
+    size_t window = 16;  // messages that may be in flight
+    // The clock of CheckRead. While this machine is suspended, the primary may get any number of records.
+    std::function<absl::Time()> boot_time = BootTimeNow;
     // All run without locks and must not block; they may call the receiver's functions except Stop and Drop.
     std::function<void()> on_heard;     // a message of the open link has come, at most every 20 ms
     std::function<void()> on_complete;  // END was applied
@@ -157,7 +158,7 @@ class Receiver {
   // Functions to run once the mutex is free.
   using After = std::vector<std::function<void()>>;
 
-  int64_t Now() const { return absl::ToUnixNanos(options_.clock->Now()); }
+  int64_t Now() const { return absl::ToUnixNanos(options_.boot_time()); }
   // Notes what a message of the open link tells about the primary's log.
   void MarkLocked(const v1::AppendRequest& header) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes note of the marks whose records are all applied.

@@ -258,7 +258,7 @@ void Replica::Impl::Tick() {
         }
         for (const std::string& id : changes.heard) p.OnFollowerHeard(id, a);
         ProbeLinks(now);
-        return p.OnLease(detector_.HoldsLease(p.MayTakeOver(), now), a);
+        return p.OnLease(detector_.HoldsLease(p.MayTakeOver(), path_.BootTime()), a);
       }
       case Protocol::Role::kTakingOver:
         return WarnOfSlowTakeover(now);

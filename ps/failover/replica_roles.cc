@@ -226,8 +226,8 @@ LinkEvents Replica::Impl::Events() {
   return {
       .on_complete = Posts<const std::string&>(handle(&Protocol::OnComplete)),
       .on_caught_up = Posts<const std::string&>(handle(&Protocol::OnCaughtUp)),
-      .on_heard =
-          Posts<const std::string&, absl::Time>([](Impl& impl, const std::string& id, absl::Time sent) {
+      .on_heard = Posts<const std::string&, const ClockReading&>(
+          [](Impl& impl, const std::string& id, const ClockReading& sent) {
             impl.detector_.FollowerHeard(id, sent);
             impl.UpdateLease();
           }),
@@ -273,7 +273,7 @@ void Replica::Impl::Lead(const ShardPlacement& placement) {
 }
 
 void Replica::Impl::StartLink(const Copy& copy, const Lineage& held) {
-  detector_.StartLink(copy.id, MonotonicNow());
+  detector_.StartLink(copy.id, {.monotonic = MonotonicNow(), .boot = path_.BootTime()});
   linked_.insert(copy.id);
   const auto connect = [&]() -> absl::Status {
     absl::StatusOr<std::unique_ptr<rpc::Channel>> channel =

@@ -38,6 +38,7 @@ ServerDataPath::ServerDataPath(const ServerParts& server)
       why_not_("it has not found out yet which copy is the primary"),
       tables_(&server_),
       receiver_({.shard = server.tables->server(),
+                 .boot_time = server.boot_time,
                  .on_heard = [this] { Tell(&ReceiverEvents::on_heard); },
                  .on_complete = [this] { Tell(&ReceiverEvents::on_complete); },
                  .on_failure =
@@ -67,7 +68,7 @@ absl::Status ServerDataPath::CheckServing() const {
 
 bool ServerDataPath::HoldsLease() const {
   const int64_t end = lease_end_ns_.load(std::memory_order_relaxed);
-  return end == std::numeric_limits<int64_t>::max() || ToSteadyNanoseconds(MonotonicNow()) < end;
+  return end == std::numeric_limits<int64_t>::max() || ToSteadyNanoseconds(BootTime()) < end;
 }
 
 void ServerDataPath::SetLeaseEnd(absl::Time end) {
@@ -140,6 +141,7 @@ absl::Status ServerDataPath::Promote(Promotion promotion) {
                                                           .min_copies = promotion.min_copies,
                                                           .max_link_bytes = promotion.max_link_bytes,
                                                           .lease = promotion.lease,
+                                                          .boot_time = server_.boot_time,
                                                           .base = {received.term, received.stored_position},
                                                           .continue_body = tables.SerializeAsString(),
                                                           .events = std::move(promotion.events)},

@@ -46,6 +46,7 @@ class ServerDataPath : public DataPath, public CopyRole {
 
   void SetServing(bool serving, const std::string& why) override;
   void SetLeaseEnd(absl::Time end) override;
+  absl::Time BootTime() const override { return server_.boot_time(); }
   void Clear() override;
   Receiver& receiver() override { return receiver_; }
   void SetReceiverEvents(ReceiverEvents events) override;

@@ -32,6 +32,7 @@
 #include "absl/time/time.h"
 #include "base/buffer_pool.h"
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "ps/failover/lineage.h"
 #include "ps/failover/link.h"
 #include "ps/failover/log_tail.h"
@@ -64,7 +65,7 @@ struct LinkEvents {
   // After Require: the copy has stored everything that was durable when Require was called.
   std::function<void(const std::string& id)> on_caught_up;
   // The copy has answered a message that was sent at `sent`. Called at most every 20 ms for each link.
-  std::function<void(const std::string& id, absl::Time sent)> on_heard;
+  std::function<void(const std::string& id, const ClockReading& sent)> on_heard;
   // The copy knows a larger term: this primary is deposed.
   std::function<void(const std::string& id, uint64_t term)> on_higher_term;
   // The link has ended and sends nothing any more: the copy does not exist (NotFound), it refused a message
@@ -89,6 +90,7 @@ class ShippedLog : public ChangeLog {
     absl::Duration beat = absl::Milliseconds(100);   // the longest time between messages or beats of a link
     // A follower that has not been heard for so long may have taken over (AppendRequest.leads).
     absl::Duration lease = absl::Seconds(2);
+    std::function<absl::Time()> boot_time = BootTimeNow;  // the clock of the lease
     absl::Duration call_timeout =
         absl::Seconds(2);  // of an attempt to deliver a message, and 1 s more for 8 MiB
     // After this time without an answer the link to a copy that is not in the wait set ends.
@@ -202,6 +204,7 @@ class ShippedLog : public ChangeLog {
     uint64_t applied_position = 0;
     absl::Time last_sent = absl::InfinitePast();  // of a message
     absl::Time heard;
+    absl::Time lease_from;                         // the same moment as `heard`, on the boot clock
     absl::Time told_heard = absl::InfinitePast();  // on_heard was called
   };
   // The unit that the thread encodes: a record, records of a copy, or the beginning or end of a copy.
@@ -246,7 +249,7 @@ class ShippedLog : public ChangeLog {
   };
   void SendMessage(const std::shared_ptr<Link>& link, uint64_t number, Bytes payload, const Moment& moment,
                    uint64_t echo) ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnAnswer(const std::shared_ptr<Link>& link, uint64_t number, absl::Time sent,
+  void OnAnswer(const std::shared_ptr<Link>& link, uint64_t number, const ClockReading& sent,
                 absl::StatusOr<Bytes> answer) ABSL_LOCKS_EXCLUDED(mutex_);
   void EndLinkLocked(const std::shared_ptr<Link>& link, const absl::Status& why, After* after)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -254,7 +257,7 @@ class ShippedLog : public ChangeLog {
   absl::StatusOr<std::shared_ptr<Link>> LinkOfLocked(const std::string& id) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns whether every copy of the wait set was heard within the lease, so that none can have taken over.
-  bool LeadsLocked(absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool LeadsLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Notes what a copy has stored.
   void StoredLocked(const std::shared_ptr<Link>& link, After* after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Collects what has become durable.

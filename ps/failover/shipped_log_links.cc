@@ -51,6 +51,7 @@ absl::StatusOr<bool> ShippedLog::AddLink(std::shared_ptr<Link> link, const Linea
     queue_.push_back({.position = held->position, .only = link, .continues = true});
   }
   link->heard = MonotonicNow();
+  link->lease_from = options_.boot_time();
   links_.push_back(link);
   wake_ = true;
   return true;

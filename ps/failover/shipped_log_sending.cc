@@ -159,7 +159,7 @@ void ShippedLog::Send() {
   {
     absl::MutexLock lock(&mutex_);
     const absl::Time now = MonotonicNow();
-    moment = {.position = last_position_, .durable = durable_position_, .leads = LeadsLocked(now)};
+    moment = {.position = last_position_, .durable = durable_position_, .leads = LeadsLocked()};
     for (const std::shared_ptr<Link>& link : links_) {
       if (now - link->heard > options_.max_silence && !wait_set_.IsRequired(link->copy.id)) {
         EndLinkLocked(link,
@@ -195,12 +195,13 @@ void ShippedLog::SetMayLead(bool may_lead) {
   may_lead_ = may_lead;
 }
 
-bool ShippedLog::LeadsLocked(absl::Time now) const {
+bool ShippedLog::LeadsLocked() const {
   if (!may_lead_) return false;
+  const absl::Time now = options_.boot_time();
   size_t heard = 0;
   for (const std::shared_ptr<Link>& link : links_) {
     if (!wait_set_.IsRequired(link->copy.id)) continue;
-    if (link->gone || now - link->heard >= options_.lease) return false;
+    if (link->gone || now - link->lease_from >= options_.lease) return false;
     ++heard;
   }
   return heard == wait_set_.size();  // a required copy without a link is not heard
@@ -218,7 +219,7 @@ void ShippedLog::SendMessage(const std::shared_ptr<Link>& link, uint64_t number,
   header.set_durable_position(moment.durable);
   header.set_leads(moment.leads);
   header.set_echo(echo);
-  const absl::Time sent = MonotonicNow();
+  const ClockReading sent{.monotonic = MonotonicNow(), .boot = options_.boot_time()};
   const absl::Duration timeout =
       options_.call_timeout + absl::Seconds(1) * (static_cast<double>(payload.size()) / kSlowestLink);
   // The channel's own retries would send to a dead copy for as long as the time-out.
@@ -247,7 +248,7 @@ void ShippedLog::StoredLocked(const std::shared_ptr<Link>& link, After* after) {
   AdvanceLocked(after);
 }
 
-void ShippedLog::OnAnswer(const std::shared_ptr<Link>& link, uint64_t number, absl::Time sent,
+void ShippedLog::OnAnswer(const std::shared_ptr<Link>& link, uint64_t number, const ClockReading& sent,
                           absl::StatusOr<Bytes> answer) {
   v1::AppendResponse response;
   absl::Status status = answer.status();
@@ -261,7 +262,7 @@ void ShippedLog::OnAnswer(const std::shared_ptr<Link>& link, uint64_t number, ab
     if (link->dropped || link->gone) return;
     if (number == 0) link->beat_under_way = false;
     if (status.ok()) link->failures = 0;
-    if (!status.ok() && sent > link->failed_at) {
+    if (!status.ok() && sent.monotonic > link->failed_at) {
       link->failures = std::min(link->failures + 1, 10);
       link->failed_at = MonotonicNow();
     }
@@ -293,7 +294,8 @@ void ShippedLog::OnAnswer(const std::shared_ptr<Link>& link, uint64_t number, ab
     } else {
       // The copy acknowledges later, because too much of what it has is not applied.
       if (number > response.stored_number()) link->stream.Failed(number, MonotonicNow() + kAwaitBeats);
-      link->heard = std::max(link->heard, sent);
+      link->heard = std::max(link->heard, sent.monotonic);
+      link->lease_from = std::max(link->lease_from, sent.boot);
       link->echo = std::max(link->echo, response.clock());
       const absl::Duration beat =
           response.beat_ms() == 0
@@ -303,8 +305,8 @@ void ShippedLog::OnAnswer(const std::shared_ptr<Link>& link, uint64_t number, ab
       link->beat = beat;
       link->stored_position = std::max(link->stored_position, response.stored_position());
       link->applied_position = std::max(link->applied_position, response.applied_position());
-      if (sent - link->told_heard >= kTellHeardEvery) {
-        link->told_heard = sent;
+      if (sent.monotonic - link->told_heard >= kTellHeardEvery) {
+        link->told_heard = sent.monotonic;
         if (options_.events.on_heard) {
           after.push_back([this, id = link->copy.id, sent] { options_.events.on_heard(id, sent); });
         }

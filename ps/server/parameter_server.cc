@@ -173,7 +173,8 @@ ParameterServer::Impl::Impl(const ParameterServerOptions& options)
                           .restore_registered = restore_registered,
                           .clear_registered = clear_registered,
                           .background = &background_,
-                          .stopping = &stopping_};
+                          .stopping = &stopping_,
+                          .boot_time = options_.boot_time};
   if (options.failover) {
     copy_role_ = MakeCopyRole(parts);
   } else if (!options.durability.directory.empty()) {

@@ -94,6 +94,8 @@ struct ParameterServerOptions {
   std::function<rpc::Caller()> job;
   uint32_t first_free_rank = 0;  // the first rank that Register gives
   DurabilityOptions durability;
+  // The clock of a primary's lease, and of a follower's lag: BootTimeNow(), unless a test passes another.
+  std::function<absl::Time()> boot_time = BootTimeNow;
   // This server is one of several copies of its shard (ps/failover/data_path.h). It begins closed: calls
   // other than those that observe fail with Unavailable until it is made the primary. Not together with
   // durability.directory.

@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 
+#include "absl/time/time.h"
 #include "ps/server/request_handler.h"
 #include "ps/server/row_states_service.h"
 #include "ps/server/table/table_registry.h"
@@ -29,6 +30,7 @@ struct ServerParts {
   // that writes a begun checkpoint, which may pause pushes meanwhile.
   TaskExecutor* background;
   const std::atomic<bool>* stopping;
+  std::function<absl::Time()> boot_time;  // ParameterServerOptions::boot_time
 };
 
 }  // namespace tandem::ps

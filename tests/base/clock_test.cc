@@ -20,6 +20,15 @@ TEST(RealClockTest, ShowsTheMonotonicClock) {
   EXPECT_EQ(ToSteadyNanoseconds(absl::InfiniteFuture()), std::numeric_limits<int64_t>::max());
 }
 
+TEST(BootTimeTest, RunsOnByItself) {
+  const absl::Time before = BootTimeNow();
+  const absl::Time deadline = MonotonicNow() + absl::Milliseconds(5);
+  while (MonotonicNow() < deadline) std::this_thread::yield();
+  EXPECT_GE(BootTimeNow() - before, absl::Milliseconds(4));
+  // It is ahead of the monotonic clock by the time for which the machine was suspended.
+  EXPECT_GE(BootTimeNow(), MonotonicNow() - absl::Milliseconds(1));
+}
+
 TEST(RealClockTest, AwaitEndsAtTheDeadlineOrWhenTheConditionHolds) {
   absl::Mutex mutex;
   bool flag = false;

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that deadlines, leases and time-outs use the monotonic clock: the wall clock jumps when NTP or a person sets it.
 
+The boot clock, which counts the time of suspensions, is for promises that run out while the machine is suspended.
+
 absl's timed waits sleep until a moment of the wall clock, even those that take a duration; base/timed_wait.h replaces them."""
 
 import pathlib
@@ -27,6 +29,17 @@ ALLOWED = {
     "worker/trainer/model_checkpoint.cc": "when a checkpoint was written, for people",
 }
 
+BOOT_CLOCK = re.compile(r"BootTimeNow\b|CLOCK_BOOTTIME")
+
+# What uses the boot clock, and why.
+ALLOWED_BOOT_CLOCK = {
+    "base/clock.cc": "reads it",
+    "base/clock.h": "declares it",
+    "ps/failover/receiver.h": "the lag of a follower that answers reads",
+    "ps/failover/shipped_log.h": "whether a primary may say that it leads",
+    "ps/server/parameter_server.h": "the clock of both, and of a primary's lease",
+}
+
 
 def without_comments(text):
     """Returns C++ text with its comments blanked out; the lines stay."""
@@ -34,7 +47,7 @@ def without_comments(text):
     return pattern.sub(lambda m: m[0] if m[0].startswith('"') else re.sub(r"[^\n]", " ", m[0]), text)
 
 
-def uses_of_the_wall_clock():
+def uses_of(clock):
     """Returns {path: ["path:line: text", ...]}."""
     uses = {}
     for module in MODULES:
@@ -43,19 +56,22 @@ def uses_of_the_wall_clock():
                 continue
             name = path.relative_to(ROOT).as_posix()
             for number, line in enumerate(without_comments(path.read_text(encoding="utf-8")).splitlines(), 1):
-                if WALL_CLOCK.search(line):
+                if clock.search(line):
                     uses.setdefault(name, []).append(f"{name}:{number}: {line.strip()}")
     return uses
 
 
 class WallClockTest(unittest.TestCase):
     def test_no_deadline_uses_the_wall_clock(self):
-        wrong = [line for name, lines in uses_of_the_wall_clock().items() if name not in ALLOWED for line in lines]
+        wrong = [line for name, lines in uses_of(WALL_CLOCK).items() if name not in ALLOWED for line in lines]
         self.assertEqual(wrong, [], "use MonotonicNow() (base/clock.h) and the waits of base/timed_wait.h; what people "
                          "read may use the wall clock and is listed here")
 
     def test_the_list_names_only_files_that_use_it(self):
-        self.assertEqual(sorted(set(ALLOWED) - set(uses_of_the_wall_clock())), [])
+        self.assertEqual(sorted(set(ALLOWED) - set(uses_of(WALL_CLOCK))), [])
+
+    def test_the_boot_clock_is_used_by_the_files_that_are_listed(self):
+        self.assertEqual(sorted(uses_of(BOOT_CLOCK)), sorted(ALLOWED_BOOT_CLOCK))
 
     def test_the_pattern_finds_what_it_should(self):
         for text in ["absl::Now()", "mutex_.AwaitWithTimeout(c, d)", "cv.WaitWithDeadline(&m, t)",

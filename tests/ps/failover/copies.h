@@ -39,7 +39,7 @@ class SeenEvents {
   LinkEvents Functions() {
     return {.on_complete = [this](const std::string& id) { Add("complete", id); },
             .on_caught_up = [this](const std::string& id) { Add("caught up", id); },
-            .on_heard = [this](const std::string& id, absl::Time) { Add("heard", id); },
+            .on_heard = [this](const std::string& id, const ClockReading&) { Add("heard", id); },
             .on_higher_term = [this](const std::string& id, uint64_t) { Add("higher term", id); },
             .on_gone =
                 [this](const std::string& id, const absl::Status& why) {
@@ -131,6 +131,11 @@ class ServerCopy {
     ASSERT_TRUE(applied.WaitFor(kTestDeadline));
     TANDEM_ASSERT_OK(status);
   }
+  // Neither messages nor beats arrive any more.
+  void CutOff() {
+    absl::MutexLock lock(&mutex_);
+    cut_off_ = true;
+  }
   // Messages behind `number` do not arrive any more.
   void CutAfter(uint64_t number) {
     absl::MutexLock lock(&mutex_);
@@ -145,7 +150,7 @@ class ServerCopy {
     if (!decoded.ok()) return call->Finish(decoded);
     {
       absl::MutexLock lock(&mutex_);
-      if (header.number() > cut_) return call->Finish(absl::UnavailableError("the connection was lost"));
+      if (cut_off_ || header.number() > cut_) return call->Finish(absl::UnavailableError("the connection was lost"));
     }
     append_.handler(call);
   }
@@ -155,6 +160,7 @@ class ServerCopy {
   SeenEvents events_;
   absl::Mutex mutex_;
   uint64_t cut_ ABSL_GUARDED_BY(mutex_) = ~uint64_t{0};
+  bool cut_off_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<Driver> driver_;
   rpc::Method append_;
   std::shared_ptr<const std::vector<rpc::Service>> services_;

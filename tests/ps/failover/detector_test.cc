@@ -14,6 +14,9 @@ namespace {
 constexpr absl::Duration kLease = absl::Seconds(2);
 constexpr absl::Duration kSilence = absl::Seconds(1);
 
+// Returns a moment at which both clocks show the same: the machine was never suspended.
+ClockReading Both(absl::Time time) { return {.monotonic = time, .boot = time}; }
+
 // Ticks every 100 ms until `to`.
 void RunUntil(Detector* detector, absl::Time* now, absl::Time to) {
   for (; *now < to; *now += absl::Milliseconds(100)) detector->Tick(*now);
@@ -36,7 +39,7 @@ TEST(DetectorTest, TheTimeForWhichThisProcessSleptDoesNotCount) {
   absl::Time now = absl::UnixEpoch();
   detector.Tick(now);
   detector.Follow(now);
-  detector.StartLink("a", now);
+  detector.StartLink("a", Both(now));
   now += absl::Seconds(60);
   detector.Tick(now);
   EXPECT_FALSE(detector.IsPrimaryLost(now));
@@ -45,15 +48,43 @@ TEST(DetectorTest, TheTimeForWhichThisProcessSleptDoesNotCount) {
   EXPECT_FALSE(detector.HoldsLease({"a"}, now));
 }
 
+TEST(DetectorTest, APrimaryWhoseMachineWasSuspendedHoldsNoLeaseAndTakesNoFollowerForSilent) {
+  Detector detector(kLease, kSilence);
+  // The monotonic clock stands still meanwhile.
+  const absl::Time now = absl::UnixEpoch();
+  const absl::Time resumed = now + absl::Hours(1);
+  detector.Tick(now);
+  detector.StartLink("a", Both(now));
+  EXPECT_TRUE(detector.HoldsLease({"a"}, now));
+  EXPECT_FALSE(detector.HoldsLease({"a"}, resumed));
+  // A message that was sent before the suspension is answered: the follower may have taken over since.
+  detector.FollowerHeard("a", Both(now));
+  EXPECT_FALSE(detector.HoldsLease({"a"}, resumed));
+  detector.Tick(now);
+  EXPECT_TRUE(detector.TakeChanges(now).silent.empty());
+  detector.FollowerHeard("a", {.monotonic = now, .boot = resumed});
+  EXPECT_TRUE(detector.HoldsLease({"a"}, resumed));
+}
+
+TEST(DetectorTest, AFollowerWhoseMachineWasSuspendedWaitsForAWholeLease) {
+  Detector detector(kLease, kSilence);
+  const absl::Time now = absl::UnixEpoch();
+  detector.Tick(now);
+  detector.Follow(now);
+  // An hour passes in which both machines are suspended.
+  detector.Tick(now);
+  EXPECT_FALSE(detector.IsPrimaryLost(now));
+}
+
 TEST(DetectorTest, MessagesThatWereHandledAfterASleepAreNotMovedToALaterTime) {
   Detector detector(kLease, kSilence);
   absl::Time now = absl::UnixEpoch();
   detector.Tick(now);
   detector.Follow(now);
-  detector.StartLink("a", now);
+  detector.StartLink("a", Both(now));
   now += absl::Seconds(60);
   detector.PrimaryHeard(now);
-  detector.FollowerHeard("a", now);
+  detector.FollowerHeard("a", Both(now));
   detector.Tick(now);
   const absl::Time woken = now;
   RunUntil(&detector, &now, woken + kSilence);
@@ -65,27 +96,27 @@ TEST(DetectorTest, MessagesThatWereHandledAfterASleepAreNotMovedToALaterTime) {
 TEST(DetectorTest, AFollowerThatIsStillSilentIsReportedAgainOnRequest) {
   Detector detector(kLease, kSilence);
   absl::Time now = absl::UnixEpoch();
-  detector.StartLink("a", now);
+  detector.StartLink("a", Both(now));
   RunUntil(&detector, &now, absl::UnixEpoch() + kSilence);
   EXPECT_EQ(detector.TakeChanges(now).silent, std::vector<std::string>{"a"});
   // The answer to a message that was sent longer ago than `silence`.
-  detector.FollowerHeard("a", now - kSilence);
+  detector.FollowerHeard("a", Both(now - kSilence));
   EXPECT_TRUE(detector.TakeChanges(now).silent.empty());
   detector.ReportSilenceAgain("a", now);
   EXPECT_EQ(detector.TakeChanges(now).silent, std::vector<std::string>{"a"});
   detector.ReportSilenceAgain("a", now);
-  detector.FollowerHeard("a", now);
+  detector.FollowerHeard("a", Both(now));
   EXPECT_TRUE(detector.TakeChanges(now).silent.empty());
 }
 
 TEST(DetectorTest, ASilentFollowerIsReportedOnceAndAgainWhenItIsHeard) {
   Detector detector(kLease, kSilence);
   absl::Time now = absl::UnixEpoch();
-  detector.StartLink("a", now);
+  detector.StartLink("a", Both(now));
   RunUntil(&detector, &now, absl::UnixEpoch() + kSilence);
   EXPECT_EQ(detector.TakeChanges(now).silent, std::vector<std::string>{"a"});
   EXPECT_TRUE(detector.TakeChanges(now).silent.empty());
-  detector.FollowerHeard("a", now);
+  detector.FollowerHeard("a", Both(now));
   EXPECT_EQ(detector.TakeChanges(now).heard, std::vector<std::string>{"a"});
   EXPECT_TRUE(detector.TakeChanges(now).heard.empty());
 }
@@ -93,14 +124,14 @@ TEST(DetectorTest, ASilentFollowerIsReportedOnceAndAgainWhenItIsHeard) {
 TEST(DetectorTest, AFollowerThatIsTakenForDeadIsReportedOnceItAnswersSomethingLater) {
   Detector detector(kLease, kSilence);
   absl::Time now = absl::UnixEpoch();
-  detector.StartLink("a", now);
-  detector.StartLink("b", now);
+  detector.StartLink("a", Both(now));
+  detector.StartLink("b", Both(now));
   now += absl::Milliseconds(500);
   detector.TakeForDead("a", now);
   detector.TakeForDead("b", absl::InfiniteFuture());
-  detector.FollowerHeard("a", now - absl::Milliseconds(1));
+  detector.FollowerHeard("a", Both(now - absl::Milliseconds(1)));
   EXPECT_TRUE(detector.TakeChanges(now).heard.empty());
-  for (const char* id : {"a", "b"}) detector.FollowerHeard(id, now + absl::Milliseconds(1));
+  for (const char* id : {"a", "b"}) detector.FollowerHeard(id, Both(now + absl::Milliseconds(1)));
   EXPECT_EQ(detector.TakeChanges(now).heard, std::vector<std::string>{"a"});
   // The lease counts from these answers: neither can have taken over before it ends.
   EXPECT_TRUE(detector.HoldsLease({"a", "b"}, now + kLease));
@@ -109,11 +140,11 @@ TEST(DetectorTest, AFollowerThatIsTakenForDeadIsReportedOnceItAnswersSomethingLa
 // A detector with the link "a", which answers at each call of After.
 class StallTest : public ::testing::Test {
  protected:
-  StallTest() { detector_.StartLink("a", now_); }
+  StallTest() { detector_.StartLink("a", Both(now_)); }
 
   Detector::Changes After(absl::Duration time, uint64_t stored, uint64_t last) {
     now_ += time;
-    detector_.FollowerHeard("a", now_);
+    detector_.FollowerHeard("a", Both(now_));
     detector_.FollowerStored("a", stored, last, now_);
     return detector_.TakeChanges(now_);
   }
@@ -151,10 +182,10 @@ TEST_F(StallTest, AFollowerThatJoinsHasTheWholeTime) {
 TEST(DetectorTest, TheLeaseCountsFromTheTimeAtWhichTheAnsweredMessageWasSent) {
   Detector detector(kLease, kSilence);
   absl::Time now = absl::UnixEpoch();
-  detector.StartLink("a", now);
+  detector.StartLink("a", Both(now));
   const absl::Time sent = now + absl::Milliseconds(500);
   RunUntil(&detector, &now, absl::UnixEpoch() + absl::Milliseconds(1900));
-  detector.FollowerHeard("a", sent);
+  detector.FollowerHeard("a", Both(sent));
   EXPECT_TRUE(detector.HoldsLease({"a"}, sent + kLease - absl::Milliseconds(1)));
   EXPECT_FALSE(detector.HoldsLease({"a"}, sent + kLease));
   EXPECT_FALSE(detector.HoldsLease({"a", "unknown"}, now));

@@ -99,6 +99,25 @@ TEST(FollowerReads, AFollowerAnswersReadOnlyPullsThatAllowALagAndNothingElse) {
   EXPECT_THAT(newest.rows, ::testing::ElementsAre(2));
 }
 
+TEST(FollowerReads, AFollowerThatWasSuspendedIsBehindByThatTime) {
+  std::atomic<int64_t> suspended_s{0};
+  ServerCopy follower(
+      "f", {.boot_time = [&suspended_s] { return BootTimeNow() + absl::Seconds(suspended_s.load()); }});
+  ServerCopy primary("p");
+  primary.Lead();
+  TANDEM_ASSERT_OK(primary->CreateTable(CountTable(1, Async())));
+  TANDEM_ASSERT_OK(primary->Push({.step = 0}, {CountPush(0, 0)}));
+  primary.Attach(follower);
+  primary.AwaitFollower(follower);
+  ASSERT_TRUE(AwaitApplied(primary, follower));
+  TANDEM_ASSERT_OK(Read(follower, kAnyLag, {kShared}));
+  // It hears its primary no more, which may have more records since.
+  follower.CutOff();
+  suspended_s = absl::ToInt64Seconds(2 * kAnyLag);
+  EXPECT_THAT(Read(follower, kAnyLag, {kShared}),
+              StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("behind its primary")));
+}
+
 TEST(FollowerReads, WrongRequestsAreRefusedByName) {
   ServerCopy follower("f"), primary("p");
   primary.Lead();

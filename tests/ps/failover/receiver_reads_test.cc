@@ -144,7 +144,7 @@ class ReceiverReadsTest : public ::testing::Test {
   std::vector<absl::Time> appended_;  // by position - 1
   absl::Mutex mutex_;
   std::vector<v1::AppendResponse> answers_ ABSL_GUARDED_BY(mutex_);
-  Receiver receiver_{{.clock = &clock_}, &applied_};
+  Receiver receiver_{{.boot_time = [this] { return clock_.Now(); }}, &applied_};
 };
 
 TEST_F(ReceiverReadsTest, HasEverythingThatThePrimaryHadBeforeTheLagWhateverIsDelayedOrReordered) {

@@ -48,7 +48,10 @@ class CopyProcess {
   explicit CopyProcess(std::shared_ptr<MemoryDocuments> documents,
                        const std::function<void(ReplicaOptions*)>& change = nullptr,
                        std::shared_ptr<ColdStore> cold_store = nullptr)
-      : board_(std::move(documents)), driver_({.cold_store = std::move(cold_store), .failover = true}) {
+      : board_(std::move(documents)),
+        driver_({.cold_store = std::move(cold_store),
+                 .boot_time = [this] { return BootTimeNow() + absl::Nanoseconds(suspended_ns_.load()); },
+                 .failover = true}) {
     ReplicaOptions options{.board = &board_, .server = &driver_.server()};
     options.on_end = [this](const absl::Status& status) {
       absl::MutexLock lock(&mutex_);
@@ -70,6 +73,8 @@ class CopyProcess {
     replica_->Stop();
     driver_.server().Stop();
   }
+  // Makes the boot clock of the process pass `time`, while its monotonic clock stands still.
+  void Suspend(absl::Duration time) { suspended_ns_ += absl::ToInt64Nanoseconds(time); }
   Driver* operator->() { return &driver_; }
   MemoryBoard& board() { return board_; }
   std::string address() const { return absl::StrCat("127.0.0.1:", listening_->port()); }
@@ -117,6 +122,7 @@ class CopyProcess {
   }
 
  private:
+  std::atomic<int64_t> suspended_ns_{0};
   MemoryBoard board_;
   Driver driver_;
   absl::Mutex mutex_;
@@ -415,6 +421,24 @@ TEST(ReplicaTest, APrimaryServesNoMomentLongerThanItsLease) {
       ASSERT_LT(began, last);
     }
   }
+  EXPECT_TRUE(absl::IsUnavailable(pulled)) << pulled;
+  a->board().SetReachable(true);
+  ASSERT_TRUE(a->AwaitInSync(0));
+  ASSERT_TRUE(a->AwaitServing());
+  EXPECT_EQ(Value(*a, kCommonRow), 0.0f);
+}
+
+TEST(ReplicaTest, APrimaryWhoseMachineWasSuspendedAnswersNoPullWhenItResumes) {
+  const auto documents = std::make_shared<MemoryDocuments>();
+  const auto a = StartPrimary(documents, 1);
+  auto b = std::make_unique<CopyProcess>(documents);
+  ASSERT_TRUE(a->AwaitInSync(1));
+  a->board().SetReachable(false);
+  b->board().SetReachable(false);
+  b.reset();
+  // The follower may have taken over meanwhile.
+  a->Suspend(ReplicaOptions().lease);
+  const absl::Status pulled = (*a)->Pull(0, 0, {{"user", {kCommonRow}}}, /*read_only=*/true).status();
   EXPECT_TRUE(absl::IsUnavailable(pulled)) << pulled;
   a->board().SetReachable(true);
   ASSERT_TRUE(a->AwaitInSync(0));

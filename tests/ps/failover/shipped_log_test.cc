@@ -176,7 +176,7 @@ class ShippedLogTest : public ::testing::Test {
     options.events = {
         .on_complete = [this](const std::string& id) { See("complete " + id); },
         .on_caught_up = [this](const std::string& id) { See("caught up " + id); },
-        .on_heard = [this](const std::string& id, absl::Time) { See("heard " + id); },
+        .on_heard = [this](const std::string& id, const ClockReading&) { See("heard " + id); },
         .on_higher_term = [this](const std::string& id,
                                  uint64_t term) { See(absl::StrCat("term ", term, " of ", id)); },
         .on_gone =

@@ -270,7 +270,7 @@ class Era {
     }
     for (const Shared<Link>& link : world_.links()) {
       if (link->active && link->primary == self && linked_[p].insert(link->copy).second) {
-        detectors_[p].StartLink(link->copy, now_);
+        detectors_[p].StartLink(link->copy, {.monotonic = now_, .boot = now_});
       }
     }
   }
@@ -288,7 +288,7 @@ class Era {
         const AppendFence& fence = world_.process(link.to).fence;
         const bool answers = fence.Check(link.term, link.primary, link.copy) == AppendFence::Verdict::kStore;
         if (world_.Find(link.copy) == link.to && answers && Reach(p, link.to)) {
-          detector.FollowerHeard(link.copy, now_);
+          detector.FollowerHeard(link.copy, {.monotonic = now_, .boot = now_});
           detectors_[link.to].PrimaryHeard(now_);
           heard.emplace_back(link.to, link.term);
         }

@@ -50,16 +50,23 @@ bool DeferredCalls::Contains(uint64_t ticket) const {
   return entries_.contains(ticket);
 }
 
-void DeferredCalls::Stop() {
+void DeferredCalls::ExpireAll() {
   std::vector<Expire> rest;
   {
     absl::MutexLock lock(&mutex_);
-    stopping_ = true;
     for (auto& [ticket, entry] : entries_) rest.push_back(std::move(entry.expire));
     entries_.clear();
     by_deadline_.clear();
   }
   for (Expire& expire : rest) expire(Reason::kStopped);
+}
+
+void DeferredCalls::Stop() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  ExpireAll();
   if (timer_.joinable()) timer_.join();
 }
 

@@ -22,7 +22,7 @@ namespace tandem::rpc {
 // from Resume and responds to it, or its `expire` function runs.
 class DeferredCalls {
  public:
-  // Why `expire` runs: the deadline passed, or Stop was called.
+  // Why `expire` runs: the deadline passed, or ExpireAll or Stop was called.
   enum class Reason { kDeadline, kStopped };
   using Expire = std::function<void(Reason)>;
 
@@ -33,12 +33,15 @@ class DeferredCalls {
   // Returns a number that identifies one call. Never returns the same number twice.
   uint64_t NewTicket();
   // Stores a call until `deadline`. If Resume does not take it before, `expire` runs once, without locks: on
-  // the timer thread, in Stop, or in this call if Stop has already been called. `expire` must not block.
+  // the timer thread, in ExpireAll or Stop, or in this call if Stop has already been called. `expire` must
+  // not block.
   void Defer(uint64_t ticket, absl::Time deadline, Expire expire);
   // Returns true if the call was still stored, and removes it: the caller of Resume must now respond to it.
   bool Resume(uint64_t ticket);
   // Returns true if the call is stored.
   bool Contains(uint64_t ticket) const;
+  // Expires all stored calls with kStopped. Later ones are stored as before.
+  void ExpireAll();
   // Expires all stored calls, and all that are deferred later, with kStopped. Joins the timer thread.
   // Idempotent. Must not be called from an `expire` function.
   void Stop();

@@ -62,5 +62,30 @@ TEST(DeferredCalls, StopGivesUpOnWhatIsParkedAndWhatComes) {
   EXPECT_EQ(stopped, 2);
 }
 
+TEST(DeferredCalls, ExpireAllGivesUpOnWhatIsParkedAndLaterCallsWaitAsBefore) {
+  SimulatedClock clock;
+  rpc::DeferredCalls deferred(&clock);
+  int stopped = 0;
+  absl::Notification expired;
+  const auto park = [&] {
+    const uint64_t ticket = deferred.NewTicket();
+    deferred.Defer(ticket, clock.Now() + absl::Seconds(1), [&](rpc::DeferredCalls::Reason reason) {
+      if (reason == rpc::DeferredCalls::Reason::kDeadline) return expired.Notify();
+      ++stopped;
+    });
+    return ticket;
+  };
+  const uint64_t first = park(), second = park();
+  EXPECT_TRUE(deferred.Resume(first));
+  deferred.ExpireAll();
+  EXPECT_EQ(stopped, 1);
+  EXPECT_FALSE(deferred.Resume(second));
+  park();
+  EXPECT_EQ(deferred.size(), 1u);
+  clock.Advance(absl::Seconds(1));
+  ASSERT_TRUE(expired.WaitForNotificationWithTimeout(absl::Minutes(1)));
+  EXPECT_EQ(stopped, 1);
+}
+
 }  // namespace
 }  // namespace tandem::rpc

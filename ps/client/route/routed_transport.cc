@@ -12,8 +12,9 @@
 namespace tandem::ps {
 namespace {
 
-// A thread that polls a connection for itself looks at least this often whether its call has gone elsewhere.
-constexpr absl::Duration kLongestPoll = absl::Milliseconds(200);
+// A thread that polls a connection for itself looks at least this often whether its call has gone elsewhere:
+// a primary that has handed over lives on, so nothing else ends the poll.
+constexpr absl::Duration kLongestPoll = absl::Milliseconds(10);
 // How often retired connections are checked for users.
 constexpr absl::Duration kBetweenChecks = absl::Milliseconds(20);
 

@@ -392,7 +392,7 @@ void AddPs(CLI::App& app, CommandContext* context) {
       "ended well or on SIGTERM (of `tandem run`, if that has started it), and with an\n"
       "error when the job has failed or its store is gone. A server with followers hands over on SIGTERM; it "
       "ends with 0 after `tandem ps drain`, and with 75, to be\n"
-      "started again as a follower, after `tandem ps move`.");
+      "started again as a follower, if it has handed over and cannot stay (`tandem ps move`).");
   ps->add_option("--index", flags->index, "Which server this is, from 0 [TANDEM_PS_INDEX]")
       ->check(CLI::NonNegativeNumber);
   ps->add_option("--num-servers", flags->num_servers, "How many there are [TANDEM_NUM_PS]")

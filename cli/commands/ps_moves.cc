@@ -285,8 +285,7 @@ void AddPsMoves(CLI::App& ps, CommandContext* context) {
   CLI::App* move = ps.add_subcommand("move", "Make the follower at an address the primary of a shard");
   move->footer(
       "Waits until the follower is in sync. Calls wait for some milliseconds; none fails. The earlier "
-      "primary's "
-      "process ends with code 75, is started again by `tandem run`, and becomes a follower.");
+      "primary becomes a follower.");
   move->add_option("--shard", move_flags->shard, "Number of the shard, from 0")
       ->check(CLI::NonNegativeNumber)
       ->required();

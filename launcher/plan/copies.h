@@ -17,8 +17,8 @@ namespace tandem::launcher {
 // have, so the processes of the role "ps" stay the servers without their followers.
 inline constexpr char kFollowersRole[] = "ps followers";
 
-// The exit code by which a parameter server says that it has handed over to a follower, and shall be started
-// again (EX_TEMPFAIL of sysexits.h). With 0 it has left its shard for good.
+// The exit code by which a parameter server says that it has handed over to a follower, could not become one
+// itself, and shall be started again (EX_TEMPFAIL of sysexits.h). With 0 it has left its shard for good.
 inline constexpr int kExitToComeBack = 75;
 
 // The copy of a shard that a process holds. Copy 0 has a head start to become the primary.

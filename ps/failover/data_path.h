@@ -20,12 +20,14 @@
 
 namespace tandem::ps {
 
-// Thread-safe, except that one thread at a time may call Clear and Promote.
+// Thread-safe, except that one thread at a time may call Clear, Promote and StepDown.
 //
 // A server begins closed: it answers only calls that observe it. Its life is one of
 //
 //   Promote(1)                                               the first primary
 //   Clear, receiver().Open, ... receiver().Close, ApplyAll, Promote(term)     a follower that takes over
+//
+// A primary that has handed over continues with StepDown, receiver().Reopen, ... as a follower.
 class DataPath {
  public:
   virtual ~DataPath() = default;
@@ -76,11 +78,17 @@ class DataPath {
   };
   // Begins a term as the primary: raises the tables' generations, as a restart does, and begins the log
   // behind the last record that was applied. FailedPrecondition: records that were received are not applied
-  // yet, the copy is not whole, or the server was promoted before. DataLoss: a table is damaged. Does not
+  // yet, the copy is not whole, or the server is the primary. DataLoss: a table is damaged. Does not
   // serve yet.
   virtual absl::Status Promote(Promotion promotion) = 0;
-  // Returns the log of the primary; nullptr before Promote.
+  // Returns the log of the primary; nullptr before Promote and after StepDown. Valid while the server exists.
   virtual ShippedLog* log() = 0;
+  // Ends the term of a primary which has handed over, and keeps its tables: ends the log and its links, lets
+  // the calls under way end, finishes those that wait with Unavailable, and makes checkpoints that are being
+  // saved give up. Requires SetServing(false). Does not block: `done` runs on a thread of the server, when
+  // nothing but the receiver changes the tables any more and receiver().Reopen returns what they contain.
+  // After an error the tables cannot be used.
+  virtual void StepDown(std::function<void(const absl::Status&)> done) = 0;
   // Begins a link to `copy` and copies the tables to it while pushes go on; if the copy's tables are as
   // `held` says, and the records behind that are at hand, sends only these. Does nothing if the copy has a
   // link. A copy to an address to which others were begun in the last minutes is put off by 2 s at most.

@@ -22,6 +22,11 @@ void FollowerTables::Clear() {
   server_.clear_registered();
 }
 
+void FollowerTables::Adopt() {
+  row_floats_.clear();
+  restore_.emplace(&server_, StateRestore::Origin::kPrimary, std::string(kSource));
+}
+
 absl::Status FollowerTables::ApplyState(const Record& record) {
   v1::SnapshotState state;
   if (!state.ParseFromArray(record.body.data(), static_cast<int>(record.body.size()))) {

@@ -25,6 +25,8 @@ class FollowerTables : public ReceivedRecords {
 
   // Drops the tables, fences and ranks.
   void Clear();
+  // Takes the tables of the server as they are, because it was the primary, for records to come.
+  void Adopt();
 
   // Errors, after which the tables cannot be used: those of StateRestore; FailedPrecondition, which names
   // both sides, if the state is of another shard or another number of servers or buckets; DataLoss if a

@@ -33,7 +33,10 @@ namespace tandem::ps {
 //   - TAKING_OVER to PRIMARY: the compare-and-set succeeded.
 //   - any of these to LEARNER: another copy became primary; the tables are copied anew unless they are a
 //     prefix of what the new primary has.
-//   - PRIMARY to ENDED: deposed, or another copy has taken over as asked: the process must end.
+//   - PRIMARY to STEPPING_DOWN: another copy has taken over as asked, and says so.
+//   - STEPPING_DOWN to LEARNER: nothing changes the tables any more but the new primary's log.
+//   - PRIMARY to ENDED: deposed, or another copy has taken over as asked and this process leaves, or does not
+//     know for sure what has become of its hand-over: the process must end.
 //   - LEARNER to ENDED: the primary and all followers in sync are dead, the shard is lost.
 //
 // What holds, whatever messages are lost, repeated or reordered, whenever processes die or are wrongly taken
@@ -49,6 +52,8 @@ namespace tandem::ps {
 //       A primary that has asked a follower to take over answers nothing until it has changed the document.
 //       The follower may take over only in the version in which it was asked.
 //   I6  The id of a copy is never used again. A copy that begins anew has a new id, and is not in sync.
+//   I7  An earlier primary tells its successor what its tables contain when no call of its time can change
+//       them any more. Only if the successor had all of that when it took over (Lineage), they stay.
 //
 // Detection of deaths is the caller's. A wrong OnPrimaryLost, OnFollowerSilent or OnLinkEnded costs time
 // only; a wrong OnProbed gives the shard up.
@@ -57,7 +62,7 @@ namespace tandem::ps {
 // over, have no effect.
 class Protocol {
  public:
-  enum class Role { kStarting, kLearner, kFollower, kTakingOver, kPrimary, kEnded };
+  enum class Role { kStarting, kLearner, kFollower, kTakingOver, kPrimary, kSteppingDown, kEnded };
 
   struct Action {
     enum class Kind {
@@ -85,6 +90,8 @@ class Protocol {
       kFollowersRemoved,  // answers OnRemoveFollowers
       kTellTakeOver,      // ask the follower `copy` to take over from `placement`, then OnHandedOver or
                           // OnHandOverFailed, soon
+      kStepDown,          // end all links, finish the calls that wait, let those under way end, and take no
+                          // more that change the tables; then OnSteppedDown of `copy`
       // Every role.
       kEnd,  // the process must end with `status`
     };
@@ -114,6 +121,8 @@ class Protocol {
     kLostTooEarly,        // the shard is given up without a second look at the document
     kServesAfterTold,     // a primary goes on that has asked a follower to take over
     kTakesOverLate,       // a follower that was asked takes over in a later version, though not in sync
+    kFollowsTooEarly,     // an earlier primary follows while calls of its time still change the tables
+    kRemovalReleases,     // followers that are removed leave the wait set before the compare-and-set
   };
 
   // `life` is random, and unique among all processes of all times. `address` is where this process serves.
@@ -185,10 +194,11 @@ class Protocol {
   void OnAllowFollowers();
 
   // Hand-over, at the primary. Begins to hand over to the follower `id`, which is in sync: this process
-  // answers no calls (kRefuse). OnAllStored or OnHandOverFailed must follow soon.
+  // answers no calls (kRefuse). OnAllStored or OnHandOverFailed must follow soon. With `stays` the process
+  // goes on as a follower (kStepDown); it ends nevertheless if the answer to kTellTakeOver was lost.
   // FailedPrecondition: this process is not the primary, or `id` is not in sync. Unavailable: a change of the
   // document or another hand-over is under way, or the primary does not serve; try again.
-  absl::Status OnHandOver(absl::string_view id, Actions* actions);
+  absl::Status OnHandOver(absl::string_view id, bool stays, Actions* actions);
   // All records are durable. kTellTakeOver follows.
   void OnAllStored(Actions* actions);
   // Something took too long, or the follower has refused. If the follower was asked, calls are answered again
@@ -196,6 +206,8 @@ class Protocol {
   void OnHandOverFailed(Actions* actions);
   // The follower says that it is the primary, by the document `by`.
   void OnHandedOver(const ShardPlacement& by, Actions* actions);
+  // The copy `id` has carried kStepDown out. An error: its tables cannot be used.
+  void OnSteppedDown(absl::string_view id, const absl::Status& status, Actions* actions);
   // Returns whether this process answers no calls because of a hand-over.
   bool handing_over() const { return held_; }
   // Returns whether the follower was asked, and has not answered.
@@ -221,7 +233,7 @@ class Protocol {
     return H::combine(std::move(h), p.role_, p.self_, p.placement_, p.pending_, p.desired_, p.asked_version_,
                       p.doubt_, p.dead_version_, p.applied_, p.members_, p.served_, p.attempted_,
                       p.unsettled_, p.serving_, p.removing_, p.removal_asked_, p.asked_to_, p.hand_over_to_,
-                      p.told_, p.held_, p.held_over_);
+                      p.told_, p.held_, p.held_over_, p.stays_);
   }
 
  private:
@@ -252,6 +264,7 @@ class Protocol {
   void End(absl::Status status, Actions* actions);
   void Serve(Actions* actions);
   void Depose(const ShardPlacement& by, Actions* actions);
+  void StepDown(const ShardPlacement& by, Actions* actions);
   void BecomeLearner(const ShardPlacement& placement, Actions* actions);
   void BecomePrimary(const ShardPlacement& placement, Actions* actions);
 
@@ -298,6 +311,7 @@ class Protocol {
   bool told_ = false;           // kTellTakeOver was an action, and the document has not changed since
   bool held_ = false;           // no calls are answered because of a hand-over
   bool held_over_ = false;      // the hand-over has failed: calls are answered once the document has changed
+  bool stays_ = false;          // the process goes on as a follower after the hand-over
 };
 
 }  // namespace tandem::ps

@@ -103,6 +103,18 @@ Lineage Receiver::Reopen(uint64_t term, const std::string& primary, const std::s
   return held;
 }
 
+void Receiver::Adopt(const Lineage& held) {
+  absl::MutexLock lock(&mutex_);
+  TANDEM_CHECK(stored_.empty() && !applying_);
+  state_ = State{.stored_position = held.position,
+                 .applied_position = held.position,
+                 .primary_position = held.position,
+                 .complete = true,
+                 .term = held.term};
+  has_state_ = has_end_ = true;
+  tail_.Restart(held.position);
+}
+
 LogTail Receiver::TakeTail() {
   absl::MutexLock lock(&mutex_);
   LogTail tail = std::move(tail_);

@@ -89,6 +89,9 @@ class Receiver {
   // records behind it. Returns what is stored. If the copy is not whole, or has failed, returns term 0 and
   // does nothing. A link that begins with a state replaces everything.
   Lineage Reopen(uint64_t term, const std::string& primary, const std::string& self);
+  // Notes that the tables contain `held`, as Reopen then returns it, because this copy was the primary.
+  // Requires that the receiver is closed and that everything was applied or dropped.
+  void Adopt(const Lineage& held);
   // Returns the last records that are stored, and forgets them. To be called when this copy takes over.
   LogTail TakeTail();
   // Stores nothing more: messages that come later, and those that are not stored yet, are answered

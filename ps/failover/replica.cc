@@ -89,10 +89,7 @@ void Replica::Impl::Start(const std::string& address) {
 void Replica::Impl::Stop() {
   if (stopping_.exchange(true)) return;
   options_.board->Cancel();
-  {
-    absl::MutexLock lock(&removal_mutex_);
-    if (removed_) std::exchange(removed_, nullptr)(absl::UnavailableError("the server is stopping"));
-  }
+  FailRemoval("the server is stopping");
   loop_.Stop();
   EndHandOver(absl::UnavailableError("the server is stopping"));
   for (const auto& reply : take_over_replies_) reply(absl::UnavailableError("the server is stopping"));
@@ -163,6 +160,8 @@ void Replica::Impl::CarryOut(Action action) {
     }
     case Kind::kTellTakeOver:
       return TellTakeOver(action.copy, action.placement);
+    case Kind::kStepDown:
+      return StepDown(action.copy.id);
     case Kind::kEnd:
       // The protocol ends a process with Cancelled only after a hand-over (Depose).
       handed_over_ = absl::IsCancelled(action.status);
@@ -228,10 +227,7 @@ void Replica::Impl::End(const absl::Status& status) {
   const std::string message = absl::StrCat("shard ", options_.shard, ": ", status.message());
   absl::IsCancelled(status) ? LogInfo(message) : LogError(message);
   path_.SetServing(false, std::string(status.message()));
-  {
-    absl::MutexLock lock(&removal_mutex_);
-    if (removed_) std::exchange(removed_, nullptr)(absl::UnavailableError(status.message()));
-  }
+  FailRemoval(std::string(status.message()));
   EndHandOver(absl::UnavailableError(message));
   Publish();
   if (options_.on_end) options_.on_end(status);

@@ -95,10 +95,12 @@ class Replica {
   void AllowFollowers();
 
   // Makes a follower the primary, while calls wait for a moment. `to` is its id or address; empty: the one
-  // that is least behind. Waits at most `timeout` for it to be in sync, and 2 s more. After OK, on_end is
-  // called with Cancelled. FailedPrecondition: this process is not the primary, or no such follower is in
-  // sync. Unavailable: the follower has too much to apply, or did not say that it serves. This process then
-  // goes on as the primary, unless only the answer was lost; in that case on_end is called with Cancelled.
+  // that is least behind. Waits at most `timeout` for it to be in sync, and 2 s more. After OK this process
+  // becomes a follower and keeps its tables, unless they have records that the new primary lacks, which then
+  // copies its own; on_end is called with Cancelled if that is not possible. FailedPrecondition: this process
+  // is not the primary, or no such follower is in sync. Unavailable: the follower has too much to apply, or
+  // did not say that it serves. This process then goes on as the primary, unless only the answer was lost; in
+  // that case on_end is called with Cancelled.
   absl::Status HandOver(const std::string& to, absl::Duration timeout);
 
   // Takes this process out of its shard: a primary hands over, a follower is taken out of the document. Waits
@@ -107,8 +109,8 @@ class Replica {
   absl::Status Leave(absl::Duration timeout);
   // Returns whether this process has left its shard for good.
   bool left() const;
-  // Returns whether this process was the primary and has handed over. Unless left() is true, it shall come
-  // back as a follower.
+  // Returns whether this process has ended after it was the primary and has handed over. Unless left() is
+  // true, it shall come back as a follower.
   bool handed_over() const;
 
   // Ends all links, calls and waits, cancels the board and joins the threads. A primary that stops is

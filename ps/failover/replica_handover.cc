@@ -32,7 +32,7 @@ absl::Status Replica::Impl::HandOver(const std::string& to, absl::Duration timeo
     result->done.Notify();
   };
   Post([to, deadline = MonotonicNow() + timeout, done](Impl& impl) {
-    impl.StartHandOver(to, deadline, NeverGone, done);
+    impl.StartHandOver(to, /*stays=*/true, deadline, NeverGone, done);
   });
   // The hand-over ends by itself soon after its deadline, unless the replica is being stopped.
   const absl::Duration longest = timeout + kStoreTimeout + kTakeOverTimeout + kBoardTimeout;
@@ -47,11 +47,11 @@ void Replica::Impl::HandleHandOver(const std::shared_ptr<rpc::ServerCall>& call,
   // Leaves time for the hand-over itself.
   const absl::Time deadline = call->deadline() - kStoreTimeout - kTakeOverTimeout;
   Post([to = request.to(), deadline, call, reply = std::move(reply)](Impl& impl) {
-    impl.StartHandOver(to, deadline, GoneOf(call), reply);
+    impl.StartHandOver(to, /*stays=*/true, deadline, GoneOf(call), reply);
   });
 }
 
-void Replica::Impl::StartHandOver(const std::string& to, absl::Time deadline, Gone caller_gone,
+void Replica::Impl::StartHandOver(const std::string& to, bool stays, absl::Time deadline, Gone caller_gone,
                                   std::function<void(absl::StatusOr<v1::HandOverResponse>)> done) {
   if (!protocol_.has_value()) return done(absl::UnavailableError("the server is starting"));
   if (!end_.ok()) return done(absl::FailedPreconditionError(end_.message()));
@@ -64,6 +64,7 @@ void Replica::Impl::StartHandOver(const std::string& to, absl::Time deadline, Go
                                .to = to,
                                .began = MonotonicNow(),
                                .deadline = deadline,
+                               .stays = stays,
                                .caller_gone = std::move(caller_gone),
                                .done = std::move(done)};
   ChooseFollower();
@@ -101,7 +102,9 @@ void Replica::Impl::ChooseFollower() {
       why = absl::UnavailableError(absl::StrCat("shard ", options_.shard, ": the follower at ",
                                                 follower->copy.address, " is ", lag, " records behind"));
     } else {
-      Handle([&](Protocol& p, Protocol::Actions* a) { why = p.OnHandOver(follower->copy.id, a); });
+      Handle([&](Protocol& p, Protocol::Actions* a) {
+        why = p.OnHandOver(follower->copy.id, hand_over_->stays, a);
+      });
       if (why.ok()) return AwaitStored(follower->copy);
     }
   }
@@ -231,7 +234,7 @@ void Replica::Impl::StartLeave(const std::string& to, absl::Time deadline, Gone 
                        " are needed for it to leave: start another copy (tandem ps --index ", options_.shard,
                        " --copy K), and wait until `tandem ps status` shows it in sync")));
     }
-    return StartHandOver(to, deadline, std::move(caller_gone),
+    return StartHandOver(to, /*stays=*/false, deadline, std::move(caller_gone),
                          [this, done, left](const absl::StatusOr<v1::HandOverResponse>& handed) {
                            if (handed.ok()) return left(*this, handed->placement());
                            // The follower was asked, and may have taken over: the document will tell.
@@ -240,7 +243,8 @@ void Replica::Impl::StartLeave(const std::string& to, absl::Time deadline, Gone 
                          });
   }
   if (role != Protocol::Role::kLearner && role != Protocol::Role::kFollower) {
-    return done(absl::UnavailableError("this copy is about to take over, or is starting: try again soon"));
+    return done(absl::UnavailableError(
+        "this copy is about to take over, has just handed over, or is starting: try again soon"));
   }
   const auto detached = Posts<absl::StatusOr<v1::DetachResponse>>(
       [done, left](Impl& impl, const absl::StatusOr<v1::DetachResponse>& response) {

@@ -111,6 +111,8 @@ class Replica::Impl : public std::enable_shared_from_this<Replica::Impl> {
   void Probe(const ShardPlacement& placement);
   void ApplyReceived();
   void Lead(const ShardPlacement& placement);
+  // Ends the time as the primary; the process goes on as a follower.
+  void StepDown(const std::string& id);
   void StartLink(const Copy& copy, const Lineage& held);
   void EndLink(const std::string& id);
   void End(const absl::Status& status);
@@ -129,12 +131,14 @@ class Replica::Impl : public std::enable_shared_from_this<Replica::Impl> {
     absl::Time began;
     absl::Time deadline;                           // until which a follower is looked for
     absl::Time held_since = absl::InfinitePast();  // no calls are answered
+    bool stays = true;                             // this process goes on as a follower afterwards
     bool told = false;                             // the follower was asked to take over
     Gone caller_gone;
     std::function<void(absl::StatusOr<v1::HandOverResponse>)> done;
   };
-  void StartHandOver(const std::string& to, absl::Time deadline, Gone caller_gone,
+  void StartHandOver(const std::string& to, bool stays, absl::Time deadline, Gone caller_gone,
                      std::function<void(absl::StatusOr<v1::HandOverResponse>)> done);
+  void FailRemoval(const std::string& why);  // of followers
   // Looks for the follower until it is in sync and little behind, then begins.
   void ChooseFollower();
   std::optional<LinkState> FollowerFor(const std::string& to) const;

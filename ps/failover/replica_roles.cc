@@ -9,6 +9,7 @@ constexpr absl::Duration kAttachTimeout = absl::Seconds(2);
 constexpr absl::Duration kProbeTimeout = absl::Seconds(1);
 constexpr absl::Duration kWatchTimeout = absl::Seconds(15);
 constexpr absl::Duration kBetweenWatches = absl::Milliseconds(20);
+constexpr absl::Duration kStepDownTimeout = absl::Seconds(10);
 constexpr char kAttach[] = "/tandem.v1.Failover/Attach";
 constexpr char kWatchMethod[] = "/tandem.v1.Failover/Watch";
 constexpr char kGetPlacement[] = "/tandem.v1.Failover/GetPlacement";
@@ -263,13 +264,30 @@ void Replica::Impl::Lead(const ShardPlacement& placement) {
   promoted_ = true;
   linked_.clear();
   if (placement.term > 1) takeover_ = MonotonicNow() - takeover_began_;
-  if (asked_at_ > absl::InfinitePast())
-    handover_pause_ = MonotonicNow() - std::exchange(asked_at_, absl::InfinitePast());
+  const absl::Time asked_at = std::exchange(asked_at_, absl::InfinitePast());
+  handover_pause_ = asked_at > absl::InfinitePast() ? MonotonicNow() - asked_at : absl::ZeroDuration();
   LogInfo(absl::StrCat(
       "shard ", options_.shard, ": copy ", placement.primary.id, " is the primary of term ", placement.term,
       placement.term == 1
           ? ""
           : absl::StrCat(", ", absl::FormatDuration(takeover_), " after the takeover began")));
+}
+
+void Replica::Impl::StepDown(const std::string& id) {
+  LogInfo(absl::StrCat("shard ", options_.shard, ": ", refusal_, "; this process becomes a follower"));
+  promoted_ = false;
+  detector_.EndAllLinks();
+  linked_.clear();
+  probed_.clear();
+  FailRemoval(refusal_);
+  const auto stepped_down = [id](Impl& impl, const absl::Status& status) {
+    impl.Handle([&](Protocol& p, Protocol::Actions* a) { p.OnSteppedDown(id, status, a); });
+  };
+  path_.StepDown(Posts<const absl::Status&>(stepped_down));
+  After(kStepDownTimeout, [stepped_down](Impl& impl) {
+    stepped_down(impl, absl::DeadlineExceededError(absl::StrCat("the calls under way have not ended within ",
+                                                                absl::FormatDuration(kStepDownTimeout))));
+  });
 }
 
 void Replica::Impl::StartLink(const Copy& copy, const Lineage& held) {
@@ -314,9 +332,7 @@ absl::Status Replica::Impl::RemoveFollowers(absl::Duration timeout) {
     if (impl.end_.ok() && impl.protocol_.has_value() && impl.protocol_->role() == Protocol::Role::kPrimary) {
       return impl.Handle([](Protocol& p, Protocol::Actions* a) { p.OnRemoveFollowers(a); });
     }
-    absl::MutexLock lock(&impl.removal_mutex_);
-    if (impl.removed_)
-      std::exchange(impl.removed_, nullptr)(absl::UnavailableError("this copy is not the primary"));
+    impl.FailRemoval("this copy is not the primary");
   });
   if (!done->WaitFor(timeout)) {
     absl::MutexLock lock(&removal_mutex_);
@@ -331,6 +347,11 @@ absl::Status Replica::Impl::RemoveFollowers(absl::Duration timeout) {
   }
   done->Wait();
   return *result;
+}
+
+void Replica::Impl::FailRemoval(const std::string& why) {
+  absl::MutexLock lock(&removal_mutex_);
+  if (removed_) std::exchange(removed_, nullptr)(absl::UnavailableError(why));
 }
 
 void Replica::Impl::AllowFollowers() {

@@ -12,6 +12,7 @@ v1::ReplicaRole ToProto(Protocol::Role role) {
   switch (role) {
     case Protocol::Role::kStarting:
       return v1::REPLICA_ROLE_STARTING;
+    case Protocol::Role::kSteppingDown:  // for some milliseconds
     case Protocol::Role::kLearner:
       return v1::REPLICA_ROLE_LEARNER;
     case Protocol::Role::kFollower:
@@ -67,6 +68,7 @@ v1::ReplicaStatus Replica::Impl::Status() const {
       v1::ReplicaStatus::Link* const to = status.add_links();
       *to->mutable_replica() = ps::ToProto(link.copy);
       to->set_complete(link.complete);
+      to->set_continued(link.continued);
       to->set_in_sync(known.placement.IsInSync(link.copy.id));
       to->set_stored_position(link.stored_position);
       to->set_applied_position(link.applied_position);

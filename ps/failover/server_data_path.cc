@@ -50,6 +50,7 @@ ServerDataPath::ServerDataPath(const ServerParts& server)
 ServerDataPath::~ServerDataPath() { Stop(); }
 
 void ServerDataPath::Stop() {
+  if (stopped_.exchange(true)) return;  // the destructor calls this when the server's other parts are gone
   SetServing(false, "it is stopping");
   receiver_.Stop();
   if (ShippedLog* const log = this->log(); log != nullptr) log->Stop();
@@ -93,9 +94,14 @@ DataPath::FollowerReads ServerDataPath::follower_reads() const {
 void ServerDataPath::SetServing(bool serving, const std::string& why) {
   TANDEM_CHECK(!serving || log() != nullptr);
   if (ShippedLog* const log = this->log(); log != nullptr) log->SetMayLead(serving);
-  absl::MutexLock lock(&mutex_);
-  why_not_ = why;
-  serving_.store(serving, std::memory_order_release);
+  if (serving) server_.requests->SetTakesChanges(true);
+  {
+    absl::MutexLock lock(&mutex_);
+    why_not_ = why;
+    serving_.store(serving, std::memory_order_release);
+  }
+  // Calls that were let in before append nothing any more: a follower that is asked to take over has it all.
+  if (!serving) server_.requests->SetTakesChanges(false);
 }
 
 void ServerDataPath::Clear() {
@@ -146,8 +152,39 @@ absl::Status ServerDataPath::Promote(Promotion promotion) {
                                                           .continue_body = tables.SerializeAsString(),
                                                           .events = std::move(promotion.events)},
                                       receiver_.TakeTail());
+  server_.interrupt_checkpoints(false);
   server_.requests->SetLog(log_.get());
   shipped_.store(log_.get(), std::memory_order_release);
+  return absl::OkStatus();
+}
+
+void ServerDataPath::StepDown(std::function<void(const absl::Status&)> done) {
+  // The background thread may be saving one.
+  server_.interrupt_checkpoints(true);
+  // Everything that changes tables and is no push, StartPushEpoch or Register runs on that thread.
+  const bool posted = server_.background->Post([this, done] { done(EndTerm()); });
+  if (!posted) done(absl::CancelledError("the server is stopping"));
+}
+
+absl::Status ServerDataPath::EndTerm() {
+  ShippedLog* const log = this->log();
+  if (*server_.stopping) return absl::CancelledError("the server is stopping");
+  if (log == nullptr || serving_)
+    return absl::FailedPreconditionError("this server serves, or is no primary");
+  server_.requests->EndChanges();
+  // Register asks CheckTakesChanges under the lock that this call takes.
+  (void)server_.registered();
+  // All records that were appended are in the tables, and no later ones come. The next primary may lack some;
+  // then it copies its tables to this server.
+  const Lineage held{.term = log->term(), .position = log->last_position()};
+  log->Stop();
+  server_.requests->FinishDeferred();
+  shipped_.store(nullptr, std::memory_order_release);
+  ended_logs_.push_back(std::move(log_));
+  SetLeaseEnd(absl::InfiniteFuture());
+  TANDEM_RETURN_IF_ERROR(CheckWhole(*server_.tables));
+  tables_.Adopt();
+  receiver_.Adopt(held);
   return absl::OkStatus();
 }
 

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -53,6 +54,7 @@ class ServerDataPath : public DataPath, public CopyRole {
   FollowerReads follower_reads() const override;
   absl::Status Promote(Promotion promotion) override;
   ShippedLog* log() override { return shipped_.load(std::memory_order_acquire); }
+  void StepDown(std::function<void(const absl::Status&)> done) override;
   absl::Status StartLink(const Copy& copy, std::unique_ptr<rpc::Channel> channel,
                          const Lineage& held = {}) override;
   double longest_copy_pause_s() const override;
@@ -66,6 +68,8 @@ class ServerDataPath : public DataPath, public CopyRole {
   };
   static constexpr absl::Duration kForgetAttempts = absl::Minutes(2);
 
+  // StepDown, on the background thread.
+  absl::Status EndTerm();
   // Returns whether the time of SetLeaseEnd has not come.
   bool HoldsLease() const;
   // Counts an attempt, and returns when to begin it.
@@ -75,6 +79,7 @@ class ServerDataPath : public DataPath, public CopyRole {
   void Tell(std::function<void(Args...)> ReceiverEvents::*event, Args... args);
 
   const ServerParts server_;
+  std::atomic<bool> stopped_{false};
   std::atomic<bool> serving_{false};
   std::atomic<int64_t> lease_end_ns_{std::numeric_limits<int64_t>::max()};  // ToSteadyNanoseconds
   LongestTime longest_pause_;
@@ -90,6 +95,9 @@ class ServerDataPath : public DataPath, public CopyRole {
   Receiver receiver_;
   std::unique_ptr<ShippedLog> log_;
   std::atomic<ShippedLog*> shipped_{nullptr};  // log_, for other threads
+  // The logs of earlier terms, which threads that handle calls may use still. They have stopped, and are
+  // small.
+  std::vector<std::unique_ptr<ShippedLog>> ended_logs_;
 };
 
 }  // namespace tandem::ps

@@ -56,7 +56,9 @@ void ShippedLog::Stop() {
     }
     queue_.clear();
     for (const std::shared_ptr<Link>& link : dropped) link->stream.Abandon(&sent);
+    tail_.Restart(last_position_);
   }
+  buffers_ = BufferPool();  // only the thread, which has ended, has used it
   for (const std::shared_ptr<Link>& link : dropped) link->channel.reset();  // ends its calls
   for (const LinkStream::Sent& one : sent) one(status);
   for (const Waiting& one : waiting) {

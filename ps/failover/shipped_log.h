@@ -47,7 +47,8 @@ namespace tandem::ps {
 // The state of the link to one copy. A plain value.
 struct LinkState {
   Copy copy;
-  bool complete = false;  // the copy is whole
+  bool complete = false;   // the copy is whole
+  bool continued = false;  // it went on with the tables that it had
   uint64_t stored_position = 0;
   uint64_t applied_position = 0;
   uint64_t unsent_bytes = 0;  // of records that the copy has not stored
@@ -174,7 +175,8 @@ class ShippedLog : public ChangeLog {
   std::string waiting_for() const override;
 
   // Ends all links and the thread. Records that are not durable fail with Unavailable, and so do later ones.
-  // Idempotent. Blocks until the calls under way have ended. Must not be called from an event.
+  // Frees most memory. Idempotent. Blocks until the calls under way have ended. Must not be called from an
+  // event.
   void Stop();
 
  private:
@@ -191,6 +193,7 @@ class ShippedLog : public ChangeLog {
     absl::Time begin_at;
     std::function<void()> begin;  // empty once it has run
     LinkStream stream;
+    bool continues = false;  // by ContinueLink
     bool dropped = false;    // by DropLink, or by Stop
     bool gone = false;       // it has ended by itself
     bool completed = false;  // on_complete was called

@@ -49,6 +49,7 @@ absl::StatusOr<bool> ShippedLog::AddLink(std::shared_ptr<Link> link, const Linea
           ", and the records behind it are not at hand any more: it must be copied"));
     }
     queue_.push_back({.position = held->position, .only = link, .continues = true});
+    link->continues = true;
   }
   link->heard = MonotonicNow();
   link->lease_from = options_.boot_time();
@@ -159,6 +160,7 @@ std::vector<LinkState> ShippedLog::links() const {
   for (const std::shared_ptr<Link>& link : links_) {
     states.push_back({.copy = link->copy,
                       .complete = link->stream.complete(),
+                      .continued = link->continues,
                       .stored_position = link->stored_position,
                       .applied_position = link->applied_position,
                       .unsent_bytes = link->stream.unstored_live_bytes(),

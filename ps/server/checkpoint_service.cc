@@ -230,7 +230,7 @@ absl::StatusOr<v1::SaveCheckpointResponse> CheckpointService::Save(const std::st
       }
       TANDEM_ASSIGN_OR_RETURN(
           const TableFileSummary summary,
-          WriteTableFile(absl::StrCat(directory, "/", file_name), header, buckets, *storage, stopping_));
+          WriteTableFile(absl::StrCat(directory, "/", file_name), header, buckets, *storage, interrupted_));
       AddFile(header, file_name, summary, &response);
     }
     // After an error the last cut stays, so that the next save can still build on it.
@@ -298,14 +298,17 @@ void CheckpointService::Want(const std::string& key) {
 }
 
 absl::Status CheckpointService::AwaitWanted() {
-  constexpr absl::Duration kPoll = absl::Milliseconds(100);  // between looks at stopping_
+  constexpr absl::Duration kPoll = absl::Milliseconds(100);  // between looks at interrupted_
   const absl::Time deadline = MonotonicNow() + kMostUnwanted;
   const auto decided = [this]() ABSL_SHARED_LOCKS_REQUIRED(begun_mutex_) {
     return begun_->is_wanted || begun_->is_dropped;
   };
   absl::MutexLock lock(&begun_mutex_);
   while (!AwaitFor(&begun_mutex_, absl::Condition(&decided), kPoll)) {
-    if (stopping_) return absl::CancelledError("the checkpoint was abandoned: the server is stopping");
+    if (interrupted_) {
+      return absl::CancelledError(
+          "the checkpoint was abandoned: the server is stopping, or has handed its shard over");
+    }
     if (MonotonicNow() < deadline) continue;
     return absl::DeadlineExceededError(absl::StrCat("server ", server_, ": the checkpoint ", begun_->key,
                                                     " is abandoned, since no SaveCheckpoint came for ",
@@ -374,7 +377,7 @@ absl::StatusOr<v1::SaveCheckpointResponse> CheckpointService::WriteBegun(const s
     };
     TANDEM_ASSIGN_OR_RETURN(
         const TableFileSummary summary,
-        WriteTableFile(absl::StrCat(directory, "/", file_name), header, buckets, source, stopping_));
+        WriteTableFile(absl::StrCat(directory, "/", file_name), header, buckets, source, interrupted_));
     AddFile(header, file_name, summary, &response);
     return absl::OkStatus();
   };

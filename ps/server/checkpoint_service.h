@@ -35,7 +35,8 @@ namespace tandem::ps {
 // WriteBegun and FinishBegun meanwhile. AddStatistics is thread-safe.
 //
 // Save, WriteBegun and Load block on the disk and until the pushes under way are done, without a deadline.
-// They give up with Cancelled once the server is stopping, which they notice after each bucket.
+// They give up with Cancelled once the server is stopping, which they notice after each bucket. Save and
+// WriteBegun do so, too, while they are interrupted.
 class CheckpointService {
  public:
   // All must outlive the service, and so must the shard map of `tables`.
@@ -109,6 +110,9 @@ class CheckpointService {
   //   - ResourceExhausted: a limit of TableRegistry::Create, or the rows exceed max_memory_bytes by an eighth
   //   - otherwise the errors of ReadManifest, TableFileReader and TableRegistry::NewStorage
   absl::StatusOr<v1::LoadCheckpointResponse> Load(const std::string& directory);
+  // Makes the calls under way, and those to come, give up until Interrupt(false). Does not block.
+  // Thread-safe.
+  void Interrupt(bool interrupted) { interrupted_ = interrupted || stopping_; }
   // Fills in the fields about checkpoints that were saved. Thread-safe.
   void AddStatistics(v1::ServerStatistics* statistics) const;
 
@@ -171,6 +175,7 @@ class CheckpointService {
   TableRegistry& tables_;
   RequestHandler& requests_;
   const std::atomic<bool>& stopping_;
+  std::atomic<bool> interrupted_{false};  // true once the server is stopping
   const uint32_t server_;
   const ShardMap& shard_map_;
   std::function<absl::Status()> after_load_;

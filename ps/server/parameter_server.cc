@@ -174,7 +174,8 @@ ParameterServer::Impl::Impl(const ParameterServerOptions& options)
                           .clear_registered = clear_registered,
                           .background = &background_,
                           .stopping = &stopping_,
-                          .boot_time = options_.boot_time};
+                          .boot_time = options_.boot_time,
+                          .interrupt_checkpoints = [this](bool now) { checkpoints_.Interrupt(now); }};
   if (options.failover) {
     copy_role_ = MakeCopyRole(parts);
   } else if (!options.durability.directory.empty()) {
@@ -197,6 +198,7 @@ absl::Status ParameterServer::Impl::Recover() {
 
 void ParameterServer::Impl::Stop() {
   stopping_ = true;
+  checkpoints_.Interrupt(true);
   // Deferred calls are finished first, whatever the background thread does; what that thread still releases
   // runs on it. That thread may wait for the log.
   subscriptions_.Stop();
@@ -440,6 +442,7 @@ absl::StatusOr<v1::RegisterResponse> ParameterServer::Impl::Register(const v1::R
   }
   {
     absl::MutexLock lock(&registered_mutex_);
+    TANDEM_RETURN_IF_ERROR(requests_.CheckTakesChanges());
     auto found = registered_.find(request.name());
     if (found == registered_.end()) {
       if (registered_.size() >= kMaxRegistered) {

@@ -17,6 +17,10 @@
 namespace tandem::ps {
 namespace {
 absl::Status Stopped() { return absl::UnavailableError("the parameter server has stopped"); }
+absl::Status NoChanges() {
+  return absl::UnavailableError(
+      "this copy of the shard takes no changes: it hands over, or another one is the primary");
+}
 }  // namespace
 
 absl::Status CheckWorker(const rpc::Caller& caller, uint32_t worker, absl::string_view what) {
@@ -39,8 +43,25 @@ RequestHandler::RequestHandler(const ParameterServerOptions& options, TableRegis
       executor_(options.threads) {}
 
 absl::Status RequestHandler::Stopping() const {
+  if (!takes_changes_) return NoChanges();
   constexpr absl::string_view kText = "the parameter server is stopping";
   return log() == nullptr ? absl::CancelledError(kText) : absl::UnavailableError(kText);
+}
+
+absl::Status RequestHandler::CheckTakesChanges() const {
+  return takes_changes_ ? absl::OkStatus() : NoChanges();
+}
+
+void RequestHandler::SetTakesChanges(bool takes_changes) {
+  // Admit and StartPushEpoch append under this lock.
+  absl::MutexLock lock(&push_mutex_);
+  takes_changes_ = takes_changes;
+}
+
+void RequestHandler::EndChanges() {
+  SetTakesChanges(false);
+  // Waits until the pushes that were admitted are applied.
+  BetweenPushes([](Waiters*) { return absl::OkStatus(); }).IgnoreError();
 }
 
 void RequestHandler::Stop() {
@@ -138,6 +159,7 @@ absl::StatusOr<v1::StartPushEpochResponse> RequestHandler::StartPushEpoch(
   }
   v1::StartPushEpochResponse response;
   absl::MutexLock lock(&push_mutex_);
+  TANDEM_RETURN_IF_ERROR(CheckTakesChanges());
   TANDEM_ASSIGN_OR_RETURN(const uint64_t epoch,
                           fences_.StartEpoch(request.worker(), request.at_least(), request.token()));
   response.set_epoch(epoch);
@@ -178,6 +200,10 @@ void RequestHandler::HandlePull(std::shared_ptr<rpc::ServerCall> call) {
   deferred_bytes_ += pull->request.memory_bytes;
   deferred_.Defer(pull->ticket, ExpiryTime(*pull->call),
                   [this, pull](rpc::DeferredCalls::Reason reason) { ExpirePull(*pull, reason); });
+  // No push that comes here would wake it, and FinishDeferred may have been called before.
+  if (!takes_changes_ && deferred_.Resume(pull->ticket)) {
+    return ExpirePull(*pull, rpc::DeferredCalls::Reason::kStopped);
+  }
   ContinuePull(pull);
 }
 
@@ -266,12 +292,12 @@ void RequestHandler::HandlePush(std::shared_ptr<rpc::ServerCall> call) {
   PendingPush push{.call = std::move(call), .arrived = TableCounters::Clock::now(), .log_space = nullptr};
   if (ChangeLog* const log = this->log(); log != nullptr) {
     push.log_space = log->TakeSpace(push.call->request().size());
-    if (push.log_space == nullptr) return AwaitLogSpace(std::move(push));
+    if (push.log_space == nullptr) return AwaitLogSpace(*log, std::move(push));
   }
   StartPush(std::move(push));
 }
 
-void RequestHandler::AwaitLogSpace(PendingPush push) {
+void RequestHandler::AwaitLogSpace(ChangeLog& log, PendingPush push) {
   const uint64_t bytes = push.call->request().size();
   // The client repeats the push, which another error would end.
   if (absl::Status status = CheckDeferredBytes(bytes); !status.ok()) {
@@ -283,16 +309,16 @@ void RequestHandler::AwaitLogSpace(PendingPush push) {
   // The deferred entry alone owns the push, so that one which has expired is freed before there is space.
   const auto owned = std::make_shared<PendingPush>(std::move(push));
   const std::weak_ptr<PendingPush> waiting = owned;
-  deferred_.Defer(ticket, expiry, [this, owned, bytes](rpc::DeferredCalls::Reason reason) {
+  deferred_.Defer(ticket, expiry, [this, owned, bytes, &log](rpc::DeferredCalls::Reason reason) {
     deferred_bytes_ -= bytes;
-    const std::string disk = log()->waiting_for();
+    const std::string disk = log.waiting_for();
     owned->call->Finish(reason == rpc::DeferredCalls::Reason::kStopped
                             ? Stopping()
                             : absl::DeadlineExceededError(absl::StrCat(
                                   "server ", options_.index, ": the push waited for space in the log: ",
                                   disk.empty() ? "it is slow, or a checkpoint holds pushes up" : disk)));
   });
-  log()->AwaitSpace(bytes, [this, waiting, ticket, bytes](std::shared_ptr<ChangeLog::Space> space) {
+  log.AwaitSpace(bytes, [this, waiting, ticket, bytes](std::shared_ptr<ChangeLog::Space> space) {
     const std::shared_ptr<PendingPush> push = waiting.lock();
     if (push == nullptr || !deferred_.Resume(ticket)) return;  // the space goes to the next push
     deferred_bytes_ -= bytes;
@@ -300,6 +326,11 @@ void RequestHandler::AwaitLogSpace(PendingPush push) {
     // The log's thread must not apply pushes.
     if (!executor_.Post([this, push] { StartPush(*push); })) push->call->Finish(Stopped());
   });
+  // A log that has ended gives no space, and FinishDeferred may have been called before.
+  if (!takes_changes_ && deferred_.Resume(ticket)) {
+    deferred_bytes_ -= bytes;
+    owned->call->Finish(NoChanges());
+  }
 }
 
 void RequestHandler::StartPush(PendingPush push) {
@@ -386,6 +417,7 @@ absl::Status RequestHandler::ApplyPush(PendingPush* pending, Waiters* released) 
 absl::StatusOr<bool> RequestHandler::Admit(const BoundRequest& request, PendingPush* pending, SplitPush* push,
                                            const std::shared_ptr<PushResponder>& response) {
   absl::MutexLock lock(&push_mutex_);
+  TANDEM_RETURN_IF_ERROR(CheckTakesChanges());
   const bool tells_positions = options_.index == 0;
   std::vector<UpdatePosition> positions;
   TANDEM_ASSIGN_OR_RETURN(const PushFence::Verdict verdict,

@@ -63,6 +63,17 @@ class RequestHandler {
   // applied, and acknowledged when their records are durable. Must be called before the server takes pushes
   // and other changes; it may answer pulls already.
   void SetLog(ChangeLog* log) { log_.store(log, std::memory_order_release); }
+  // Says whether clients may change tables; initially true. If not, pushes and StartPushEpoch fail with
+  // Unavailable, also those that have arrived before: once this call has returned, they append nothing to the
+  // log.
+  void SetTakesChanges(bool takes_changes);
+  absl::Status CheckTakesChanges() const;
+  // Does the same as SetTakesChanges(false), and blocks until the pushes under way are applied. Code that
+  // logs other changes asks CheckTakesChanges first, under a lock that the caller of EndChanges takes
+  // afterwards, or runs on the thread of that caller.
+  void EndChanges();
+  // Finishes all deferred calls with Unavailable. After EndChanges no call is deferred for long.
+  void FinishDeferred() { deferred_.ExpireAll(); }
   // Returns the log, or nullptr if there is none.
   ChangeLog* log() const { return log_.load(std::memory_order_acquire); }
   // Appends a change of the tables other than a push, if there is a log. A change whose order among the
@@ -162,7 +173,7 @@ class RequestHandler {
   absl::Status Stopping() const;
   void StartPush(PendingPush push);
   // Defers a push until the log has space for it.
-  void AwaitLogSpace(PendingPush push);
+  void AwaitLogSpace(ChangeLog& log, PendingPush push);
   // Defers a push that met the closed gate until it opens.
   void DeferPush(PendingPush push);
   // Runs a push that has entered the gate, and leaves the gate.
@@ -188,6 +199,7 @@ class RequestHandler {
   BufferPool& buffers_;
   const std::atomic<bool>& stopping_;
   std::atomic<ChangeLog*> log_{nullptr};     // nullptr: pushes are not made durable
+  std::atomic<bool> takes_changes_{true};    // set to false under push_mutex_
   std::atomic<uint64_t> deferred_bytes_{0};  // of the requests in deferred_
 
   // Held from a push's checks until its parts are queued, so that pushes are accepted one at a time.

@@ -31,6 +31,8 @@ struct ServerParts {
   TaskExecutor* background;
   const std::atomic<bool>* stopping;
   std::function<absl::Time()> boot_time;  // ParameterServerOptions::boot_time
+  // Makes checkpoints that are being saved give up, or lets later ones be saved.
+  std::function<void(bool interrupted)> interrupt_checkpoints;
 };
 
 }  // namespace tandem::ps

@@ -32,6 +32,7 @@ constexpr const char* kNames[] = {"primary killed",
                                   "primary stopped for a moment",
                                   "follower stopped until it was left out",
                                   "primary handed over",
+                                  "primary handed over, and the next one killed",
                                   "primary terminated",
                                   "follower drained",
                                   "copy added, made primary and drained",
@@ -115,8 +116,14 @@ bool FailoverEvents::Execute(Event event, uint32_t shard, uint32_t primary, uint
     }
     case Event::kHandOver:
       TANDEM_EXPECT_OK(copies_.HandOver(shard, primary, follower));
-      EXPECT_EQ(copies_.AwaitExit(shard, primary), kComesBack) << copies_.process(shard, primary).err();
-      return Replaced(shard, term) && Restart(shard, primary);
+      return Replaced(shard, term) && Stays(shard, primary);
+    case Event::kHandOverAndKill: {
+      TANDEM_EXPECT_OK(copies_.HandOver(shard, primary, follower));
+      // The earlier primary takes over again as soon as it is in sync.
+      if (!Replaced(shard, term) || !Stays(shard, primary)) return false;
+      copies_.Kill(shard, follower);
+      return Replaced(shard, term + 1) && Restart(shard, follower);
+    }
     case Event::kTerminatePrimary:
       copies_.process(shard, primary).Signal(SIGTERM);
       EXPECT_EQ(copies_.AwaitExit(shard, primary), kLeft) << copies_.process(shard, primary).err();
@@ -223,8 +230,7 @@ bool FailoverEvents::AddCopy(uint32_t shard) {
   if (primary >= 0 && static_cast<uint32_t>(primary) != added) {
     const auto old = static_cast<uint32_t>(primary);
     TANDEM_EXPECT_OK(copies_.HandOver(shard, old, added));
-    EXPECT_EQ(copies_.AwaitExit(shard, old), kComesBack) << copies_.process(shard, old).err();
-    Restart(shard, old);
+    if (!Stays(shard, old)) return false;
     primary = copies_.AwaitRedundant(shard);
   }
   if (primary < 0) {
@@ -269,8 +275,7 @@ bool FailoverEvents::KillFollowerInHandOver(uint32_t shard, uint32_t primary, ui
   asks.join();
   if (handed.ok()) {
     copies_.process(shard, follower).Signal(SIGCONT);
-    EXPECT_EQ(copies_.AwaitExit(shard, primary), kComesBack);
-    return Replaced(shard, term) && Restart(shard, primary);
+    return Replaced(shard, term);
   }
   return ResolveStoppedTakeover(shard, primary, follower);
 }
@@ -320,6 +325,11 @@ bool FailoverEvents::ResolveStoppedTakeover(uint32_t shard, uint32_t primary, ui
       copies_.Kill(shard, follower);
       return Restart(shard, follower);
     }
+    // It has handed over before the follower was stopped, which others take for dead meanwhile.
+    if (status.ok() && status->role() != v1::REPLICA_ROLE_PRIMARY) {
+      copies_.process(shard, follower).Signal(SIGCONT);
+      return true;
+    }
     if (MonotonicNow() > deadline) {
       ADD_FAILURE() << copies_.Describe();
       return false;
@@ -339,6 +349,12 @@ bool FailoverEvents::Replaced(uint32_t shard, uint64_t term) {
   const bool replaced = copies_.AwaitTermAbove(shard, term) >= 0;
   EXPECT_TRUE(replaced) << copies_.Describe();
   return replaced;
+}
+
+bool FailoverEvents::Stays(uint32_t shard, uint32_t primary) {
+  const bool stays = copies_.AwaitHandedOver(shard, primary);
+  EXPECT_TRUE(stays) << copies_.Describe();
+  return stays;
 }
 
 void FailoverEvents::AwaitChangeForAMoment(uint32_t shard, uint32_t copy) {

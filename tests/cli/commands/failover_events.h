@@ -19,10 +19,6 @@
 
 namespace tandem::cli {
 
-// The exit codes of a process that has handed over, and of one that has left its shard.
-inline constexpr int kComesBack = 75;
-inline constexpr int kLeft = 0;
-
 enum class Event {
   kKillPrimary,
   kKillFollower,
@@ -31,6 +27,7 @@ enum class Event {
   kStopPrimaryForAMoment,  // shorter than the lease
   kStopFollower,           // until the primary goes on without it
   kHandOver,
+  kHandOverAndKill,   // the next primary, when the earlier one is in sync
   kTerminatePrimary,  // with SIGTERM, as systemd does
   kFollowerLeaves,
   kAddCopy,                // which becomes the primary, and is drained
@@ -91,6 +88,8 @@ class FailoverEvents {
   bool ResolveStoppedTakeover(uint32_t shard, uint32_t primary, uint32_t follower);
   bool Restart(uint32_t shard, uint32_t copy);
   bool Replaced(uint32_t shard, uint64_t term);
+  // Waits until the earlier primary follows its successor.
+  bool Stays(uint32_t shard, uint32_t primary);
   // Waits until the placement changes, or until a moment has passed that is shorter than the lease.
   void AwaitChangeForAMoment(uint32_t shard, uint32_t copy);
   // Waits until the primary goes on without its follower.

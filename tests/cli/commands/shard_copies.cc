@@ -100,7 +100,9 @@ absl::StatusOr<std::unique_ptr<ps::Client>> ShardCopies::Connect(uint32_t worker
 void ShardCopies::Spawn(uint32_t shard, uint32_t copy) {
   Process& one = At(shard, copy);
   one.channel.reset();
-  const std::string listen = absl::StrCat(host_ ? host_(shard, copy) : "127.0.0.1", ":0");
+  const std::string host = host_ ? host_(shard, copy) : "127.0.0.1";
+  // A relay stands for the process at its host.
+  const std::string listen = absl::StrCat(network_ == Network::kRelayed ? "127.0.0.1" : host, ":0");
   std::vector<std::string> args = {"ps",
                                    "--index",
                                    absl::StrCat(shard),
@@ -114,7 +116,7 @@ void ShardCopies::Spawn(uint32_t shard, uint32_t copy) {
                                    "600"};
   std::string store = store_address_;
   if (network_ == Network::kRelayed) {
-    one.callers = std::make_unique<Relay>();
+    one.callers = std::make_unique<Relay>(host);
     one.to_store = std::make_unique<Relay>();
     one.to_store->Forward(PortOf(store_address_));
     store = one.to_store->address();
@@ -240,10 +242,15 @@ absl::StatusOr<v1::HandOverResponse> ShardCopies::HandOver(uint32_t shard, uint3
 }
 
 absl::StatusOr<v1::LeaveResponse> ShardCopies::Leave(uint32_t shard, uint32_t copy) {
-  v1::LeaveResponse response;
-  TANDEM_RETURN_IF_ERROR(rpc::CallProto(*At(shard, copy).channel, "/tandem.v1.Failover/Leave",
-                                        v1::LeaveRequest(), &response, {.timeout = kTestTimeout}));
-  return response;
+  const absl::Time deadline = MonotonicNow() + kTestTimeout;
+  while (true) {
+    v1::LeaveResponse response;
+    const absl::Status left = rpc::CallProto(*At(shard, copy).channel, "/tandem.v1.Failover/Leave",
+                                             v1::LeaveRequest(), &response, {.timeout = kTestTimeout});
+    if (left.ok()) return response;
+    if (!absl::IsUnavailable(left) || MonotonicNow() > deadline) return left;
+    if (HasEnded(shard, copy)) return v1::LeaveResponse();
+  }
 }
 
 absl::StatusOr<v1::ReplicaStatus> ShardCopies::Status(uint32_t shard, uint32_t copy, uint64_t wait_version,
@@ -276,6 +283,29 @@ void ShardCopies::Tend(uint32_t shard) {
   for (uint32_t c = 0; c < CopiesOf(shard); ++c) {
     if (HasEnded(shard, c)) Start(shard, c);
   }
+}
+
+bool ShardCopies::AwaitHandedOver(uint32_t shard, uint32_t primary) {
+  const pid_t pid = process(shard, primary).pid();
+  const absl::Time deadline = MonotonicNow() + kTestTimeout;
+  while (MonotonicNow() < deadline) {
+    if (HasEnded(shard, primary)) {
+      // The answer of its successor was lost.
+      EXPECT_EQ(AwaitExit(shard, primary), kComesBack) << process(shard, primary).err();
+      Start(shard, primary);
+      return AwaitRedundant(shard) >= 0;
+    }
+    for (uint32_t c = 0; c < CopiesOf(shard); ++c) {
+      if (c == primary || HasEnded(shard, c)) continue;
+      const absl::StatusOr<v1::ReplicaStatus> status = Status(shard, c);
+      if (!status.ok() || status->role() != v1::REPLICA_ROLE_PRIMARY || !status->serving()) continue;
+      for (const auto& follower : status->placement().in_sync()) {
+        if (follower.address() == address(shard, primary)) return process(shard, primary).pid() == pid;
+      }
+      Status(shard, c, status->placement().version(), absl::Milliseconds(20)).IgnoreError();
+    }
+  }
+  return false;
 }
 
 int ShardCopies::AwaitRedundant(uint32_t shard) {

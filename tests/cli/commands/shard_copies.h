@@ -24,6 +24,10 @@
 
 namespace tandem::cli {
 
+// The exit codes of a process that has handed over and could not stay, and of one that has left its shard.
+inline constexpr int kComesBack = 75;
+inline constexpr int kLeft = 0;
+
 // What a client needs to find the primaries of a job's shards.
 struct ShardAddresses {
   std::string store;
@@ -97,7 +101,11 @@ class ShardCopies {
   // Asks again while the follower is too slow. OK, without a response, if the answer was lost and the primary
   // has ended.
   absl::StatusOr<v1::HandOverResponse> HandOver(uint32_t shard, uint32_t primary, uint32_t to);
-  // Asks a process to leave its shard.
+  // Waits until the process, which has handed over, is in sync with its successor: the same process, unless
+  // the successor's answer was lost, so that it had to end. Returns false after kTestTimeout.
+  bool AwaitHandedOver(uint32_t shard, uint32_t primary);
+  // Asks a process to leave its shard, again while a follower is too slow. OK, without a response, if the
+  // answer was lost and the process has ended.
   absl::StatusOr<v1::LeaveResponse> Leave(uint32_t shard, uint32_t copy);
 
   // Asks a process what it knows. With `wait` waits so long for another version than `wait_version`, or for

@@ -121,6 +121,19 @@ class ServerCopy {
     ApplyReceived();
     Lead(term);
   }
+  // Ends the term of this primary, another copy having taken over.
+  void StepDown() {
+    path().SetServing(false, "it has handed over");
+    TimedNotification done;
+    absl::Status status;
+    path().StepDown([&](const absl::Status& result) {
+      status = result;
+      done.Notify();
+    });
+    ASSERT_TRUE(done.WaitFor(kTestDeadline));
+    TANDEM_ASSERT_OK(status);
+    EXPECT_EQ(path().log(), nullptr);
+  }
   void ApplyReceived() {
     TimedNotification applied;
     absl::Status status;
@@ -136,6 +149,10 @@ class ServerCopy {
     absl::MutexLock lock(&mutex_);
     cut_off_ = true;
   }
+  void Reconnect() {
+    absl::MutexLock lock(&mutex_);
+    cut_off_ = false;
+  }
   // Messages behind `number` do not arrive any more.
   void CutAfter(uint64_t number) {
     absl::MutexLock lock(&mutex_);
@@ -150,7 +167,8 @@ class ServerCopy {
     if (!decoded.ok()) return call->Finish(decoded);
     {
       absl::MutexLock lock(&mutex_);
-      if (cut_off_ || header.number() > cut_) return call->Finish(absl::UnavailableError("the connection was lost"));
+      if (cut_off_ || header.number() > cut_)
+        return call->Finish(absl::UnavailableError("the connection was lost"));
     }
     append_.handler(call);
   }

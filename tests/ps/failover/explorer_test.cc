@@ -25,13 +25,13 @@ using Kind = Event::Kind;
 uint64_t MaxStates() {
   const char* const given = std::getenv("TANDEM_EXPLORER_STATES");
   uint64_t states = 0;
-  return given != nullptr && absl::SimpleAtoi(given, &states) ? states : 100'000;
+  return given != nullptr && absl::SimpleAtoi(given, &states) ? states : 300'000;
 }
 
 // Returns a world in which process 0 is the primary and the next `followers` are in sync; the remaining ones
-// begin to look for it.
+// begin to look for it, if there are `others`.
 World Running(const Budget& budget, int pushes, int followers, Protocol::Fault fault = Protocol::Fault::kNone,
-              PathFault path_fault = PathFault::kNone, int min_copies = 1) {
+              PathFault path_fault = PathFault::kNone, int min_copies = 1, bool others = true) {
   World world({}, pushes, fault, path_fault, min_copies);
   const std::vector<Kind> normal = {Kind::kCompareAndSet, Kind::kAttach, Kind::kDeliver, Kind::kAnswer};
   for (int p = 0; p <= followers; ++p) {
@@ -47,7 +47,7 @@ World Running(const Budget& budget, int pushes, int followers, Protocol::Fault f
       }
     }
   }
-  for (int p = followers + 1; p < World::kProcesses; ++p) world.StartProcess(p);
+  for (int p = followers + 1; p < World::kProcesses && others; ++p) world.StartProcess(p);
   world.SetBudget(budget);
   return world;
 }
@@ -59,6 +59,7 @@ struct Bound {
   int followers;  // in sync at the beginning
   int min_copies = 1;
   bool in_suite = true;
+  bool others = true;  // processes that look for the primary
 };
 
 std::vector<Bound> Bounds() {
@@ -74,6 +75,12 @@ std::vector<Bound> Bounds() {
       {"a hand-over of 3 in sync", {.handovers = 1}, 1, 2},
       {"a hand-over, unknown outcome", {.unknown = 1, .handovers = 1}, 1, 1},
       {"two hand-overs", {.handovers = 2}, 1, 2},
+      {"there and back, a crash", {.crashes = 1, .handovers = 3}, 1, 1, 1, true, false},
+      {"there and back", {.handovers = 3}, 2, 1, 1, true, false},
+      {"there and back, two required", {.crashes = 1, .handovers = 2}, 1, 1, 2, true, false},
+      {"there and back, unknown", {.unknown = 1, .handovers = 2}, 1, 1, 1, true, false},
+      {"loaded tables, a crash", {.crashes = 1, .loads = 1}, 1, 1},
+      {"loaded tables, a hand-over", {.handovers = 1, .loads = 1}, 1, 1, 1, true, false},
       {"a crash and a restart", {.crashes = 1, .restarts = 1}, 2, 1, 1, false},
       {"mistakes", {.mistaken = 2}, 1, 1, 1, false},
       {"two crashes", {.crashes = 2, .restarts = 2}, 2, 1, 1, false},
@@ -94,7 +101,7 @@ TEST(ExplorerTest, AllStatesOfEachBoundKeepTheRules) {
     const char* const only = std::getenv("TANDEM_EXPLORER_BOUND");
     if (only == nullptr ? !bound.in_suite : bound.name != only) continue;
     const World start = Running(bound.budget, bound.pushes, bound.followers, Protocol::Fault::kNone,
-                                PathFault::kNone, bound.min_copies);
+                                PathFault::kNone, bound.min_copies, bound.others);
     ASSERT_EQ(start.store().in_sync.size(), static_cast<size_t>(bound.followers));
     const Exploration found = Explore(start, MaxStates());
     Print(bound.name, found);
@@ -119,6 +126,8 @@ std::vector<Planted> PlantedFaults() {
       mistake{"", {.crashes = 1, .restarts = 1, .mistaken = 2}, 1, 1};
   const Bound three{"", {.crashes = 1}, 2, 2};
   const Bound handover{"", {.crashes = 1, .unknown = 1, .handovers = 1}, 1, 1};
+  const Bound there{"", {.crashes = 1, .handovers = 1}, 2, 1};
+  const Bound load{"", {.crashes = 1, .loads = 1}, 1, 1};
   const Bound unknown{"", {.crashes = 1, .restarts = 1, .unknown = 2, .mistaken = 1}, 1, 1};
   return {
       {"learner is in sync", Fault::kLearnerInSync, PathFault::kNone, crash, kIncomplete},
@@ -133,6 +142,9 @@ std::vector<Planted> PlantedFaults() {
       {"lost too early", Fault::kLostTooEarly, PathFault::kNone, crash, kGivenUp},
       {"serves after it has asked", Fault::kServesAfterTold, PathFault::kNone, handover, kServes},
       {"takes over late", Fault::kTakesOverLate, PathFault::kNone, handover, kServes},
+      {"follows too early", Fault::kFollowsTooEarly, PathFault::kNone, there, kTwice},
+      {"hides records", Fault::kNone, PathFault::kHidesRecords, there, kTwice},
+      {"removal releases early", Fault::kRemovalReleases, PathFault::kNone, load, kLacks},
       {"duplicate acknowledged", Fault::kNone, PathFault::kDuplicateAcknowledgedEarly, crash, kLacks},
       {"old term accepted", Fault::kNone, PathFault::kOldTermAccepted, mistake, kLacks},
       {"a copy ahead continues", Fault::kNone, PathFault::kAheadContinues, three, kTwice},

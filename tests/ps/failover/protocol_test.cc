@@ -213,9 +213,9 @@ TEST(ProtocolTest, ARequiredFollowerThatWasTakenForDeadComesBackWhenItIsHeard) {
   primary.OnCompareAndSet(Protocol::Outcome::kDone, {}, &actions);
   Join(&primary);
   EXPECT_TRUE(After([&](Actions* a) { primary.OnLinkEnded("f", a); }).empty());
-  EXPECT_TRUE(absl::IsFailedPrecondition(primary.OnHandOver("f", &actions)));
+  EXPECT_TRUE(absl::IsFailedPrecondition(primary.OnHandOver("f", /*stays=*/true, &actions)));
   EXPECT_TRUE(After([&](Actions* a) { primary.OnFollowerHeard("f", a); }).empty());
-  TANDEM_EXPECT_OK(primary.OnHandOver("f", &actions));
+  TANDEM_EXPECT_OK(primary.OnHandOver("f", /*stays=*/true, &actions));
 }
 
 TEST(ProtocolTest, ADelayedAttachDoesNotEndTheLinkToALaterCopyOfItsProcess) {
@@ -299,10 +299,10 @@ TEST(ProtocolTest, APrimaryThatHasAskedAFollowerServesAgainOnlyAfterItHasChanged
   Protocol primary = FirstPrimary();
   Join(&primary);
   Actions actions;
-  EXPECT_TRUE(absl::IsFailedPrecondition(primary.OnHandOver("g", &actions)));
-  ASSERT_TRUE(primary.OnHandOver("f", &actions).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(primary.OnHandOver("g", /*stays=*/true, &actions)));
+  ASSERT_TRUE(primary.OnHandOver("f", /*stays=*/true, &actions).ok());
   EXPECT_EQ(Kinds(actions), std::vector<Kind>{Kind::kRefuse});
-  EXPECT_TRUE(absl::IsUnavailable(primary.OnHandOver("f", &actions)));
+  EXPECT_TRUE(absl::IsUnavailable(primary.OnHandOver("f", /*stays=*/true, &actions)));
   // The lease does not make it serve.
   EXPECT_TRUE(After([&](Actions* a) { primary.OnLease(true, a); }).empty());
   const Actions told = After([&](Actions* a) { primary.OnAllStored(a); });
@@ -317,15 +317,67 @@ TEST(ProtocolTest, APrimaryThatHasAskedAFollowerServesAgainOnlyAfterItHasChanged
   EXPECT_TRUE(primary.serving());
 }
 
-TEST(ProtocolTest, APrimaryThatHasHandedOverEndsAndNamesItsSuccessor) {
+const ShardPlacement kHandedOver{.version = 3, .term = 2, .primary = kFollower, .handovers = 1};
+
+// Returns a primary that has asked its follower to take over.
+Protocol PrimaryThatHasAsked(bool stays) {
   Protocol primary = FirstPrimary();
   Join(&primary);
   Actions actions;
-  ASSERT_TRUE(primary.OnHandOver("f", &actions).ok());
+  TANDEM_EXPECT_OK(primary.OnHandOver("f", stays, &actions));
   primary.OnAllStored(&actions);
+  return primary;
+}
+
+TEST(ProtocolTest, APrimaryThatHasHandedOverFollowsItsSuccessorOnceItsCallsHaveEnded) {
+  Protocol primary = PrimaryThatHasAsked(/*stays=*/true);
+  const Copy before = primary.self();
+  const Actions step = After([&](Actions* a) { primary.OnHandedOver(kHandedOver, a); });
+  ASSERT_EQ(Kinds(step), (std::vector<Kind>{Kind::kRefuse, Kind::kStepDown}));
+  EXPECT_EQ(step[1].copy, before);
+  EXPECT_EQ(primary.role(), Protocol::Role::kSteppingDown);
+  // Clients that ask it are led to the new primary already.
+  EXPECT_EQ(primary.placement(), kHandedOver);
+  EXPECT_FALSE(primary.serving());
+  Actions actions;
+  EXPECT_TRUE(absl::IsFailedPrecondition(primary.OnAttach({"g-1", "host:3"}, 1, before.id, &actions)));
+  EXPECT_TRUE(absl::IsFailedPrecondition(primary.OnHandOver("f", /*stays=*/true, &actions)));
+  primary.OnHigherTerm(9, &actions);
+  primary.OnPrimaryLost(2, &actions);
+  primary.OnSteppedDown("another", absl::OkStatus(), &actions);
+  EXPECT_TRUE(actions.empty());
+  const Actions follow = After([&](Actions* a) { primary.OnSteppedDown(before.id, absl::OkStatus(), a); });
+  ASSERT_EQ(Kinds(follow), std::vector<Kind>{Kind::kBeginCopy});
+  EXPECT_EQ(follow[0].placement, kHandedOver);
+  EXPECT_NE(follow[0].copy.id, before.id);
+  EXPECT_EQ(primary.role(), Protocol::Role::kLearner);
+}
+
+TEST(ProtocolTest, APrimaryEndsAfterAHandOverWhoseAnswerWasLost) {
+  Protocol primary = PrimaryThatHasAsked(/*stays=*/true);
+  Actions actions;
+  primary.OnHandOverFailed(&actions);
+  const Actions end =
+      After([&](Actions* a) { primary.OnCompareAndSet(Protocol::Outcome::kChanged, kHandedOver, a); });
+  ASSERT_EQ(Kinds(end), (std::vector<Kind>{Kind::kRefuse, Kind::kEnd}));
+  EXPECT_TRUE(absl::IsCancelled(end[1].status)) << end[1].status;
+}
+
+TEST(ProtocolTest, APrimaryEndsAfterAHandOverIfItsTablesCannotBeUsed) {
+  Protocol primary = PrimaryThatHasAsked(/*stays=*/true);
+  Actions actions;
+  primary.OnHandedOver(kHandedOver, &actions);
   const Actions end = After([&](Actions* a) {
-    primary.OnHandedOver({.version = 3, .term = 2, .primary = kFollower, .handovers = 1}, a);
+    primary.OnSteppedDown(primary.self().id, absl::DataLossError("a table is damaged"), a);
   });
+  ASSERT_EQ(Kinds(end), (std::vector<Kind>{Kind::kRefuse, Kind::kEnd}));
+  EXPECT_TRUE(absl::IsCancelled(end[1].status)) << end[1].status;
+  EXPECT_NE(end[1].status.message().find("a table is damaged"), std::string::npos) << end[1].status;
+}
+
+TEST(ProtocolTest, APrimaryThatLeavesEndsAfterItsHandOverAndNamesItsSuccessor) {
+  Protocol primary = PrimaryThatHasAsked(/*stays=*/false);
+  const Actions end = After([&](Actions* a) { primary.OnHandedOver(kHandedOver, a); });
   ASSERT_EQ(Kinds(end), (std::vector<Kind>{Kind::kRefuse, Kind::kEnd}));
   EXPECT_TRUE(absl::IsCancelled(end[1].status)) << end[1].status;
   EXPECT_NE(end[1].status.message().find("handed over to f at host:2"), std::string::npos) << end[1].status;
@@ -335,7 +387,7 @@ TEST(ProtocolTest, AHandOverThatWasNotAskedForYetIsGivenUpAtOnce) {
   Protocol primary = FirstPrimary();
   Join(&primary);
   Actions actions;
-  ASSERT_TRUE(primary.OnHandOver("f", &actions).ok());
+  ASSERT_TRUE(primary.OnHandOver("f", /*stays=*/true, &actions).ok());
   EXPECT_EQ(Kinds(After([&](Actions* a) { primary.OnHandOverFailed(a); })), std::vector<Kind>{Kind::kServe});
 }
 

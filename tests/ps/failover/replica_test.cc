@@ -7,155 +7,29 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include <array>
 #include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/ipc/descriptor.h"
-#include "base/timed_wait.h"
 #include "gtest/gtest.h"
 #include "ps/failover/data_path.h"
 #include "ps/shard_map.h"
-#include "rpc/server.h"
-#include "tests/ps/server/driver.h"
+#include "tests/ps/failover/copy_process.h"
 #include "tests/ps/storage/spill/memory_tier.h"
-#include "tests/testing/memory_board.h"
-#include "tests/testing/status_matchers.h"
 
 namespace tandem::ps::testing {
 namespace {
 
 using ::tandem::testing::MemoryBoard;
 using ::tandem::testing::MemoryDocuments;
-
-constexpr uint64_t kCommonRow = 7;
-uint64_t RowOf(uint32_t worker, uint64_t step) { return 1000 + 100000 * uint64_t{worker} + step; }
-
-// A process with one copy of shard 0.
-class CopyProcess {
- public:
-  explicit CopyProcess(std::shared_ptr<MemoryDocuments> documents,
-                       const std::function<void(ReplicaOptions*)>& change = nullptr,
-                       std::shared_ptr<ColdStore> cold_store = nullptr)
-      : board_(std::move(documents)),
-        driver_({.cold_store = std::move(cold_store),
-                 .boot_time = [this] { return BootTimeNow() + absl::Nanoseconds(suspended_ns_.load()); },
-                 .failover = true}) {
-    ReplicaOptions options{.board = &board_, .server = &driver_.server()};
-    options.on_end = [this](const absl::Status& status) {
-      absl::MutexLock lock(&mutex_);
-      end_ = status;
-    };
-    if (change) change(&options);
-    replica_ = std::make_unique<Replica>(options);
-    service_ = replica_->service();
-    auto listening = rpc::Server::Start({.listen = "127.0.0.1:0", .transport = "grpc"}, {service_});
-    TANDEM_CHECK_MSG(listening.ok(), listening.status().ToString());
-    listening_ = *std::move(listening);
-    replica_->Start(absl::StrCat("127.0.0.1:", listening_->port()));
-  }
-  ~CopyProcess() { Kill(); }
-
-  // Closes the connections of the process before it ends, so that it can tell nobody anything.
-  void Kill() {
-    listening_->Shutdown(absl::ZeroDuration());
-    replica_->Stop();
-    driver_.server().Stop();
-  }
-  // Makes the boot clock of the process pass `time`, while its monotonic clock stands still.
-  void Suspend(absl::Duration time) { suspended_ns_ += absl::ToInt64Nanoseconds(time); }
-  Driver* operator->() { return &driver_; }
-  MemoryBoard& board() { return board_; }
-  std::string address() const { return absl::StrCat("127.0.0.1:", listening_->port()); }
-  Replica& replica() { return *replica_; }
-
-  // Lets the process handle a call of its service.
-  void Handle(const std::string& name, const std::shared_ptr<rpc::ServerCall>& call) {
-    for (const rpc::Method& method : service_.methods) {
-      if (method.name == name) method.handler(call);
-    }
-  }
-  // Waits for a status with a property, by GetPlacement. Returns false after a minute.
-  bool Await(const std::function<bool(const v1::ReplicaStatus&)>& property) {
-    const absl::Time deadline = MonotonicNow() + absl::Minutes(1);
-    v1::ReplicaStatus status = replica_->Status();
-    while (!property(status)) {
-      if (MonotonicNow() > deadline) {
-        ADD_FAILURE() << status.ShortDebugString();
-        return false;
-      }
-      v1::GetPlacementRequest request;
-      request.set_wait_version(status.placement().version());
-      request.set_wait_ms(20);
-      const auto call =
-          std::make_shared<TestCall>(Bytes(request.SerializeAsString()), absl::InfiniteFuture());
-      Handle("GetPlacement", call);
-      TANDEM_CHECK(status.ParseFromString(call->Wait()->Flatten()));
-    }
-    return true;
-  }
-  bool AwaitServing() {
-    return Await([](const v1::ReplicaStatus& status) { return status.serving(); });
-  }
-  bool AwaitInSync(int followers) {
-    return Await([&](const v1::ReplicaStatus& status) {
-      return status.role() == v1::REPLICA_ROLE_PRIMARY && status.placement().in_sync_size() == followers;
-    });
-  }
-  // Waits for the status with which the process has to end.
-  absl::Status AwaitEnd() {
-    absl::MutexLock lock(&mutex_);
-    const auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !end_.ok(); };
-    EXPECT_TRUE(AwaitFor(&mutex_, absl::Condition(&ended), absl::Minutes(1)));
-    return end_;
-  }
-
- private:
-  std::atomic<int64_t> suspended_ns_{0};
-  MemoryBoard board_;
-  Driver driver_;
-  absl::Mutex mutex_;
-  absl::Status end_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<Replica> replica_;
-  rpc::Service service_;
-  std::unique_ptr<rpc::Server> listening_;
-};
-
-v1::TableConfig Counters(uint32_t workers) {
-  v1::TableConfig config = TestTable("user", 1, workers, Async(), Sgd(1.0f));
-  *config.mutable_initializer() = Zeros();
-  return config;
-}
-
-PushOf Count(uint32_t worker, uint64_t step) {
-  return {.table = "user", .dim = 1, .ids = {kCommonRow, RowOf(worker, step)}, .gradients = {-1, -1}};
-}
-
-float Value(CopyProcess& process, uint64_t id) {
-  const absl::StatusOr<Rows> rows = process->Pull(0, 0, {{"user", {id}}}, /*read_only=*/true);
-  TANDEM_CHECK_MSG(rows.ok(), rows.status().ToString());
-  return rows->slices[0][0];
-}
-
-// Starts a primary with the table "user".
-std::unique_ptr<CopyProcess> StartPrimary(const std::shared_ptr<MemoryDocuments>& documents,
-                                          uint32_t workers) {
-  auto primary = std::make_unique<CopyProcess>(documents);
-  EXPECT_TRUE(primary->AwaitServing());
-  TANDEM_EXPECT_OK((*primary)->CreateTable(Counters(workers)));
-  return primary;
-}
 
 TEST(ReplicaTest, EachPushCountsOnceThoughPrimariesDieOneAfterTheOther) {
   constexpr uint32_t kWorkers = 3;
@@ -516,119 +390,6 @@ TEST(ReplicaTest, ATakeoverWhoseOutcomeIsUnknownIsSettled) {
   EXPECT_EQ(Value(b, RowOf(0, 0)), 1.0f);
 }
 
-TEST(ReplicaTest, EachPushCountsOnceThoughPrimariesHandOverOneAfterTheOther) {
-  constexpr uint32_t kWorkers = 8;
-  constexpr int kHandOvers = 4;
-  constexpr uint64_t kRows = 500;  // of a worker
-  const auto documents = std::make_shared<MemoryDocuments>();
-  std::vector<std::unique_ptr<CopyProcess>> processes;
-  processes.push_back(StartPrimary(documents, kWorkers));
-  std::atomic<CopyProcess*> primary{processes[0].get()};
-  std::atomic<bool> stop{false};
-  std::array<std::atomic<uint64_t>, kWorkers> steps = {};
-  std::vector<std::thread> workers;
-  for (uint32_t w = 0; w < kWorkers; ++w) {
-    workers.emplace_back([&, w] {
-      for (; !stop; ++steps[w]) {
-        absl::Status status;
-        do {
-          status =
-              (*primary.load())->Push({.worker = w, .step = steps[w]}, {Count(w, steps[w] % kRows)}).status();
-          if (absl::IsUnavailable(status)) std::this_thread::yield();
-        } while (absl::IsUnavailable(status));
-        TANDEM_EXPECT_OK(status);
-      }
-    });
-  }
-  for (int h = 0; h < kHandOvers; ++h) {
-    processes.push_back(std::make_unique<CopyProcess>(documents));
-    CopyProcess& before = *primary.load();
-    CopyProcess& after = *processes.back();
-    absl::Status handed;
-    bool goes_on = false;
-    do {  // the follower may be too slow on a loaded machine
-      handed = before.replica().HandOver(after.address(), absl::Minutes(1));
-      if (!absl::IsUnavailable(handed)) break;
-      // The primary serves again, or has ended, once the document says who has the shard.
-      EXPECT_TRUE(before.Await([&](const v1::ReplicaStatus& status) {
-        goes_on = status.serving();
-        return goes_on || status.role() == v1::REPLICA_ROLE_ENDED;
-      }));
-    } while (goes_on);
-    // The follower serves when the primary says so; the answer may have been lost.
-    EXPECT_TRUE(handed.ok() ? after.replica().Status().serving() : after.AwaitServing()) << handed;
-    const absl::Status end = before.AwaitEnd();
-    EXPECT_TRUE(absl::IsCancelled(end)) << end;
-    EXPECT_NE(end.message().find(after.address()), std::string::npos) << end;
-    before.Kill();
-    primary = &after;
-  }
-  stop = true;
-  for (std::thread& worker : workers) worker.join();
-  CopyProcess& last = *primary.load();
-  EXPECT_EQ(last.replica().Status().placement().handovers(), uint64_t{kHandOvers});
-  EXPECT_EQ(last.replica().Status().placement().failovers(), 0u);
-  uint64_t pushes = 0;
-  for (uint32_t w = 0; w < kWorkers; ++w) {
-    pushes += steps[w];
-    for (uint64_t row = 0; row < kRows; ++row) {
-      const uint64_t counted = steps[w] / kRows + (row < steps[w] % kRows ? 1 : 0);
-      ASSERT_EQ(Value(last, RowOf(w, row)), static_cast<float>(counted)) << w << " " << row;
-    }
-  }
-  // A float counts exactly up to 2^24.
-  if (pushes < uint64_t{1} << 24) {
-    EXPECT_EQ(Value(last, kCommonRow), static_cast<float>(pushes));
-  }
-}
-
-TEST(ReplicaTest, APrimaryWhoseFollowerCannotTakeOverGoesOn) {
-  const auto documents = std::make_shared<MemoryDocuments>();
-  const auto a = StartPrimary(documents, 1);
-  CopyProcess b(documents);
-  ASSERT_TRUE(a->AwaitInSync(1));
-  b.board().SetReachable(false);
-  const absl::Status handed = a->replica().HandOver("", absl::Minutes(1));
-  EXPECT_TRUE(absl::IsUnavailable(handed)) << handed;
-  ASSERT_TRUE(a->AwaitServing());
-  const std::string before = b.replica().Status().self().id();
-  TANDEM_EXPECT_OK((*a)->Push({.step = 0}, {Count(0, 0)}));
-  // The follower finds out that it cannot take over any more, and copies the shard again.
-  b.board().SetReachable(true);
-  ASSERT_TRUE(b.Await([&](const v1::ReplicaStatus& status) {
-    return status.self().id() != before && status.placement().in_sync_size() == 1;
-  }));
-  EXPECT_EQ(a->replica().Status().placement().term(), 1u);
-  TANDEM_EXPECT_OK((*a)->Push({.step = 1}, {Count(0, 1)}));
-}
-
-// A call whose caller is gone as soon as `gone` says so. `gone` is called on the replica's thread.
-class AbandonedCall : public TestCall {
- public:
-  AbandonedCall(const google::protobuf::MessageLite& request, std::function<bool()> gone)
-      : TestCall(Bytes(request.SerializeAsString()), MonotonicNow() + absl::Hours(1)),
-        gone_(std::move(gone)) {}
-  bool IsCancelled() const override { return gone_(); }
-
- private:
-  const std::function<bool()> gone_;
-};
-
-TEST(ReplicaTest, AHandOverWhoseCallerIsGoneLooksForNoFollowerAnyMore) {
-  const auto documents = std::make_shared<MemoryDocuments>();
-  const auto a = StartPrimary(documents, 1);
-  std::atomic<bool> gone{false};
-  const auto call = std::make_shared<AbandonedCall>(v1::HandOverRequest(), [&gone] { return gone.load(); });
-  a->Handle("HandOver", call);
-  // The first hand-over is under way for an hour, since there is no follower.
-  EXPECT_TRUE(absl::IsUnavailable(a->replica().HandOver("", absl::ZeroDuration())));
-  gone = true;
-  const absl::StatusOr<Bytes> answer = call->Wait();
-  EXPECT_TRUE(absl::IsCancelled(answer.status())) << answer.status();
-  EXPECT_TRUE(absl::IsFailedPrecondition(a->replica().HandOver("", absl::ZeroDuration())));
-  EXPECT_TRUE(a->replica().Status().serving());
-}
-
 TEST(ReplicaTest, AWaitForTheDocumentEndsWhenItsCallerIsGone) {
   const auto documents = std::make_shared<MemoryDocuments>();
   const auto a = StartPrimary(documents, 1);
@@ -664,64 +425,6 @@ TEST(ReplicaTest, AnAttachWhoseCallerIsGoneEndsNoLink) {
   EXPECT_TRUE(absl::IsCancelled(answer.status())) << answer.status();
   TANDEM_EXPECT_OK((*a)->Push({.step = 0}, {Count(0, 0)}));
   EXPECT_EQ(a->replica().Status().placement().version(), before.placement().version());
-}
-
-TEST(ReplicaTest, AFollowerIsNotAskedToTakeOverForACallerThatIsGone) {
-  const auto documents = std::make_shared<MemoryDocuments>();
-  const auto a = StartPrimary(documents, 1);
-  CopyProcess b(documents);
-  ASSERT_TRUE(a->AwaitInSync(1));
-  const v1::ReplicaStatus before = a->replica().Status();
-  const std::string follower = b.replica().Status().self().id();
-  // The caller goes when calls wait for the follower already.
-  const auto gone = [&a] { return !a->replica().Status().handing_over_to().empty(); };
-  for (const char* method : {"HandOver", "Leave"}) {
-    const auto call = std::make_shared<AbandonedCall>(v1::HandOverRequest(), gone);
-    a->Handle(method, call);
-    const absl::StatusOr<Bytes> answer = call->Wait();
-    EXPECT_TRUE(absl::IsCancelled(answer.status())) << method << ": " << answer.status();
-    TANDEM_EXPECT_OK((*a)->Push({.step = method[0] == 'H' ? 0u : 1u}, {Count(0, 0)}));
-  }
-  const v1::ReplicaStatus after = a->replica().Status();
-  EXPECT_TRUE(after.serving());
-  EXPECT_EQ(after.handing_over_to(), "");
-  EXPECT_FALSE(a->replica().left());
-  // The follower knows nothing of it: it is in sync all the time, and is not copied anew.
-  EXPECT_EQ(after.placement().version(), before.placement().version());
-  EXPECT_EQ(b.replica().Status().self().id(), follower);
-}
-
-TEST(ReplicaTest, AHandOverWithoutItsFollowerOrToAnotherPrimaryIsRefusedByName) {
-  const auto documents = std::make_shared<MemoryDocuments>();
-  const auto a = StartPrimary(documents, 1);
-  const absl::Status alone = a->replica().HandOver("10.0.0.9:1", absl::Milliseconds(20));
-  EXPECT_TRUE(absl::IsFailedPrecondition(alone)) << alone;
-  EXPECT_NE(alone.message().find("10.0.0.9:1"), std::string::npos) << alone;
-  CopyProcess b(documents);
-  ASSERT_TRUE(a->AwaitInSync(1));
-  const absl::Status follower = b.replica().HandOver("", absl::ZeroDuration());
-  EXPECT_TRUE(absl::IsFailedPrecondition(follower)) << follower;
-  EXPECT_NE(follower.message().find(a->address()), std::string::npos) << follower;
-  EXPECT_TRUE(a->replica().Status().serving());
-}
-
-TEST(ReplicaTest, CopiesThatLeaveAreNotInTheDocumentAndTheLastOneMayNotLeave) {
-  const auto documents = std::make_shared<MemoryDocuments>();
-  const auto a = StartPrimary(documents, 1);
-  CopyProcess b(documents), c(documents);
-  ASSERT_TRUE(a->AwaitInSync(2));
-  TANDEM_ASSERT_OK((*a)->Push({.step = 0}, {Count(0, 0)}));
-  TANDEM_EXPECT_OK(b.replica().Leave(absl::Minutes(1)));
-  EXPECT_TRUE(b.replica().left());
-  EXPECT_TRUE(absl::IsCancelled(b.AwaitEnd()));
-  EXPECT_EQ(a->replica().Status().placement().in_sync_size(), 1);
-  TANDEM_EXPECT_OK(a->replica().Leave(absl::Minutes(1)));
-  EXPECT_TRUE(absl::IsCancelled(a->AwaitEnd()));
-  EXPECT_TRUE(c.replica().Status().serving());
-  EXPECT_EQ(Value(c, RowOf(0, 0)), 1.0f);
-  const absl::Status last = c.replica().Leave(absl::Minutes(1));
-  EXPECT_TRUE(absl::IsFailedPrecondition(last)) << last;
-  EXPECT_FALSE(c.replica().left());
 }
 
 }  // namespace

@@ -44,6 +44,8 @@ struct Counts {
   uint64_t asked = 0;  // to hand over
   uint64_t failovers = 0;
   uint64_t handovers = 0;
+  uint64_t stayed = 0;  // earlier primaries that became followers
+  uint64_t loads = 0;
   uint64_t pushes = 0;
   uint64_t lost = 0;
   uint64_t steps = 0;
@@ -59,7 +61,8 @@ class Era {
                 .restarts = 1 << 20,
                 .unknown = 1 << 20,
                 .mistaken = 1 << 20,
-                .handovers = 1 << 20},
+                .handovers = 1 << 20,
+                .loads = 4},
                kPushes) {
     for (int p = 0; p < kProcesses; ++p) {
       world_.StartProcess(p);
@@ -136,7 +139,7 @@ class Era {
     const absl::Time until = now_ + absl::Milliseconds(100 + random_.Below(4000));
     const int p = static_cast<int>(random_.Below(kProcesses));
     const int q = (p + 1 + static_cast<int>(random_.Below(kProcesses - 1))) % kProcesses;
-    switch (random_.Below(7)) {
+    switch (random_.Below(8)) {
       case 0: {
         // The last copy dies sometimes only: then the shard is lost, and the era over.
         bool others = false;
@@ -164,6 +167,13 @@ class Era {
         if (!Leads(p) || !Runs(p) || !world_.process(q).alive) return;
         ++counts_.asked;
         return world_.Apply({Kind::kHandOver, static_cast<uint8_t>(p), static_cast<uint8_t>(q)});
+      case 6:
+        // A primary that is at work on its followers already removes none.
+        if (!Leads(p) || !Runs(p) || !ProtocolOf(p).serving() || world_.process(p).removing || loads_ == 4)
+          return;
+        ++loads_;
+        ++counts_.loads;
+        return world_.Apply({Kind::kRemove, static_cast<uint8_t>(p)});
       default:
         ++counts_.store_away;
         away_until_[p] = until;
@@ -188,7 +198,9 @@ class Era {
       std::erase_if(events_, [this](const Event& event) { return !IsPossible(event); });
       if (events_.empty()) continue;
       ++counts_.steps;
-      world_.Apply(events_[random_.Below(events_.size())]);
+      const Event& event = events_[random_.Below(events_.size())];
+      if (event.kind == Kind::kSteppedDown) ++counts_.stayed;
+      world_.Apply(event);
     }
     for (int p = 0; p < kProcesses; ++p) NoticeCopies(p);
     CheckLeases();
@@ -235,14 +247,19 @@ class Era {
       case Kind::kHeard:
       case Kind::kCrash:
         return false;
-      case Kind::kPush:
-        return Runs(event.who) && ProtocolOf(event.who).serving() && Chance(0.3);
+      case Kind::kPush:  // also one that was let in while the process served
+        return Runs(event.who) && Chance(ProtocolOf(event.who).serving() ? 0.3 : 0.02);
       case Kind::kRestart:
         return Chance(0.2);
       case Kind::kAttach:
         return true;
       case Kind::kHandOver:
+      case Kind::kRemove:
         return false;
+      case Kind::kSteppedDown:
+        return Runs(event.who) && Chance(0.3);
+      case Kind::kLoad:
+        return Runs(event.who) && Chance(0.2);
       case Kind::kTakeOver: {
         const TakeOverCall& call = world_.take_overs()[event.who];
         const int to = world_.Find(call.copy);
@@ -271,6 +288,8 @@ class Era {
     for (const Shared<Link>& link : world_.links()) {
       if (link->active && link->primary == self && linked_[p].insert(link->copy).second) {
         detectors_[p].StartLink(link->copy, {.monotonic = now_, .boot = now_});
+        // A copy counts from the answer to its call of Attach, which may have been refused before.
+        if (world_.Find(link->copy) == link->to) detectors_[link->to].Follow(now_);
       }
     }
   }
@@ -336,6 +355,7 @@ class Era {
   std::array<std::string, kProcesses> selves_;
   std::array<std::set<std::string>, kProcesses> linked_;
   std::vector<Event> events_;
+  int loads_ = 0;
   std::string violation_;
 };
 
@@ -355,10 +375,11 @@ TEST(SimulationTest, ShardsSurviveRowsOfFaultsAndHeal) {
   }
   std::cout << absl::StrFormat(
       "%d seeds: %d faults (%d crashes, %d pauses, %d partitions, %d times without store, %d calls to hand "
-      "over), %d failovers, %d hand-overs, %d pushes acknowledged, %d shards lost, %d steps, %.1f s\n",
+      "over, %d loads), %d failovers, %d hand-overs (%d primaries stayed), %d pushes acknowledged, %d shards "
+      "lost, %d steps, %.1f s\n",
       seeds, counts.faults, counts.crashes, counts.pauses, counts.partitions, counts.store_away, counts.asked,
-      counts.failovers, counts.handovers, counts.pushes, counts.lost, counts.steps,
-      absl::ToDoubleSeconds(MonotonicNow() - begin));
+      counts.loads, counts.failovers, counts.handovers, counts.stayed, counts.pushes, counts.lost,
+      counts.steps, absl::ToDoubleSeconds(MonotonicNow() - begin));
 }
 
 }  // namespace

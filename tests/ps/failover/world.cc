@@ -32,7 +32,10 @@ constexpr const char* kNames[] = {"compare-and-set",
                                   "hand over",
                                   "take over",
                                   "handed over",
-                                  "hand-over fails"};
+                                  "hand-over fails",
+                                  "stepped down",
+                                  "remove followers",
+                                  "load"};
 
 std::string AddressOf(int who) { return std::string(1, static_cast<char>('A' + who)); }
 
@@ -106,9 +109,12 @@ void World::CarryOut(int who, Protocol::Actions actions) {
         break;
       case Action::kBeginCopy:
         process.fence.Open(action.placement.term, action.placement.primary.id, action.copy.id);
+        // The earlier primary that follows too early (Protocol::Fault::kFollowsTooEarly).
+        if (process.calls) EndTerm(who);
         if (!process.whole) {
           process.log.clear();
           process.log_term = 0;
+          process.hidden = 0;
         }
         process.cut = false;
         process.stored_number = 0;
@@ -117,7 +123,7 @@ void World::CarryOut(int who, Protocol::Actions actions) {
                              action.placement.term,
                              action.placement.primary.id,
                              action.placement.primary.address[0] - 'A',
-                             {process.log_term, process.log_term == 0 ? 0 : process.log.size()}});
+                             {process.log_term, process.log_term == 0 ? 0 : process.position()}});
         if (Find(attaches_.back().primary) >= 0) Attach(attaches_.size() - 1);
         break;
       case Action::kCloseAppends:
@@ -129,7 +135,11 @@ void World::CarryOut(int who, Protocol::Actions actions) {
         process.whole = true;
         process.waiting = 0;
         process.base = {process.log_term, process.log.size()};
+        process.led_term = action.placement.term;
+        process.calls = true;
         break;
+      case Action::kStepDown:
+        break;  // kSteppedDown follows
       case Action::kStartLink: {
         Link link{.primary = process.protocol.self().id,
                   .copy = action.copy.id,
@@ -173,7 +183,9 @@ void World::CarryOut(int who, Protocol::Actions actions) {
         break;
       case Action::kServe:
       case Action::kRefuse:
+        break;
       case Action::kFollowersRemoved:
+        process.removed = true;
         break;
       case Action::kEnd:
         if (absl::IsDataLoss(action.status)) {
@@ -202,7 +214,13 @@ void World::Push(int who, int push) {
   if (process.Contains(push)) {
     if (path_fault_ == PathFault::kDuplicateAcknowledgedEarly) acknowledged_ |= uint64_t{1} << push;
   } else {
-    process.log.push_back({process.protocol.placement().term, push});
+    process.log.push_back({process.led_term, push});
+    // A call of the time before, which nobody expects any more.
+    if (process.protocol.role() == Protocol::Role::kLearner ||
+        process.protocol.role() == Protocol::Role::kFollower) {
+      ++process.hidden;
+      return;
+    }
     for (Shared<Link>& link : links_) {
       if (!link->active || link->primary != process.protocol.self().id) continue;
       link.Change().messages.push_back(
@@ -210,6 +228,20 @@ void World::Push(int who, int push) {
     }
   }
   process.waiting |= uint64_t{1} << push;
+}
+
+void World::EndTerm(int who) {
+  Process& process = processes_[who].Change();
+  for (Shared<Link>& link : links_) {
+    if (link->from == who && link->term == process.led_term && link->active) link.Change().active = false;
+  }
+  process.whole = true;
+  process.log_term = process.led_term;
+  process.waiting = 0;
+  process.removing = process.removed = false;
+  if (path_fault_ == PathFault::kHidesRecords) {
+    process.hidden = process.log.size() - process.wait_set.Durable(process.log.size());
+  }
 }
 
 void World::Attach(size_t index) {
@@ -237,9 +269,10 @@ void World::Deliver(size_t index) {
     if (message.kind == LinkMessage::Kind::kTables) {
       if (!process.cut) process.log = message.log;
       if (!process.cut) process.whole = true;
+      if (!process.cut) process.hidden = 0;
     } else if (!process.cut) {
       // Refused: not the next records.
-      if (message.position != process.log.size() + message.log.size()) return;
+      if (message.position != process.position() + message.log.size()) return;
       process.log.insert(process.log.end(), message.log.begin(), message.log.end());
     }
     if (!process.cut) process.log_term = link.term;
@@ -247,7 +280,7 @@ void World::Deliver(size_t index) {
   }
   process.protocol.OnPrimaryHeard(link.term);
   const size_t last = std::min<size_t>(process.stored_number, link.messages.size());
-  const uint64_t position = std::max(process.cut ? 0 : process.log.size(), link.messages[last - 1].position);
+  const uint64_t position = std::max(process.cut ? 0 : process.position(), link.messages[last - 1].position);
   links_[index].Change().answered = {process.stored_number, position};
 }
 
@@ -388,7 +421,7 @@ void World::Apply(const Event& event) {
       const std::string id = processes_[event.push]->protocol.self().id;
       With(who, [&](Protocol& p, Protocol::Actions* a) {
         // Acknowledgements need the follower, whenever it is asked.
-        if (p.OnHandOver(id, a).ok()) p.OnAllStored(a);
+        if (p.OnHandOver(id, /*stays=*/true, a).ok()) p.OnAllStored(a);
       });
       break;
     }
@@ -405,6 +438,33 @@ void World::Apply(const Event& event) {
     case Kind::kHandOverFails:
       With(who, [](Protocol& p, Protocol::Actions* a) { p.OnHandOverFailed(a); });
       break;
+    case Kind::kSteppedDown: {
+      EndTerm(who);
+      processes_[who].Change().calls = false;
+      const std::string id = processes_[who]->protocol.self().id;
+      With(who, [&](Protocol& p, Protocol::Actions* a) { p.OnSteppedDown(id, absl::OkStatus(), a); });
+      break;
+    }
+    case Kind::kRemove:
+      --budget_.loads;
+      processes_[who].Change().removing = true;
+      With(who, [](Protocol& p, Protocol::Actions* a) { p.OnRemoveFollowers(a); });
+      break;
+    case Kind::kLoad: {
+      Process& process = processes_[who].Change();
+      if (process.removed) {
+        // The tables change without a record that a copy could get (ShippedLog::SkipPosition).
+        const int load = kFirstLoad + loads_++;
+        process.log.push_back({process.led_term, load});
+        process.waiting |= uint64_t{1} << load;
+        for (Shared<Link>& link : links_) {
+          if (link->active && link->from == who) link.Change().active = false;
+        }
+      }
+      process.removing = process.removed = false;
+      With(who, [](Protocol& p, Protocol::Actions*) { p.OnAllowFollowers(); });
+      break;
+    }
   }
   Settle();
 }
@@ -417,112 +477,6 @@ void World::Settle() {
   }
   Prune();
   Check();
-}
-
-void World::Enabled(std::vector<Event>* events) const {
-  const auto add = [&](Kind kind, size_t who, int push = 0) {
-    events->push_back({kind, static_cast<uint8_t>(who), static_cast<uint8_t>(push)});
-  };
-  for (int w = 0; w < kProcesses; ++w) {
-    const Process& process = *processes_[w];
-    if (!process.alive) {
-      // A process that finds no primary but a follower would only wait.
-      bool follower = false;
-      for (const Copy& copy : store_.in_sync) follower = follower || Find(copy.id) >= 0;
-      const bool useful = Find(store_.primary.id) >= 0 || !follower;
-      if (budget_.restarts > 0 && useful) add(Kind::kRestart, w);
-      continue;
-    }
-    const Protocol& protocol = process.protocol;
-    const Protocol::Role role = protocol.role();
-    const bool copies = role == Protocol::Role::kLearner || role == Protocol::Role::kFollower;
-    const int primary = Find(protocol.placement().primary.id);
-    switch (process.board) {
-      case Process::BoardCall::kCompareAndSet:
-        add(Kind::kCompareAndSet, w);
-        if (budget_.unknown > 0) add(Kind::kUnknownOutcome, w);
-        break;
-      case Process::BoardCall::kWait:
-        // A learner that waits for another primary would only begin the same again, unless nobody lives and
-        // the store was away when it looked (SetReach).
-        if (!copies || primary >= 0 || store_.IsInSync(protocol.self().id) ||
-            store_.version != protocol.placement().version ||
-            (reach_ != ~0u && std::none_of(store_.in_sync.begin(), store_.in_sync.end(),
-                                           [&](const Copy& copy) { return Find(copy.id) >= 0; })))
-          add(Kind::kWaited, w);
-        break;
-      case Process::BoardCall::kNone:
-        break;
-    }
-    const bool mistaken = budget_.mistaken > 0;
-    if (process.attaching && (primary < 0 || mistaken)) add(Kind::kAttachFails, w);
-    // A learner that looks for a primary anyway would only begin the same again.
-    const bool follows = store_.IsInSync(protocol.self().id) ||
-                         (!process.attaching && process.board == Process::BoardCall::kNone);
-    if (copies && follows && (primary < 0 || mistaken)) add(Kind::kPrimaryLost, w);
-    if (copies && primary >= 0 && processes_[primary]->protocol.role() == Protocol::Role::kPrimary) {
-      const bool linked = std::any_of(links_.begin(), links_.end(), [&](const Shared<Link>& link) {
-        return link->active && link->from == primary && link->copy == protocol.self().id;
-      });
-      if (!linked && !process.attaching) add(Kind::kUnlinked, w);
-      const bool newer = processes_[primary]->protocol.placement().version > protocol.placement().version;
-      if (mistakes_ && newer) add(Kind::kTold, w);
-    }
-    if (role == Protocol::Role::kPrimary && protocol.has_told()) {
-      if (store_.primary.id == protocol.hand_over_to().id) add(Kind::kHandedOver, w);
-      add(Kind::kHandOverFails, w);
-    }
-    if (role == Protocol::Role::kPrimary && budget_.handovers > 0 && protocol.serving() &&
-        process.board == Process::BoardCall::kNone) {
-      for (const Copy& copy : protocol.placement().in_sync) {
-        if (const int to = Find(copy.id); to >= 0) add(Kind::kHandOver, w, to);
-      }
-    }
-    if (role == Protocol::Role::kPrimary) {
-      for (int push = 0; push < pushes_; ++push) {
-        // Pushes differ by their numbers only: the first one is sent first.
-        if ((sent_ >> push) == 0 && push > 0 && (sent_ >> (push - 1)) == 0) break;
-        // A push that waits already may be repeated, which must change nothing.
-        const bool waits =
-            (process.waiting >> push & 1) != 0 && path_fault_ != PathFault::kDuplicateAcknowledgedEarly;
-        if (!waits && ((acknowledged_ >> push & 1) == 0 || !process.Contains(push))) {
-          add(Kind::kPush, w, push);
-        }
-      }
-    }
-    if (budget_.crashes > 0) add(Kind::kCrash, w);
-  }
-  for (size_t i = 0; i < take_overs_.size(); ++i) {
-    const int asked = Find(take_overs_[i].copy);
-    if (asked < 0) continue;  // it copies under another id meanwhile
-    const Protocol::Role role = processes_[asked]->protocol.role();
-    if (role == Protocol::Role::kFollower || role == Protocol::Role::kLearner) add(Kind::kTakeOver, i);
-  }
-  for (size_t i = 0; i < late_.size(); ++i) add(Kind::kLateChange, i);
-  for (size_t i = 0; i < attaches_.size(); ++i) {
-    // A call that is repeated late matters only if the callee forgets whom it has served.
-    const int caller = Find(attaches_[i].copy.id);
-    const bool waits = caller >= 0 && processes_[caller]->attaching;
-    const bool repeats = fault_ == Protocol::Fault::kForgetsIds;
-    if (Find(attaches_[i].primary) >= 0 && (waits || repeats)) add(Kind::kAttach, i);
-  }
-  for (size_t i = 0; i < links_.size(); ++i) {
-    const Link& link = *links_[i];
-    const int to = Find(link.copy), from = Find(link.primary);
-    const bool leads =
-        from >= 0 && link.active && processes_[from]->protocol.role() == Protocol::Role::kPrimary;
-    if (to >= 0 && (processes_[to]->stored_number < link.messages.size() ||
-                    link.answered.number < processes_[to]->stored_number)) {
-      add(Kind::kDeliver, i);
-    }
-    if (!leads) continue;
-    if (!(link.answered == link.known)) add(Kind::kAnswer, i);
-    if (to < 0 || budget_.mistaken > 0) add(Kind::kLinkEnded, i);
-    if (to >= 0 && budget_.mistaken > 0) add(Kind::kSilent, i);
-    if (to >= 0 && mistakes_) add(Kind::kHeard, i);
-    if (processes_[link.to]->alive && processes_[link.to]->fence.term() > link.term)
-      add(Kind::kHigherTerm, i);
-  }
 }
 
 void World::Check() {

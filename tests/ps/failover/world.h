@@ -29,6 +29,7 @@ enum class PathFault {
   kDuplicateAcknowledgedEarly,  // a repeated push is acknowledged though followers may lack it
   kOldTermAccepted,             // messages of earlier terms are stored
   kAheadContinues,              // a copy continues that has records which the primary lacks
+  kHidesRecords,                // an earlier primary says that it has only what it has acknowledged
 };
 
 // A record of the log: a push, and the term in which it was appended.
@@ -157,17 +158,24 @@ struct Process {
   uint64_t stored_number = 0;
   uint64_t log_term = 0;  // of the primary from which the log came
   Lineage base;           // of a primary: what it had when it took over
+  uint64_t led_term = 0;  // in which this copy was the primary; 0: it was not
+  bool calls = false;     // calls of that time may still change the tables
+  uint64_t hidden = 0;    // changes of the tables that the position leaves out
+  bool removing = false;  // a primary loads tables, once its followers are removed
+  bool removed = false;   // they are
   BoardCall board = BoardCall::kNone;
   LateChange change;  // of kCompareAndSet
   bool attaching = false;
   uint64_t waiting = 0;  // pushes that wait to be acknowledged, a bit each
 
   bool Contains(int push) const;
+  uint64_t position() const { return log.size() - hidden; }
   template <typename H>
   friend H AbslHashValue(H h, const Process& p) {
     if (!p.alive) return H::combine(std::move(h), false);
     h = H::combine(std::move(h), true, p.protocol, p.fence, p.wait_set, p.log, p.whole, p.cut,
                    p.stored_number, p.log_term, p.base);
+    h = H::combine(std::move(h), p.led_term, p.calls, p.hidden, p.removing, p.removed);
     return H::combine(std::move(h), p.board, p.change, p.attaching, p.waiting);
   }
 };
@@ -179,9 +187,10 @@ struct Budget {
   int unknown = 0;   // outcomes of compare-and-sets
   int mistaken = 0;  // copies that are wrongly taken for dead, silent or gone; calls of Attach that fail
   int handovers = 0;
+  int loads = 0;  // of other tables, before which all followers are removed
   template <typename H>
   friend H AbslHashValue(H h, const Budget& b) {
-    return H::combine(std::move(h), b.crashes, b.restarts, b.unknown, b.mistaken, b.handovers);
+    return H::combine(std::move(h), b.crashes, b.restarts, b.unknown, b.mistaken, b.handovers, b.loads);
   }
 };
 
@@ -210,6 +219,9 @@ struct Event {
     kTakeOver,       // the follower is asked
     kHandedOver,     // the follower has answered
     kHandOverFails,  // it has not
+    kSteppedDown,    // the calls of an earlier primary have ended
+    kRemove,         // a primary removes its followers
+    kLoad,           // and loads other tables, or gives that up
   };
   Kind kind;
   uint8_t who = 0;   // process, link, call or change
@@ -221,6 +233,8 @@ std::string ToString(const Event& event);
 class World {
  public:
   static constexpr int kProcesses = 3;
+  // A load of tables counts as a push of this number or a larger one, which no record carries.
+  static constexpr int kFirstLoad = 60;
 
   // Processes do not run yet.
   World(Budget budget, int pushes, Protocol::Fault fault = Protocol::Fault::kNone,
@@ -275,6 +289,8 @@ class World {
   void Check();
   void CarryOut(int who, Protocol::Actions actions);
   void Push(int who, int push);
+  // The time of a primary is over: its links end, and nobody waits for its answers.
+  void EndTerm(int who);
   void Attach(size_t index);
   void Deliver(size_t index);
   void Answer(size_t index);
@@ -303,6 +319,7 @@ class World {
   std::vector<TakeOverCall> take_overs_;
   uint64_t acknowledged_ = 0;  // pushes, a bit each
   uint64_t sent_ = 0;          // pushes that some primary was sent, a bit each
+  int loads_ = 0;              // tables that were loaded
   uint32_t reach_ = ~0u;
   bool lost_ = false;
   uint32_t touched_ = 0;  // processes whose log may advance, a bit each

@@ -38,17 +38,18 @@ bool WouldBlock() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == E
 
 }  // namespace
 
-Relay::Relay() {
+Relay::Relay(const std::string& host) {
   listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   wake_ = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   TANDEM_CHECK(listener_ >= 0 && wake_ >= 0);
   sockaddr_in address = Loopback(0);
+  TANDEM_CHECK(::inet_pton(AF_INET, host.c_str(), &address.sin_addr) == 1);
   socklen_t size = sizeof(address);
   TANDEM_CHECK(::bind(listener_, reinterpret_cast<sockaddr*>(&address), size) == 0);
   TANDEM_CHECK(::listen(listener_, 128) == 0);
   TANDEM_CHECK(::getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size) == 0);
   own_port_ = ntohs(address.sin_port);
-  address_ = absl::StrCat("127.0.0.1:", own_port_);
+  address_ = absl::StrCat(host, ":", own_port_);
   thread_ = std::thread([this] { Run(); });
 }
 

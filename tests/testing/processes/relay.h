@@ -28,13 +28,13 @@ class Relay {
   };
   static constexpr pid_t kEveryone = 0;
 
-  // Listens at a port of 127.0.0.1 that the kernel picks. Connections wait until Forward.
-  Relay();
+  // Listens at a port of `host`, a loopback address, that the kernel picks. Connections wait until Forward.
+  explicit Relay(const std::string& host = "127.0.0.1");
   ~Relay();
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
 
-  // "127.0.0.1:port"
+  // "host:port"
   const std::string& address() const { return address_; }
   // Passes connections on to this port of 127.0.0.1. To be called once.
   void Forward(int port);

@@ -88,9 +88,11 @@ std::map<std::string, uint64_t> RoundProcesses::CommandsByRole() const {
 }
 
 void RoundProcesses::SetRound(NodeRound round) {
+  const bool another = round.round.epoch != round_.round.epoch;
   round_ = std::move(round);
+  // A successor counts on from what the rendezvous knows of this round, in which the count begins at 0.
   for (Slot& slot : slots_) {
-    slot.restarts_alone = std::max(slot.restarts_alone, round_.round.process_restarts);
+    slot.restarts_alone = std::max(another ? 0 : slot.restarts_alone, round_.round.process_restarts);
   }
 }
 

@@ -52,8 +52,8 @@ class RoundProcesses {
   std::map<std::string, int> CountByRole() const;
   // Returns a hash of the command line of each role, by role.
   std::map<std::string, uint64_t> CommandsByRole() const;
-  // Sets the round for which processes are started from now on. TANDEM_PROCESS_RESTARTS of each is at least
-  // that of the round.
+  // Sets the round for which processes are started from now on. TANDEM_PROCESS_RESTARTS of each counts from
+  // that of the round on.
   void SetRound(NodeRound round);
   // Returns how often the process that was restarted alone most often was.
   int MostRestarts() const;

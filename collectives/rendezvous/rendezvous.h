@@ -103,7 +103,9 @@ class Rendezvous {
   // Leaves if still in a round, so that the other nodes learn of it at once rather than after the lease.
   virtual ~Rendezvous() = default;
 
-  // Blocks until a round with this node begins. If a round is running:
+  // Blocks until a round with this node begins.
+  //
+  // If a round is running:
   //
   //   - a replaceable node takes the place of an absent one with the same processes, and the running round is
   //     returned at once
@@ -128,8 +130,8 @@ class Rendezvous {
   // a replaceable node does so with a new id, so that nothing that concerns its earlier one affects it.
   virtual absl::StatusOr<RendezvousEvent> WaitForEvent(int64_t epoch, absl::Time deadline) = 0;
   // Ends the round for all nodes, to be started again, because something failed on this node with `exit_code`
-  // (0: none is known). The first reason of a round stays. If the round is over already, nothing changes and
-  // nothing is counted. FailedPrecondition naming the limit if max_restarts is used up: the job is closed as
+  // (0: none is known). The first reason of a round stays. If the round is over already, or this node takes no
+  // part in it any more, nothing changes and nothing is counted. FailedPrecondition naming the limit if max_restarts is used up: the job is closed as
   // failed.
   virtual absl::Status RequestRestart(int64_t epoch, absl::string_view reason, int exit_code) = 0;
   // Announces that this node's processes have finished successfully. When all nodes of the round have done
@@ -137,7 +139,7 @@ class Rendezvous {
   // the round. No effect if the round is over already; WaitForEvent reports that.
   virtual absl::Status Finish(int64_t epoch) = 0;
   // Ends the job for all nodes; if it has failed, they receive `exit_code` (0: none is known). The first end
-  // stays.
+  // stays. No effect while a round runs in which this node takes no part: another one may have its place.
   virtual absl::Status Close(bool failed, absl::string_view reason, int exit_code) = 0;
   // Ends the job for all nodes because the launcher was asked to, by a signal: as Close with failed = true,
   // but the event of the other nodes says so. An exit code cannot: a process killed by the same signal has it

@@ -31,6 +31,15 @@ std::string Seconds(absl::Duration duration) {
       absl::Trunc(duration, absl::Milliseconds(duration < absl::Seconds(1) ? 1 : 100)));
 }
 
+// Returns whether a round runs in which the node `id` takes no part any more: it has counted as dead, and
+// another one may have its place. It must not end the round or the job of the others. `id` is empty if it has
+// not joined, or has left.
+bool IsOutside(absl::string_view id, const RendezvousState& state) {
+  if (id.empty() || state.phase() != RendezvousState::RUNNING) return false;
+  const tandem::v1::RendezvousMember* const member = FindMember(state, id);
+  return member == nullptr || !member->in_round() || member->absent();
+}
+
 }  // namespace
 
 StoreRendezvous::StoreRendezvous(Store* store, const RendezvousOptions& options, Clock* clock)
@@ -325,7 +334,9 @@ absl::StatusOr<RendezvousEvent> StoreRendezvous::WaitForEvent(int64_t epoch, abs
 
 absl::Status StoreRendezvous::RequestRestart(int64_t epoch, absl::string_view reason, int exit_code) {
   bool runs = false;
+  const std::string me = id();
   TANDEM_ASSIGN_OR_RETURN(const RendezvousState state, Update(/*create=*/false, [&](RendezvousState* s) {
+                            if (IsOutside(me, *s)) return absl::OkStatus();
                             runs = s->phase() == RendezvousState::RUNNING && s->epoch() == epoch;
                             RestartRound(epoch, reason, exit_code, s);
                             return absl::OkStatus();
@@ -379,8 +390,10 @@ absl::Status StoreRendezvous::RecordRestarts(int64_t epoch, int restarts) {
 }
 
 absl::Status StoreRendezvous::Close(bool failed, absl::string_view reason, int exit_code) {
+  const std::string me = id();
   return Update(/*create=*/false,
                 [&](RendezvousState* s) {
+                  if (IsOutside(me, *s)) return absl::OkStatus();
                   CloseState(failed, reason, exit_code, s);
                   return absl::OkStatus();
                 })
@@ -388,8 +401,10 @@ absl::Status StoreRendezvous::Close(bool failed, absl::string_view reason, int e
 }
 
 absl::Status StoreRendezvous::Stop(absl::string_view reason, int exit_code) {
+  const std::string me = id();
   return Update(/*create=*/false,
                 [&](RendezvousState* s) {
+                  if (IsOutside(me, *s)) return absl::OkStatus();
                   CloseState(/*failed=*/true, reason, exit_code, s, /*stopped=*/true);
                   return absl::OkStatus();
                 })
@@ -468,7 +483,8 @@ absl::Status StoreRendezvous::Observe(const RendezvousState& state) {
   const std::string me = id();
   std::vector<std::string> ids, keys;
   for (const tandem::v1::RendezvousMember& member : state.members()) {
-    if (member.node().id() == me) continue;
+    // An absent node has no counter. A successor has another id.
+    if (member.node().id() == me || member.absent()) continue;
     ids.push_back(member.node().id());
     keys.push_back(BeatKey(ids.back()));
   }

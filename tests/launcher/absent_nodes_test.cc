@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A job of several nodes, which are several launchers on this machine, goes on when one dies on which every
-// process is one that is started again alone, and takes the node back.
+// A job goes on when a node dies on which every process is one that is started again alone, and takes the
+// node back. The nodes are launchers on this machine.
 
 #include <signal.h>
 
@@ -128,7 +128,7 @@ TEST_F(AbsentNodesTest, AServerNodeDiesAndComesBackWhileTheWorkersGoOn) {
   a = Start("a2", 1, kServer, "");
   ASSERT_TRUE(a->WaitForOutput("in the place of a node that was absent")) << a->err();
   for (auto* node : {&w, &b}) ASSERT_TRUE((*node)->WaitForOutput(kTaken)) << (*node)->err();
-  // Its processes hold the same copies as before.
+  // The processes hold the same copies as before.
   for (const char* line :
        {"copy 0 of shard 0 of 2", "copy 1 of shard 1 of 2", "follower of shard 0", "follower of shard 1"}) {
     ASSERT_TRUE(a->WaitForOutput(line)) << a->err();
@@ -289,8 +289,12 @@ TEST_F(AbsentNodesTest, TheDeathOfANodeWithWorkersEndsTheRoundAsEver) {
   v->Signal(SIGKILL);
   ASSERT_TRUE(w->WaitForOutput("starting again: node 127.0.78.3-")) << w->err();
   v = Start("v2", 1, {"--workers", "1", "--max-restarts", "1"}, ActorScript(), "3");
-  ASSERT_TRUE(a->WaitForOutput("life 0.1.2")) << a->err();
+  ASSERT_TRUE(a->WaitForOutput("life 0.0.2")) << a->err();
   ASSERT_TRUE(v->WaitForOutput("up 1")) << v->err();
+  // No process of this round has been life 1 of it.
+  a->Signal(SIGKILL);
+  a = Start("a3", 2, flags, ActorScript(), "3");
+  ASSERT_TRUE(a->WaitForOutput("life 0.1.2")) << a->err();
   Go();
   EXPECT_EQ(w->Wait(), 0) << w->err();
   EXPECT_EQ(v->Wait(), 0) << v->err();

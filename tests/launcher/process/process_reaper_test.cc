@@ -33,12 +33,12 @@ class ProcessReaperTest : public ::testing::Test {
     if (reaper_ != nullptr) reaper_.reset();  // kills the group if nothing has
     if (group_ > 0 && !reaped_) ::waitpid(group_, nullptr, 0);
   }
-  // Waits until the group is killed, or until the time-out of the test program.
-  void ExpectKilled() {
+  // Waits until the group has ended, or until the time-out of the test program.
+  void ExpectEndedBy(int signal) {
     int status = 0;
     ASSERT_EQ(::waitpid(group_, &status, 0), group_);
     reaped_ = true;
-    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == signal);
   }
 
   std::unique_ptr<ProcessReaper> reaper_;
@@ -49,28 +49,28 @@ class ProcessReaperTest : public ::testing::Test {
 TEST_F(ProcessReaperTest, GroupsAreKilledAtADeadlineThatIsNotPutOff) {
   reaper_->KillAt(MonotonicNow() + absl::Hours(1));
   reaper_->KillAt(MonotonicNow() + absl::Milliseconds(100));
-  ExpectKilled();
+  ExpectEndedBy(SIGKILL);
 }
 
 TEST_F(ProcessReaperTest, ADeadlineThatIsPutOffTooLateHasItsEffect) {
   // The second call comes after the first deadline, whenever the reaper reads them.
   reaper_->KillAt(MonotonicNow() - absl::Milliseconds(1));
   reaper_->KillAt(absl::InfiniteFuture());
-  ExpectKilled();
+  ExpectEndedBy(SIGKILL);
 }
 
 TEST_F(ProcessReaperTest, GroupsAreKilledWhenTheLauncherEnds) {
   reaper_->KillAt(absl::InfiniteFuture());
   reaper_.reset();
-  ExpectKilled();
+  ExpectEndedBy(SIGKILL);
 }
 
 TEST_F(ProcessReaperTest, AForgottenGroupIsNotKilled) {
   reaper_->Forget(group_);
   reaper_->KillAt(MonotonicNow() - absl::Milliseconds(1));
   reaper_.reset();  // it has read all messages
-  EXPECT_EQ(::waitpid(group_, nullptr, WNOHANG), 0);
-  ::kill(group_, SIGKILL);
+  ::kill(group_, SIGTERM);
+  ExpectEndedBy(SIGTERM);
 }
 
 }  // namespace

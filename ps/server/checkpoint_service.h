@@ -112,7 +112,11 @@ class CheckpointService {
   absl::StatusOr<v1::LoadCheckpointResponse> Load(const std::string& directory);
   // Makes the calls under way, and those to come, give up until Interrupt(false). Does not block.
   // Thread-safe.
-  void Interrupt(bool interrupted) { interrupted_ = interrupted || stopping_; }
+  void Interrupt(bool interrupted) {
+    interrupted_ = interrupted;
+    // The server may have begun to stop since, and its own call may have come before.
+    if (stopping_) interrupted_ = true;
+  }
   // Fills in the fields about checkpoints that were saved. Thread-safe.
   void AddStatistics(v1::ServerStatistics* statistics) const;
 

@@ -186,6 +186,9 @@ void RequestHandler::HandlePull(std::shared_ptr<rpc::ServerCall> call) {
     if (!allowed.ok()) return call->Finish(std::move(allowed));
   }
   absl::StatusOr<BoundRequest> request = BindPull(*std::move(parsed), tables_, options_.max_message_bytes);
+  // A primary may have handed over since the call came, and its tables may be copied anew. Those that were
+  // bound before it stepped down stay as they are.
+  if (!takes_changes_) return call->Finish(Stopping());
   if (!request.ok()) return call->Finish(request.status());
   const uint64_t step = request->step;
   const bool ready = std::all_of(request->slices.begin(), request->slices.end(),

@@ -38,7 +38,10 @@ def _make_known_to_older_torch() -> None:
     if torch is None or "torch.distributed" not in _sys.modules or not torch.distributed.is_available():
         return
     if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15):
-        _importlib.import_module("tandem.torch")
+        try:
+            _importlib.import_module("tandem.torch")
+        except ImportError:  # a torch that is older still; the rest of the package works with it
+            pass
 
 
 _make_known_to_older_torch()

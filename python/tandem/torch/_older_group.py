@@ -121,5 +121,6 @@ class OlderProcessGroup(Collectives, ProcessGroup):
     def _work(self, *args: Any) -> TandemWork:
         work = super()._work(*args)
         if self._coalesced is not None:
-            self._coalesced.append(work)
+            # If a coalesced call raises, torch does not end the coalescing; works that have succeeded must not pile up.
+            self._coalesced = [earlier for earlier in self._coalesced if not earlier.is_success()] + [work]
         return work

@@ -12,6 +12,7 @@ namespace tandem::cuda {
 
 #define SAME(ours, theirs) static_assert(static_cast<int>(ours) == static_cast<int>(theirs))
 SAME(kCudaSuccess, cudaSuccess);
+SAME(kCudaInvalidResourceHandle, cudaErrorInvalidResourceHandle);
 SAME(kCudaNotReady, cudaErrorNotReady);
 SAME(kCudaStreamCaptureImplicit, cudaErrorStreamCaptureImplicit);
 SAME(kCaptureModeRelaxed, cudaStreamCaptureModeRelaxed);

@@ -11,6 +11,7 @@
 namespace tandem::cuda {
 
 inline constexpr int kCudaSuccess = 0;
+inline constexpr int kCudaInvalidResourceHandle = 400;
 inline constexpr int kCudaNotReady = 600;
 // The legacy default stream was asked about while a stream that synchronises with it is being captured.
 inline constexpr int kCudaStreamCaptureImplicit = 906;

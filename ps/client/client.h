@@ -181,10 +181,11 @@ class Client {
   // CreateTable for a table. InvalidArgument: the offsets of a part are wrong.
   //
   // Parts on GPUs (PullPart::device): `done` runs on a thread of the client, which must not block either.
-  // InvalidArgument: there is no such GPU, or rows or stream are not of it; FailedPrecondition: there is no
-  // CUDA runtime, or the stream is being captured into a CUDA graph; ResourceExhausted: there is no pinned
-  // memory (ClientOptions::pinned_bytes). Nothing was sent then. Internal, naming the call: CUDA failed.
-  // DeadlineExceeded also if the GPU has not got to the rows in time. The client stays usable after each.
+  // InvalidArgument: there is no such GPU, the rows are not in its memory, or the stream is a stream of
+  // another GPU; FailedPrecondition: there is no CUDA runtime, or the stream is being captured into a CUDA
+  // graph; ResourceExhausted: there is no pinned memory (ClientOptions::pinned_bytes). Nothing was sent then.
+  // Internal, naming the call: CUDA failed. DeadlineExceeded also if the GPU has not got to the rows in time.
+  // The client stays usable after each.
   virtual void PullAsync(uint64_t step, bool read_only, std::vector<PullPart> parts, PullDone done) = 0;
   // Starts to apply gradients of `step`. Blocks and runs `done` like PullAsync, with the same errors. The
   // push is repeated until it is acknowledged or its time has passed. Each server applies an acknowledged

@@ -34,8 +34,12 @@ namespace v1 = ::tandem::v1;
 // and `offsets` are in host memory in any case. The rows are written after all work that `stream` had when
 // PullAsync was called. When the pull has ended, work that is queued on `stream` from then on sees the rows;
 // the GPU may still be copying. Without a stream, the rows are on the GPU when the pull has ended; they are
-// written after the work of the legacy default stream. After an error a copy may still be under way: later
-// work of `stream` waits for it, and so does cudaFree. The parts of one pull may lie on different devices.
+// written after the work of the legacy default stream. cudaStreamPerThread stands for the stream of the
+// thread that calls PullAsync; the rows are on the GPU when the pull has ended, as without a stream.
+//
+// After an error a copy may still be under way. Later work of `stream`, or of the legacy default stream if
+// there is none, waits for it, and so does cudaFree. A stream that is being captured into a CUDA graph when
+// the pull ends does not wait. The parts of one pull may lie on different devices.
 struct PullPart {
   std::string table;
   absl::Span<const uint64_t> ids;

@@ -134,10 +134,12 @@ def test_a_pull_without_a_stream_ends_when_the_rows_are_there(gpus, table):
         ((4, 3), {}, r"shape \(4, 3\); it must be float32 and \(4, 4\)"),
         ((4, 4), {"typestr": "<f8"}, "dtype <f8"),
         ((4, 4), {"strides": (4, 16)}, "contiguous"),
-        ((4, 4), {"stream": 12345}, "is no stream of GPU 0"),
+        ((4, 4), {"stream": "of GPU 1"}, "is a stream of another GPU; expected one of GPU 0"),
     ],
 )
 def test_other_arrays_on_a_gpu_are_refused(gpus, table, shape, changes, text):
+    if "stream" in changes:
+        changes = {"stream": gpus.stream(1)}
     array = gpus.array(np.zeros(shape), **changes)
     before, _ = table.pull("t", IDS)
     with pytest.raises(errors.InvalidArgumentError, match=text):
@@ -178,6 +180,20 @@ def test_host_memory_that_is_said_to_be_on_a_gpu_is_refused(gpus, table):
     array = Array(host.ctypes.data, host.shape, {})
     with pytest.raises(errors.InvalidArgumentError, match="out has __cuda_array_interface__, but is not in the memory of a GPU"):
         table.pull("t", IDS, out=array)
+
+
+def test_a_stream_of_the_calling_thread(gpus, table):
+    expected, _ = table.pull("t", IDS)
+    rows = gpus.array(np.zeros((4, 4)), stream=2)  # cudaStreamPerThread
+    gpus.hold(1)
+    try:
+        future = table.pull_async("t", IDS, out=rows)
+        np.testing.assert_array_equal(table.pull("t", IDS)[0], expected)  # other calls go on
+        assert not future.done()
+    finally:
+        gpus.hold(0)
+    future.result(20)
+    np.testing.assert_array_equal(gpus.read(rows), expected)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed (scripts/python-env --torch)")

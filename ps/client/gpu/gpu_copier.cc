@@ -27,6 +27,9 @@ constexpr absl::Duration kAskInterval = absl::Milliseconds(100);
 // The thread polls without a pause for this long, which is longer than most copies take.
 constexpr absl::Duration kBusyPolling = absl::Microseconds(200);
 
+// cudaStreamPerThread: the default stream of the thread that calls CUDA.
+void* PerThreadStream() { return reinterpret_cast<void*>(uintptr_t{2}); }
+
 }  // namespace
 
 // A piece of pinned memory that a copy uses.
@@ -56,6 +59,9 @@ struct GpuCopier::Group {
   size_t next = 0;              // index in `arrays` of the array that is being copied
   size_t offset = 0;            // the copies of so many of its bytes have been started
   std::array<Piece, 2> pieces;  // one is filled while the other is copied
+  bool reached = false;         // the work that the program's stream had at the call has ended
+  bool lacks_piece = false;     // copies of other calls use all pieces
+  bool begun = false;           // a copy has been started
   bool issued = false;          // all copies have been started
   bool copied = false;          // all copies have ended
   bool ended = false;           // the call need not wait for this group
@@ -74,8 +80,10 @@ class GpuCopier::Rows {
         if (piece.copying) group.stream->held.push_back(std::move(piece.memory));
       }
       // After an error, the program may use the array for something else.
-      owner_->ReturnStream(std::move(group.stream),
-                           group.ordered && !group.ended ? &group.program_stream : nullptr);
+      const bool pending = group.begun && !group.ended;
+      // This is another thread than that of the call. Each thread's default stream waits for the legacy one.
+      if (group.program_stream == PerThreadStream()) group.program_stream = nullptr;
+      owner_->ReturnStream(std::move(group.stream), pending ? &group.program_stream : nullptr);
     }
   }
   bool ended() const {
@@ -231,6 +239,10 @@ absl::StatusOr<std::shared_ptr<GpuCopier::Rows>> GpuCopier::StageFor(Direction d
   cuda::CudaApi& cuda = **loaded;
   for (const GpuArray& array : arrays) TANDEM_RETURN_IF_ERROR(CheckArray(array));
   TANDEM_ASSIGN_OR_RETURN(PinnedMemory* const pinned, Pinned(direction, arrays.front().gpu));
+  for (GpuArray& array : arrays) {
+    // The copier's thread cannot name the stream of this one.
+    if (array.stream == PerThreadStream()) array.ordered = false;
+  }
   auto rows = std::make_shared<Rows>(this, std::move(arrays));
   for (size_t a = 0; a < rows->arrays.size(); ++a) {
     const GpuArray& array = rows->arrays[a];
@@ -247,6 +259,12 @@ absl::StatusOr<std::shared_ptr<GpuCopier::Rows>> GpuCopier::StageFor(Direction d
       group = rows->groups.end() - 1;
       // Kernels that are queued now may still read the old rows, or write the gradients.
       int error = cuda.EventRecord(group->stream->event, array.stream);
+      if (error == cuda::kCudaInvalidResourceHandle) {
+        cuda.GetLastError();
+        return absl::InvalidArgumentError(absl::StrCat("the stream of ", array.name,
+                                                       " is a stream of another GPU; expected one of GPU ",
+                                                       array.gpu, ", as the part's device says"));
+      }
       if (error != kCudaSuccess) return Error("cudaEventRecord", array.name, array.gpu, error);
       error = cuda.StreamWaitEvent(group->stream->stream, group->stream->event);
       if (error != kCudaSuccess) return Error("cudaStreamWaitEvent", array.name, array.gpu, error);
@@ -300,7 +318,12 @@ void GpuCopier::ReturnStream(std::unique_ptr<CopyStream> stream, void* const* wa
   cuda::CudaApi& cuda = *cuda_.load();
   const DeviceScope on_gpu(&cuda, stream->gpu);
   int error = cuda.EventRecord(stream->event, stream->stream);
-  if (error == kCudaSuccess && waiting != nullptr) error = cuda.StreamWaitEvent(*waiting, stream->event);
+  bool capturing = false;  // a wait for other work would end the capture with an error
+  if (error == kCudaSuccess && waiting != nullptr &&
+      (cuda.StreamIsCapturing(*waiting, &capturing) != kCudaSuccess || capturing ||
+       cuda.StreamWaitEvent(*waiting, stream->event) != kCudaSuccess)) {
+    cuda.GetLastError();
+  }
   absl::MutexLock lock(&mutex_);
   if (error == kCudaSuccess) {
     busy_.push_back(std::move(stream));
@@ -360,7 +383,7 @@ absl::StatusOr<bool> GpuCopier::AdvanceGroup(Direction direction, PinnedMemory* 
     const int error = cuda.MemcpyAsync(to_gpu ? array.memory : host, to_gpu ? host : array.memory,
                                        array.bytes, stream.stream);
     if (error != kCudaSuccess) return Error("cudaMemcpyAsync", array.name, array.gpu, error);
-    moved = true;
+    group->begun = moved = true;
   }
   const std::string& name = rows->arrays[group->arrays.back()].name;
   if (!group->issued) {
@@ -391,6 +414,16 @@ absl::StatusOr<bool> GpuCopier::CopyPieces(Direction direction, PinnedMemory* pi
   char* const host = rows->host[a].get();
   const bool to_gpu = direction == Direction::kToGpu;
   bool moved = false;
+  if (!group->reached) {
+    // A piece that waits for the program's work is missing in other calls.
+    const int state = cuda.EventQuery(group->stream->event);
+    if (state == cuda::kCudaNotReady) {
+      cuda.GetLastError();
+      return false;
+    }
+    if (state != kCudaSuccess) return Error("cudaEventQuery", array.name, array.gpu, state);
+    group->reached = true;
+  }
   for (Piece& piece : group->pieces) {
     if (!piece.copying) continue;
     const int state = cuda.EventQuery(piece.event);
@@ -403,6 +436,7 @@ absl::StatusOr<bool> GpuCopier::CopyPieces(Direction direction, PinnedMemory* pi
     piece.copying = false;
     moved = true;
   }
+  group->lacks_piece = false;
   for (size_t p = 0; p < group->pieces.size() && group->offset < array.bytes; ++p) {
     Piece& piece = group->pieces[p];
     if (piece.copying) continue;
@@ -413,7 +447,11 @@ absl::StatusOr<bool> GpuCopier::CopyPieces(Direction direction, PinnedMemory* pi
         Reclaim();
       }
       piece.memory = pinned->TryTakePiece();
-      if (piece.memory == nullptr) break;
+      if (piece.memory == nullptr) {
+        group->lacks_piece = std::none_of(group->pieces.begin(), group->pieces.end(),
+                                          [](const Piece& one) { return one.copying; });
+        break;
+      }
     }
     piece.event = group->stream->piece_events[p];
     piece.offset = group->offset;
@@ -423,7 +461,7 @@ absl::StatusOr<bool> GpuCopier::CopyPieces(Direction direction, PinnedMemory* pi
     int error = cuda.MemcpyAsync(to_gpu ? on_gpu : piece.memory.get(), to_gpu ? piece.memory.get() : on_gpu,
                                  piece.bytes, group->stream->stream);
     if (error != kCudaSuccess) return Error("cudaMemcpyAsync", array.name, array.gpu, error);
-    piece.copying = true;
+    piece.copying = group->begun = true;
     error = cuda.EventRecord(piece.event, group->stream->stream);
     if (error != kCudaSuccess) return Error("cudaEventRecord", array.name, array.gpu, error);
     group->offset += piece.bytes;
@@ -436,9 +474,12 @@ absl::Status GpuCopier::Late(const Rows& rows) const {
   const auto late =
       std::find_if(rows.groups.begin(), rows.groups.end(), [](const Group& group) { return !group.ended; });
   const GpuArray& array = rows.arrays[late->arrays[std::min(late->next, late->arrays.size() - 1)]];
-  return absl::DeadlineExceededError(absl::StrCat("the copy of ", array.name, " has not ended in time: GPU ",
-                                                  array.gpu,
-                                                  " still runs work that the program queued before it"));
+  const std::string reason =
+      late->lacks_piece
+          ? "the copies of other calls use all pinned memory, and have not ended either"
+          : absl::StrCat("GPU ", array.gpu, " still runs it, or work that the program queued before it");
+  return absl::DeadlineExceededError(
+      absl::StrCat("the copy of ", array.name, " has not ended in time: ", reason));
 }
 
 void GpuCopier::Finish(std::shared_ptr<Rows> rows, absl::Time deadline,

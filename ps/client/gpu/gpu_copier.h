@@ -36,9 +36,11 @@ struct GpuArray {
   int gpu = 0;
   void* memory = nullptr;
   size_t bytes = 0;
-  // The program's stream (cudaStream_t). Null: CUDA's legacy default stream.
+  // The program's stream (cudaStream_t). Null: CUDA's legacy default stream. cudaStreamPerThread: the default
+  // stream of the thread that calls Stage or Fetch.
   void* stream = nullptr;
-  // True: the end of a copy to the GPU is ordered in `stream`. False: it is awaited.
+  // True: the end of a copy to the GPU is ordered in `stream`. False: it is awaited, as always for
+  // cudaStreamPerThread, which other threads cannot name.
   bool ordered = false;
   std::string name;  // for messages: "the rows of table 'user'"
 };
@@ -69,8 +71,8 @@ class GpuCopier {
   // Prepares a pull. Copies to an array will begin after all work that its stream has now. Does not block,
   // except that the first call loads CUDA's runtime and allocates the pinned memory.
   //
-  // InvalidArgument: there is no such GPU, an array is not in its memory, or a stream is not one of its
-  // streams. FailedPrecondition: there is no CUDA runtime, or a stream is being captured into a CUDA graph.
+  // InvalidArgument: there is no such GPU, an array is not in its memory, or a stream is a stream of another
+  // GPU. FailedPrecondition: there is no CUDA runtime, or a stream is being captured into a CUDA graph.
   // ResourceExhausted: the pinned memory cannot be allocated. Internal: another call of CUDA fails. After an
   // error nothing is held.
   absl::StatusOr<std::shared_ptr<Rows>> Stage(std::vector<GpuArray> arrays);
@@ -80,7 +82,8 @@ class GpuCopier {
   // Copies the host memory of all arrays to the GPUs. Does not block. Runs `done` once, on the copier's
   // thread, so it must not block: when the streams of arrays with `ordered` wait for the copies, and the
   // copies to all other arrays have ended. DeadlineExceeded: the streams, or the GPU, did not get to it by
-  // `deadline`; copies may then still be under way. Internal: a call of CUDA fails.
+  // `deadline`. Internal: a call of CUDA fails. After an error copies may still be under way; later work of
+  // their arrays' streams waits for them, unless the stream is being captured then.
   void Finish(std::shared_ptr<Rows> rows, absl::Time deadline,
               absl::AnyInvocable<void(absl::Status) &&> done);
 
@@ -104,7 +107,7 @@ class GpuCopier {
   // Returns a stream of the GPU which no call uses.
   absl::StatusOr<std::unique_ptr<CopyStream>> TakeStream(int gpu);
   // Takes a stream back, with the pinned memory that its copies may still use. If `waiting` is not null, the
-  // later work of that stream waits for these copies.
+  // later work of the program's stream *waiting waits for these copies.
   void ReturnStream(std::unique_ptr<CopyStream> stream, void* const* waiting);
   // Frees the pinned memory of copies that have ended.
   void Reclaim() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -15,7 +15,7 @@
 namespace tandem::cuda {
 namespace {
 
-constexpr int kInvalidValue = 1, kMemoryAllocation = 2, kInvalidResourceHandle = 400, kLaunchFailure = 719;
+constexpr int kInvalidValue = 1, kMemoryAllocation = 2, kLaunchFailure = 719;
 
 }  // namespace
 
@@ -30,7 +30,7 @@ class FakeGpuApi final : public CudaApi {
   int GetDeviceCount(int* count) override {
     absl::MutexLock lock(&gpu_->mutex_);
     *count = gpu_->devices_;
-    return gpu_->devices_ == 0 ? last_error_ = 100 : Enter("cudaGetDeviceCount");
+    return gpu_->devices_ == 0 ? last_error_ = 100 : EnterWithoutContext("cudaGetDeviceCount");
   }
   int GetDevice(int* device) override {
     *device = device_;
@@ -66,8 +66,10 @@ class FakeGpuApi final : public CudaApi {
     if (const int error = Enter("cudaStreamWaitEvent")) return error;
     FakeGpu::Stream* const waiting = gpu_->Find(stream, device_);
     const auto found = gpu_->events_.find(event);
-    if (waiting == nullptr || found == gpu_->events_.end()) return last_error_ = kInvalidResourceHandle;
-    waiting->queue.push_back(
+    if (waiting == nullptr || found == gpu_->events_.end()) return last_error_ = kCudaInvalidResourceHandle;
+    if (waiting->capturing) gpu_->misuse_.push_back("cudaStreamWaitEvent in a stream that is being captured");
+    gpu_->Enqueue(
+        waiting,
         {.kind = FakeGpu::Operation::kWait, .event = found->second, .number = found->second->recorded});
     gpu_->Pump();
     return kCudaSuccess;
@@ -93,9 +95,10 @@ class FakeGpuApi final : public CudaApi {
     FakeGpu::Stream* const from = gpu_->Find(stream, device_);
     const auto found = gpu_->events_.find(event);
     if (from == nullptr || found == gpu_->events_.end() || found->second->device != from->device)
-      return last_error_ = kInvalidResourceHandle;
+      return last_error_ = kCudaInvalidResourceHandle;
     if (from->capturing) gpu_->misuse_.push_back("cudaEventRecord in a stream that is being captured");
-    from->queue.push_back(
+    gpu_->Enqueue(
+        from,
         {.kind = FakeGpu::Operation::kRecord, .event = found->second, .number = ++found->second->recorded});
     gpu_->Pump();
     return kCudaSuccess;
@@ -105,14 +108,14 @@ class FakeGpuApi final : public CudaApi {
     if (const int error = Enter("cudaEventQuery")) return error;
     gpu_->Pump();
     const auto found = gpu_->events_.find(event);
-    if (found == gpu_->events_.end()) return last_error_ = kInvalidResourceHandle;
+    if (found == gpu_->events_.end()) return last_error_ = kCudaInvalidResourceHandle;
     return found->second->reached >= found->second->recorded ? kCudaSuccess : last_error_ = kCudaNotReady;
   }
   int StreamIsCapturing(void* stream, bool* capturing) override {
     absl::MutexLock lock(&gpu_->mutex_);
     if (const int error = Enter("cudaStreamIsCapturing")) return error;
     FakeGpu::Stream* const asked = gpu_->Find(stream, device_);
-    if (asked == nullptr) return last_error_ = kInvalidResourceHandle;
+    if (asked == nullptr) return last_error_ = kCudaInvalidResourceHandle;
     *capturing = asked->capturing;
     return kCudaSuccess;
   }
@@ -159,7 +162,7 @@ class FakeGpuApi final : public CudaApi {
     absl::MutexLock lock(&gpu_->mutex_);
     if (const int error = Enter("cudaMemcpyAsync")) return error;
     FakeGpu::Stream* const in = gpu_->Find(stream, device_);
-    if (in == nullptr) return last_error_ = kInvalidResourceHandle;
+    if (in == nullptr) return last_error_ = kCudaInvalidResourceHandle;
     bool to_device = false, from_device = false;
     // CUDA Programming Guide, "Asynchronous Concurrent Execution": copies are asynchronous only if host
     // memory is pinned.
@@ -170,7 +173,7 @@ class FakeGpuApi final : public CudaApi {
     }
     if (to_device == from_device) gpu_->misuse_.push_back("a copy that is neither to nor from a GPU");
     ++gpu_->copies_;
-    in->queue.push_back({.kind = FakeGpu::Operation::kCopy, .to = to, .from = from, .bytes = bytes});
+    gpu_->Enqueue(in, {.kind = FakeGpu::Operation::kCopy, .to = to, .from = from, .bytes = bytes});
     gpu_->Pump();
     return kCudaSuccess;
   }
@@ -183,8 +186,13 @@ class FakeGpuApi final : public CudaApi {
 
  private:
   static char* CharOf(const void* pointer) { return const_cast<char*>(static_cast<const char*>(pointer)); }
-  // Counts a call, and returns the error that the test wants of it.
+  // Counts a call, and returns the error that the test wants of it. CUDA's documentation, "Initialization":
+  // the first function that needs a context makes the primary context of the current device.
   int Enter(const char* call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(gpu_->mutex_) {
+    gpu_->contexts_.insert(device_);
+    return EnterWithoutContext(call);
+  }
+  int EnterWithoutContext(const char* call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(gpu_->mutex_) {
     ++gpu_->calls_;
     if (gpu_->failing_ != call || gpu_->succeed_before_-- > 0) return kCudaSuccess;
     gpu_->failing_.clear();
@@ -279,7 +287,7 @@ std::shared_ptr<FakeGpu::Kernel> FakeGpu::QueueKernel(void* stream, Body body) {
   auto kernel = std::make_shared<Kernel>();
   kernel->body = std::move(body);
   absl::MutexLock lock(&mutex_);
-  Find(stream, 0)->queue.push_back({.kind = Operation::kKernel, .kernel = kernel});
+  Enqueue(Find(stream, 0), {.kind = Operation::kKernel, .kernel = kernel});
   return kernel;
 }
 
@@ -292,6 +300,12 @@ void FakeGpu::Finish(const std::shared_ptr<Kernel>& kernel) {
 void FakeGpu::Hold(bool hold) {
   absl::MutexLock lock(&mutex_);
   hold_ = hold;
+  Pump();
+}
+
+void FakeGpu::HoldCopies(bool hold) {
+  absl::MutexLock lock(&mutex_);
+  hold_copies_ = hold;
   Pump();
 }
 
@@ -340,13 +354,39 @@ std::vector<std::string> FakeGpu::misuse() {
 }
 
 FakeGpu::Stream* FakeGpu::Find(void* handle, int device) {
-  if (reinterpret_cast<uintptr_t>(handle) <= 1) {
-    Stream& stream = default_streams_[device];
+  const uintptr_t number = reinterpret_cast<uintptr_t>(handle);
+  if (number <= 2) {
+    Stream& stream =
+        number == 2 ? per_thread_streams_[{device, std::this_thread::get_id()}] : default_streams_[device];
     stream.device = device;
+    (number == 2 ? stream.per_thread : stream.legacy) = true;
     return &stream;
   }
   const auto found = streams_.find(handle);
-  return found == streams_.end() ? nullptr : found->second.get();
+  if (found != streams_.end()) return found->second.get();
+  misuse_.push_back("a handle that is no stream");
+  return nullptr;
+}
+
+// "When an action is taken in the legacy stream such as a kernel launch or cudaStreamWaitEvent(), the legacy
+// stream first waits on all blocking streams, the action is queued in the legacy stream, and then all
+// blocking streams wait on the legacy stream."
+void FakeGpu::Enqueue(Stream* stream, Operation operation) {
+  if (stream->per_thread) WaitFor(stream, &default_streams_[stream->device]);
+  if (stream->legacy) {
+    for (auto& [key, other] : per_thread_streams_) {
+      if (other.device == stream->device) WaitFor(stream, &other);
+    }
+  }
+  stream->queue.push_back(std::move(operation));
+}
+
+void FakeGpu::WaitFor(Stream* stream, Stream* other) {
+  if (other->queue.empty()) return;
+  auto event = std::make_shared<Event>();
+  event->recorded = 1;
+  other->queue.push_back({.kind = Operation::kRecord, .event = event, .number = 1});
+  stream->queue.push_back({.kind = Operation::kWait, .event = event, .number = 1});
 }
 
 char* FakeGpu::ContentsAt(const void* at, size_t bytes, bool* on_device) {
@@ -375,6 +415,9 @@ void FakeGpu::Pump() {
     for (auto& [device, stream] : default_streams_) {
       while (RunFirst(&stream)) ran = true;
     }
+    for (auto& [key, stream] : per_thread_streams_) {
+      while (RunFirst(&stream)) ran = true;
+    }
   }
 }
 
@@ -384,6 +427,7 @@ bool FakeGpu::RunFirst(Stream* stream) {
   bool on_device;
   switch (operation.kind) {
     case Operation::kCopy: {
+      if (hold_copies_) return false;
       char* const to = ContentsAt(operation.to, operation.bytes, &on_device);
       const char* const from = ContentsAt(operation.from, operation.bytes, &on_device);
       if (to == nullptr || from == nullptr) {

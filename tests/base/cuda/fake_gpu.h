@@ -15,6 +15,8 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -37,7 +39,10 @@ class FakeGpu {
   std::vector<float> Read(const float* memory, size_t floats);
   void Write(float* memory, const std::vector<float>& values);
 
-  // Streams. nullptr and 1 (cudaStreamLegacy) are the default stream of the current device.
+  // Streams. CUDA's documentation, "Stream synchronization behavior": nullptr and 1 (cudaStreamLegacy) are
+  // the legacy default stream of the current device, 2 (cudaStreamPerThread) is the calling thread's own
+  // default stream there. These two synchronise with each other; NewStream makes non-blocking streams, which
+  // synchronise with neither.
   void* NewStream(int device);
   void DestroyStream(void* stream);
   // A kernel of the program. Its stream does not get past it before Finish was called. `body` then runs in
@@ -52,6 +57,8 @@ class FakeGpu {
   void Finish(const std::shared_ptr<Kernel>& kernel);
   // While set, no stream runs anything.
   void Hold(bool hold);
+  // While set, no copy ends, nor the work after it in its stream.
+  void HoldCopies(bool hold);
   // As cudaStreamBeginCapture and cudaStreamEndCapture.
   void Capture(void* stream, bool capturing);
 
@@ -85,6 +92,7 @@ class FakeGpu {
   };
   struct Stream {
     int device = 0;
+    bool legacy = false, per_thread = false;
     bool capturing = false;
     std::deque<Operation> queue;
   };
@@ -99,20 +107,28 @@ class FakeGpu {
   // Returns where the fake accesses [at, at + bytes), and whether that is device memory; null if it is
   // neither device memory nor pinned.
   char* ContentsAt(const void* at, size_t bytes, bool* on_device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns the stream of a handle; null, after a note of the misuse, if there is none. CUDA leaves it
+  // undefined what such a handle does.
   Stream* Find(void* handle, int device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Enqueue(Stream* stream, Operation operation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Makes later work of `stream` wait for the work that `other` has now.
+  void WaitFor(Stream* stream, Stream* other) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const int devices_;
   absl::Mutex mutex_;
   std::map<char*, Memory> memory_ ABSL_GUARDED_BY(mutex_);
   std::map<char*, size_t> pinned_ ABSL_GUARDED_BY(mutex_);
   std::map<void*, std::unique_ptr<Stream>> streams_ ABSL_GUARDED_BY(mutex_);
-  std::map<int, Stream> default_streams_ ABSL_GUARDED_BY(mutex_);
+  std::map<int, Stream> default_streams_ ABSL_GUARDED_BY(mutex_);  // [device]
+  std::map<std::pair<int, std::thread::id>, Stream> per_thread_streams_
+      ABSL_GUARDED_BY(mutex_);  // [device, thread]
   std::map<void*, std::shared_ptr<Event>> events_ ABSL_GUARDED_BY(mutex_);
   std::set<int> contexts_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> misuse_ ABSL_GUARDED_BY(mutex_);
   std::string failing_ ABSL_GUARDED_BY(mutex_);
   int succeed_before_ ABSL_GUARDED_BY(mutex_) = 0;
   bool hold_ ABSL_GUARDED_BY(mutex_) = false;
+  bool hold_copies_ ABSL_GUARDED_BY(mutex_) = false;
   int calls_ ABSL_GUARDED_BY(mutex_) = 0;
   int copies_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -53,7 +53,8 @@ class CudaApi {
   virtual int Free(void* memory) = 0;
   // Allocates host memory that is pinned for all devices (cudaHostAllocPortable).
   virtual int HostAlloc(void** memory, size_t bytes) = 0;
-  // Frees memory of HostAlloc. Waits for copies that use it.
+  // Frees memory of HostAlloc. May block until the GPUs have carried out all work that the process has queued
+  // on them, even if none of it uses the memory.
   virtual int FreeHost(void* memory) = 0;
   // Copies between any two memories, in the stream's order.
   virtual int MemcpyAsync(void* to, const void* from, size_t bytes, void* stream) = 0;

@@ -104,7 +104,9 @@ struct ClientOptions {
 };
 
 // A client of all parameter servers of a job. Use one client per worker process. Owns its channels. The
-// destructor pushes deferred gradients (PushDeferred) and logs an error if that fails. Thread-safe.
+// destructor pushes deferred gradients (PushDeferred) and logs an error if that fails. If the client had
+// parts on GPUs, the destructor may block until the GPUs have carried out all work that the process has
+// queued on them. Thread-safe.
 class Client {
  public:
   // Connects to the servers behind `channels` (index = server index). Checks that they are the servers of one

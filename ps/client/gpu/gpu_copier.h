@@ -62,7 +62,8 @@ class GpuCopier {
   explicit GpuCopier(Options options);
   // Blocks until the pulls that Finish was called for have ended, which they do at their deadlines, and then
   // for at most 5 s until the GPUs have carried out all copies. Pinned memory that a GPU still uses then is
-  // not freed.
+  // not freed. To free the rest, CUDA may wait for all work that the program has queued on the GPUs, which
+  // has no limit.
   ~GpuCopier();
 
   // The arrays of one pull, and the host memory that stands for them. Has one owner, and must be destroyed

@@ -20,7 +20,8 @@ namespace tandem::ps {
 // A fixed amount of pinned memory. One half serves as regions, which calls hold as long as they need them.
 // The other half serves as pieces, which are only held for the duration of a copy. Pieces therefore become
 // free again whatever the calls that hold regions wait for. Thread-safe. Regions and pieces may outlive the
-// object; the memory is then freed when the last of them is dropped.
+// object; the memory is then freed when the last of them is dropped. That may block until the GPUs have
+// carried out all work that the process has queued on them (cudaFreeHost).
 class PinnedMemory {
  public:
   static constexpr size_t kPieces = 4;

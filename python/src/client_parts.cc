@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python/src/client_parts.h"
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
+#include "base/cuda/find_gpu.h"
 #include "base/cuda/load_cuda.h"
+#include "base/status.h"
 #include "nanobind/stl/string.h"
 #include "nanobind/stl/vector.h"
 #include "python/src/errors.h"
@@ -36,6 +40,18 @@ Device DeviceAt(nb::handle gpu) {
 std::optional<void*> StreamAt(nb::handle stream) {
   if (stream.is_none()) return std::nullopt;
   return reinterpret_cast<void*>(nb::cast<uint64_t>(stream));
+}
+
+// Returns the CUDA runtime of this machine. The search for it is long, so that its first success is kept.
+absl::StatusOr<std::shared_ptr<cuda::CudaApi>> Cuda() {
+  static absl::Mutex& mutex = *new absl::Mutex;
+  static auto& kept = *new std::shared_ptr<cuda::CudaApi>;
+  absl::MutexLock lock(&mutex);
+  if (kept == nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(cuda::Loaded<cuda::CudaApi> loaded, cuda::LoadCuda());
+    kept = std::move(loaded.api);
+  }
+  return kept;
 }
 
 }  // namespace
@@ -78,18 +94,14 @@ PushParts ParsePushParts(nb::list list) {
 }
 
 int GpuOf(uint64_t address, const std::string& what) {
-  const absl::StatusOr<cuda::Loaded<cuda::CudaApi>> loaded = cuda::LoadCuda();
-  RaiseIfError(loaded.status());
-  cuda::MemoryKind kind = cuda::MemoryKind::kUnregistered;
-  int gpu = 0;
-  const int error = loaded->api->PointerGetAttributes(reinterpret_cast<const void*>(address), &kind, &gpu);
-  if (error != cuda::kCudaSuccess) loaded->api->GetLastError();
-  if (error != cuda::kCudaSuccess ||
-      (kind != cuda::MemoryKind::kDevice && kind != cuda::MemoryKind::kManaged)) {
+  const absl::StatusOr<std::shared_ptr<cuda::CudaApi>> cuda = Cuda();
+  RaiseIfError(cuda.status());
+  const std::optional<int> gpu = cuda::FindGpu(cuda->get(), reinterpret_cast<const void*>(address));
+  if (!gpu.has_value()) {
     Raise(absl::InvalidArgumentError(
         absl::StrCat(what, " has __cuda_array_interface__, but is not in the memory of a GPU")));
   }
-  return gpu;
+  return *gpu;
 }
 
 nb::list ToPython(const ps::PullVersions& versions) {

@@ -196,6 +196,13 @@ def test_a_stream_of_the_calling_thread(gpus, table):
     np.testing.assert_array_equal(gpus.read(rows), expected)
 
 
+def test_the_cuda_runtime_is_searched_once(gpus, table, monkeypatch, tmp_path):
+    rows = gpus.array(np.zeros((4, 4)))
+    table.pull("t", IDS, out=rows)
+    monkeypatch.setenv("TANDEM_CUDA_LIBRARY_PATH", str(tmp_path))
+    table.pull("t", IDS, out=rows)
+
+
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed (scripts/python-env --torch)")
 class TestTensors:
     """Tensors that say they are CUDA tensors. torch itself needs no GPU for them."""

@@ -360,9 +360,10 @@ absl::Status NcclBackend::RegisterBuffer(TensorView buffer) {
                                                    ", but group '", link_->group(), "' uses GPU ",
                                                    link_->device()));
   }
+  cuda::CudaApi* const cuda = link_->runtime()->cuda();
+  const cuda::DeviceScope on_device(cuda, link_->device());
   TANDEM_RETURN_IF_ERROR(CheckMemory(
-      link_->runtime()->cuda(), *link_, [] { return std::string("the buffer"); }, buffer.device.index,
-      buffer.data));
+      cuda, *link_, [] { return std::string("the buffer"); }, buffer.device.index, buffer.data));
   if (registered_.count(buffer.data) > 0) {
     return absl::AlreadyExistsError("a buffer that begins there is registered; deregister it first");
   }

@@ -331,6 +331,7 @@ class FakeCuda final : public cuda::CudaApi {
     auto* const made = new FakeStream;
     *stream = made;
     absl::MutexLock lock(&world_->mutex_);
+    NeedContext();
     world_->streams_.insert(made);
     return cuda::kCudaSuccess;
   }
@@ -344,6 +345,7 @@ class FakeCuda final : public cuda::CudaApi {
   int StreamWaitEvent(void* stream, void* event) override {
     Count("StreamWaitEvent");
     absl::MutexLock lock(&world_->mutex_);
+    NeedContext();
     for (auto& kernel : static_cast<FakeEvent*>(event)->queued) {
       world_->StreamOf(stream)->queued.push_back(kernel);
     }
@@ -354,6 +356,7 @@ class FakeCuda final : public cuda::CudaApi {
   int StreamIsCapturing(void* stream, bool* capturing) override {
     Count("StreamIsCapturing");
     absl::MutexLock lock(&world_->mutex_);
+    NeedContext();
     FakeStream* const asked = world_->StreamOf(stream);
     *capturing = asked->capturing;
     if (asked == &world_->legacy_ && world_->per_thread_.capturing) {
@@ -370,6 +373,7 @@ class FakeCuda final : public cuda::CudaApi {
   int PointerGetAttributes(const void* pointer, cuda::MemoryKind* kind, int* device) override {
     Count("PointerGetAttributes");
     absl::MutexLock lock(&world_->mutex_);
+    NeedContext();
     const auto found = world_->memory_.find(pointer);
     const bool set = found != world_->memory_.end();
     *kind = set ? found->second.first : cuda::MemoryKind::kDevice;
@@ -379,6 +383,7 @@ class FakeCuda final : public cuda::CudaApi {
   int EventCreate(void** event) override {
     Count("EventCreate");
     absl::MutexLock lock(&world_->mutex_);
+    NeedContext();
     ++world_->events_created_;
     *event = new FakeEvent;
     return cuda::kCudaSuccess;
@@ -390,6 +395,7 @@ class FakeCuda final : public cuda::CudaApi {
   int EventRecord(void* event, void* stream) override {
     Count("EventRecord");
     absl::MutexLock lock(&world_->mutex_);
+    NeedContext();
     FakeStream* const from = world_->StreamOf(stream);
     if (from->capturing) world_->misuse_.push_back("EventRecord in a stream that is being captured");
     FakeQueue* const queue = &static_cast<FakeEvent*>(event)->queued;
@@ -406,6 +412,7 @@ class FakeCuda final : public cuda::CudaApi {
   int EventQuery(void* event) override {
     Count("EventQuery");
     absl::MutexLock lock(&world_->mutex_);
+    NeedContext();
     const bool captures = world_->legacy_.capturing || world_->per_thread_.capturing;
     if (captures && capture_mode_ != cuda::kCaptureModeRelaxed)
       world_->misuse_.push_back("EventQuery during a capture");
@@ -434,6 +441,9 @@ class FakeCuda final : public cuda::CudaApi {
     absl::MutexLock lock(&world_->calls_mutex_);
     ++world_->cuda_calls_[call];
   }
+  // CUDA's documentation, "Initialization": the first function that needs a context makes the primary context
+  // of the current device.
+  void NeedContext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(world_->mutex_) { world_->contexts_.insert(device_); }
   FakeWorld* const world_;
   static thread_local int device_, last_error_, capture_mode_;
 };

@@ -119,6 +119,9 @@ TEST(NcclLifecycleTest, ARankMakesAContextOnItsOwnGpuOnly) {
     Operation sum = Sum(&values);
     sum.device.index = 3;
     TANDEM_EXPECT_OK(backend->Run(sum));
+    const TensorView buffer(values.data(), values.size(), DType::kF32, Device::Cuda(3));
+    TANDEM_EXPECT_OK(backend->RegisterBuffer(buffer));
+    TANDEM_EXPECT_OK(backend->DeregisterBuffer(buffer));
     backend.reset();
     EXPECT_THAT(world.contexts(), ElementsAre(3));
   }).join();

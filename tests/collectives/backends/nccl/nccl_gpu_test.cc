@@ -21,8 +21,7 @@ namespace {
 constexpr char kRankVariable[] = "TANDEM_TEST_NCCL_RANK";
 constexpr char kStoreVariable[] = "TANDEM_TEST_NCCL_STORE";
 
-// Sums over `world_size` ranks on GPU 0, through device memory.
-void SumOnGpu(Store* store, int rank, int world_size) {
+BackendOptions OptionsOf(Store* store, int rank, int world_size) {
   BackendOptions options;
   options.group = "gpu";
   options.rank = rank;
@@ -31,7 +30,24 @@ void SumOnGpu(Store* store, int rank, int world_size) {
   options.peers.resize(world_size);
   options.deadline = absl::Now() + absl::Seconds(60);
   options.timeout = absl::Seconds(60);
-  TANDEM_ASSERT_OK_AND_ASSIGN(auto backend, NcclBackendFactory().make(options));
+  return options;
+}
+
+// Returns a sum over the ranks of `count` floats on GPU 0, in place.
+Operation SumOf(void* memory, size_t count) {
+  Operation sum;
+  sum.kind = OpKind::kAllReduce;
+  sum.dtype = DType::kF32;
+  sum.device = Device::Cuda(0);
+  sum.timeout = absl::Seconds(60);
+  sum.in = {memory, count};
+  sum.out = {memory, count};
+  return sum;
+}
+
+// Sums over `world_size` ranks on GPU 0, through device memory.
+void SumOnGpu(Store* store, int rank, int world_size) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto backend, NcclBackendFactory().make(OptionsOf(store, rank, world_size)));
   TANDEM_ASSERT_OK_AND_ASSIGN(Apis apis, LoadApis());
   std::vector<float> values(1001, rank + 1.0f);
   void *memory = nullptr, *stream = nullptr;
@@ -39,13 +55,7 @@ void SumOnGpu(Store* store, int rank, int world_size) {
   ASSERT_EQ(apis.cuda->Malloc(&memory, bytes), cuda::kCudaSuccess);
   ASSERT_EQ(apis.cuda->StreamCreateNonBlocking(&stream), cuda::kCudaSuccess);
   ASSERT_EQ(apis.cuda->MemcpyAsync(memory, values.data(), bytes, nullptr), cuda::kCudaSuccess);
-  Operation sum;
-  sum.kind = OpKind::kAllReduce;
-  sum.dtype = DType::kF32;
-  sum.device = Device::Cuda(0);
-  sum.timeout = absl::Seconds(60);
-  sum.in = {memory, values.size()};
-  sum.out = {memory, values.size()};
+  Operation sum = SumOf(memory, values.size());
   for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kPremulSum}) {
     sum.reduce = op;
     sum.factor = 0.5;
@@ -78,6 +88,33 @@ class NcclGpuTest : public ::testing::Test {
 TEST_F(NcclGpuTest, AWorldOfOneReducesOnItsGpu) {
   MemoryStore store;
   SumOnGpu(&store, 0, 1);
+}
+
+// A backend that is destroyed deregisters the buffers that are left.
+TEST_F(NcclGpuTest, BuffersAreRegisteredAndLeft) {
+  MemoryStore store;
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto backend, NcclBackendFactory().make(OptionsOf(&store, 0, 1)));
+  TANDEM_ASSERT_OK_AND_ASSIGN(Apis apis, LoadApis());
+  if (!apis.nccl->has_register()) GTEST_SKIP() << "this NCCL has no ncclCommRegister";
+  const std::vector<float> values(1001, 3.0f);
+  const size_t bytes = values.size() * sizeof(float);
+  void* memory = nullptr;
+  ASSERT_EQ(apis.cuda->Malloc(&memory, bytes), cuda::kCudaSuccess);
+  ASSERT_EQ(apis.cuda->MemcpyAsync(memory, values.data(), bytes, nullptr), cuda::kCudaSuccess);
+  const TensorView buffer(memory, values.size(), DType::kF32, Device::Cuda(0));
+  const Operation sum = SumOf(memory, values.size());
+  TANDEM_ASSERT_OK(backend->RegisterBuffer(buffer));
+  EXPECT_THAT(backend->RegisterBuffer(buffer), testing::StatusIs(absl::StatusCode::kAlreadyExists));
+  TANDEM_ASSERT_OK(backend->Run(sum));
+  TANDEM_ASSERT_OK(backend->DeregisterBuffer(buffer));
+  TANDEM_ASSERT_OK(backend->Run(sum));
+  TANDEM_ASSERT_OK(backend->RegisterBuffer(buffer));
+  TANDEM_ASSERT_OK(backend->Run(sum));
+  backend.reset();
+  std::vector<float> read(values.size());
+  ASSERT_EQ(apis.cuda->MemcpyAsync(read.data(), memory, bytes, nullptr), cuda::kCudaSuccess);
+  apis.cuda->Free(memory);  // waits for all that the device has to do
+  EXPECT_EQ(read, values);
 }
 
 // NCCL refuses two ranks of one host on one GPU; ranks with distinct NCCL_HOSTID count as ranks of two hosts.

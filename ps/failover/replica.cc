@@ -113,6 +113,7 @@ void Replica::Impl::CarryOut(Action action) {
       return After(kWait,
                    [](Impl& impl) { impl.Handle([](Protocol& p, Protocol::Actions* a) { p.OnWaited(a); }); });
     case Kind::kBeginCopy:
+      refusal_.clear();  // of an earlier primary
       return BeginCopy(action.copy, action.placement);
     case Kind::kProbe:
       return Probe(action.placement);

@@ -129,6 +129,7 @@ TEST(ReplicaHandOver, AShardThatWasHandedOverHasTwoCopiesAgainAndSurvivesItsNewP
   const std::string before = a->replica().Status().self().id();
   ASSERT_TRUE(HandOver(*a, b));
   ASSERT_TRUE(b.AwaitInSync(1));
+  EXPECT_EQ(a->replica().Status().failure(), "");
   const v1::ReplicaStatus status = b.replica().Status();
   EXPECT_TRUE(status.links(0).continued());
   EXPECT_EQ(status.placement().in_sync(0).address(), a->address());

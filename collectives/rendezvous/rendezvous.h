@@ -130,9 +130,9 @@ class Rendezvous {
   // a replaceable node does so with a new id, so that nothing that concerns its earlier one affects it.
   virtual absl::StatusOr<RendezvousEvent> WaitForEvent(int64_t epoch, absl::Time deadline) = 0;
   // Ends the round for all nodes, to be started again, because something failed on this node with `exit_code`
-  // (0: none is known). The first reason of a round stays. If the round is over already, or this node takes no
-  // part in it any more, nothing changes and nothing is counted. FailedPrecondition naming the limit if max_restarts is used up: the job is closed as
-  // failed.
+  // (0: none is known). The first reason of a round stays. If the round is over already, or this node takes
+  // no part in it any more, nothing changes and nothing is counted. FailedPrecondition naming the limit if
+  // max_restarts is used up: the job is closed as failed.
   virtual absl::Status RequestRestart(int64_t epoch, absl::string_view reason, int exit_code) = 0;
   // Announces that this node's processes have finished successfully. When all nodes of the round have done
   // so, the job closes as succeeded. From now on this node's silence is no death, and new nodes no longer end
@@ -151,9 +151,8 @@ class Rendezvous {
   // Returns whether a process that was restarted alone `restarts` times may be started in the round `epoch`:
   //
   //   - This node has read within a lease that it takes part in that round, which runs. Otherwise another
-  //   node
-  //     may have its place, or get it at any moment: WaitForEvent is about to say what has happened, or the
-  //     store does not answer at present.
+  //     node may have its place, or get it at any moment: WaitForEvent is about to say what has happened, or
+  //     the store does not answer at present.
   //   - RecordRestarts has recorded `restarts`, if it is not 0.
   //
   // Never blocks.

@@ -133,7 +133,8 @@ TEST(FollowersTest, PrimariesMoveAndCopiesLeaveWhileTheJobTrains) {
   const Finished again = job.Run({"ps", "move", "--job", "logs", "--shard", "1", "--to", follower});
   EXPECT_EQ(again.exit_code, 0) << again.err;
   EXPECT_THAT(again.out, HasSubstr("is the primary already"));
-  const Finished nowhere = job.Run({"ps", "move", "--job", "logs", "--shard", "1", "--to", "127.0.0.1:1", "--timeout", "4"});
+  const Finished nowhere =
+      job.Run({"ps", "move", "--job", "logs", "--shard", "1", "--to", "127.0.0.1:1", "--timeout", "4"});
   EXPECT_EQ(nowhere.exit_code, 1);
   EXPECT_THAT(nowhere.err, HasSubstr("shard 1 has no copy at 127.0.0.1:1, but at "));
   const Finished balance = job.Run({"ps", "balance", "--job", "logs", "--dry-run"});

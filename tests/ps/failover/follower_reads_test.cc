@@ -38,7 +38,8 @@ absl::StatusOr<Answer> Read(ServerCopy& copy, absl::Duration max_lag, const std:
                             bool read_only = true, uint64_t step = 0) {
   v1::PullRequest header;
   Bytes payload;
-  TANDEM_CHECK(rpc::DecodeBulk(PullRequestBytes(0, step, {{"user", ids}}, read_only), &header, &payload).ok());
+  TANDEM_CHECK(
+      rpc::DecodeBulk(PullRequestBytes(0, step, {{"user", ids}}, read_only), &header, &payload).ok());
   header.set_max_lag_us(static_cast<uint64_t>(absl::ToInt64Microseconds(max_lag)));
   TANDEM_ASSIGN_OR_RETURN(const Bytes response,
                           copy->Start("Pull", rpc::EncodeBulk(header, std::move(payload)))->Wait());
@@ -86,9 +87,10 @@ TEST(FollowerReads, AFollowerAnswersReadOnlyPullsThatAllowALagAndNothingElse) {
   EXPECT_THAT(Read(follower, kAnyLag, {kShared}, /*read_only=*/false), not_primary);
   EXPECT_THAT(Read(follower, absl::ZeroDuration(), {kShared}), not_primary);
   EXPECT_THAT(follower->Push({.step = 2}, {CountPush(0, 2)}), not_primary);
-  EXPECT_THAT(Read(follower, absl::Microseconds(1), {kShared}),
-              StatusIs(absl::StatusCode::kOutOfRange, AllOf(HasSubstr("behind its primary"),
-                                                            HasSubstr("allows 1us"), HasSubstr("ask the primary"))));
+  EXPECT_THAT(
+      Read(follower, absl::Microseconds(1), {kShared}),
+      StatusIs(absl::StatusCode::kOutOfRange, AllOf(HasSubstr("behind its primary"), HasSubstr("allows 1us"),
+                                                    HasSubstr("ask the primary"))));
   const DataPath::FollowerReads counts = follower.path().follower_reads();
   EXPECT_EQ(counts.served, 1u);
   EXPECT_EQ(counts.refused, 1u);
@@ -164,8 +166,9 @@ TEST(FollowerReads, APullThatWouldWaitForAPushIsSentToThePrimary) {
   primary.AwaitFollower(follower);
   TANDEM_ASSERT_OK(primary->Push({.worker = 0, .step = 0}, {CountPush(0, 0)}));
   ASSERT_TRUE(AwaitApplied(primary, follower));
-  EXPECT_THAT(Read(follower, kAnyLag, {kShared}, /*read_only=*/true, /*step=*/1),
-              StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("waits for the push of step 0 from worker 1")));
+  EXPECT_THAT(
+      Read(follower, kAnyLag, {kShared}, /*read_only=*/true, /*step=*/1),
+      StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("waits for the push of step 0 from worker 1")));
   TANDEM_ASSERT_OK(primary->Push({.worker = 1, .step = 0}, {CountPush(1, 0)}));
   ASSERT_TRUE(AwaitApplied(primary, follower));
   TANDEM_ASSERT_OK_AND_ASSIGN(const Answer answer, Read(follower, kAnyLag, {kShared}, true, /*step=*/1));

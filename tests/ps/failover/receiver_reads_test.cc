@@ -89,18 +89,20 @@ class ReceiverReadsTest : public ::testing::Test {
     std::string payload;
     if (!beat) {
       header.set_number(++number_);
-      if (number_ == 1) payload = EncodedRecord(RecordKind::kState, shipped_) + EncodedRecord(RecordKind::kEnd, shipped_);
+      if (number_ == 1)
+        payload = EncodedRecord(RecordKind::kState, shipped_) + EncodedRecord(RecordKind::kEnd, shipped_);
       while (shipped_ < last_) payload += EncodedRecord(RecordKind::kPush, ++shipped_);
     }
     return {header, payload};
   }
   // The follower gets a message. Its answers wait in answers_.
   void Deliver(const std::pair<v1::AppendRequest, std::string>& message) {
-    receiver_.Append(message.first, Bytes(message.second), [this](absl::StatusOr<v1::AppendResponse> response) {
-      if (!response.ok()) return;
-      absl::MutexLock lock(&mutex_);
-      answers_.push_back(*response);
-    });
+    receiver_.Append(message.first, Bytes(message.second),
+                     [this](absl::StatusOr<v1::AppendResponse> response) {
+                       if (!response.ok()) return;
+                       absl::MutexLock lock(&mutex_);
+                       answers_.push_back(*response);
+                     });
   }
   // The primary gets the answer `i`.
   v1::AppendResponse TakeAnswer(size_t i) {
@@ -197,7 +199,8 @@ TEST_F(ReceiverReadsTest, HasEverythingThatThePrimaryHadBeforeTheLagWhateverIsDe
         }
         ++served;
         EXPECT_LE(read->lag, max_lag);
-        ASSERT_GE(applied, LastRecord(read->lag)) << "seed " << seed << ", step " << step << ", " << read->lag;
+        ASSERT_GE(applied, LastRecord(read->lag))
+            << "seed " << seed << ", step " << step << ", " << read->lag;
       }
     }
   }
@@ -220,9 +223,10 @@ TEST_F(ReceiverReadsTest, AMessageThatLayWhileTheProcessStoodStillProvesNothingN
   Append();  // behind the beat: the follower knows nothing of it
   clock_.Advance(absl::Seconds(10));
   Deliver(beat);
-  EXPECT_THAT(receiver_.CheckRead(absl::Milliseconds(100)),
-              StatusIs(absl::StatusCode::kOutOfRange,
-                       AllOf(HasSubstr("10s behind"), HasSubstr("allows 100ms"), HasSubstr("ask the primary"))));
+  EXPECT_THAT(
+      receiver_.CheckRead(absl::Milliseconds(100)),
+      StatusIs(absl::StatusCode::kOutOfRange,
+               AllOf(HasSubstr("10s behind"), HasSubstr("allows 100ms"), HasSubstr("ask the primary"))));
   EXPECT_EQ(receiver_.lag(), absl::Seconds(10));
   TakeAnswer(0);
   Exchange(/*beat=*/false);
@@ -248,7 +252,8 @@ TEST_F(ReceiverReadsTest, RecordsThatAreNotAppliedCountForTheLag) {
 
 TEST_F(ReceiverReadsTest, ACopyIsReadOnceItIsCompleteAndNotAfterItsEnd) {
   const auto refused = [&] {
-    EXPECT_THAT(receiver_.CheckRead(kAnyLag), StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("ask the primary")));
+    EXPECT_THAT(receiver_.CheckRead(kAnyLag),
+                StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("ask the primary")));
     EXPECT_EQ(receiver_.lag(), absl::InfiniteDuration());
   };
   refused();

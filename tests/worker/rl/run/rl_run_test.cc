@@ -36,8 +36,8 @@ RlSpec Job(const std::string& text) {
   return spec;
 }
 
-// Returns the mean of the evaluations of seeds 1 to 5. One seed in ten does not learn CartPole in so few steps, and which
-// one differs from processor to processor, because sums are rounded differently.
+// Returns the mean of the evaluations of seeds 1 to 5. One seed in ten does not learn CartPole in so few
+// steps, and which one differs from processor to processor, because sums are rounded differently.
 double MeanOfFiveSeeds(RlSpec job) {
   double sum = 0;
   for (uint64_t seed = 1; seed <= 5; ++seed) {

@@ -368,9 +368,8 @@ FakeGpu::Stream* FakeGpu::Find(void* handle, int device) {
   return nullptr;
 }
 
-// "When an action is taken in the legacy stream such as a kernel launch or cudaStreamWaitEvent(), the legacy
-// stream first waits on all blocking streams, the action is queued in the legacy stream, and then all
-// blocking streams wait on the legacy stream."
+// Work in the legacy stream runs after all earlier work of the per-thread streams of its device, and their
+// later work runs after it.
 void FakeGpu::Enqueue(Stream* stream, Operation operation) {
   if (stream->per_thread) WaitFor(stream, &default_streams_[stream->device]);
   if (stream->legacy) {

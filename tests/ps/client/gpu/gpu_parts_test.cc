@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/random.h"
 #include "base/timed_wait.h"
 #include "gmock/gmock.h"
@@ -503,8 +503,10 @@ TEST_F(GpuPartsTest, APullWithThePerThreadStreamEndsWhenTheRowsAreThere) {
     const auto backward = gpu_.QueueKernel(per_thread, [&](const FakeGpu::Contents& contents) {
       std::fill_n(contents(rows), expected.size(), 0.5f);
     });
-    std::thread finisher([&] {
-      absl::SleepFor(absl::Milliseconds(20));
+    // Finishes it when the push has begun to ask the GPU again and again.
+    std::thread finisher([&, until = gpu_.calls() + 50] {
+      const absl::Time deadline = MonotonicNow() + kLong;
+      while (gpu_.calls() < until && MonotonicNow() < deadline) std::this_thread::yield();
       gpu_.Finish(backward);
     });
     TANDEM_EXPECT_OK(client.Push(0, {FromGpu(ids, rows, per_thread)}));

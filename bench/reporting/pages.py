@@ -51,6 +51,8 @@ def provenance(suite):
     text = f"*{source['date']}, commit {source['commit']}; {where}"
     if source.get("launches"):
         text += f"; {source['launches']} alternated launches" if source["launches"] > 1 else "; one launch"
+    for peer, version in sorted(suite.get("versions", {}).items()):
+        text += f"; {peer} {version}"
     text += ".*"
     if source["kind"] == "documentation":
         text += f" *Taken over from the page `{source['page']}` of that commit.*"

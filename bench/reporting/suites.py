@@ -19,10 +19,10 @@ class Options:
 
 
 class Measured:
-    """What a suite gives: its cases, the peers that are absent and why, and the commands that anyone can repeat."""
+    """What a suite gives: its cases, the peers that are absent and why, peers' versions, and the commands that anyone can repeat."""
 
     def __init__(self):
-        self.cases, self.missing, self.commands = [], {}, []
+        self.cases, self.missing, self.versions, self.commands = [], {}, {}, []
         self.launches = None  # if it is not the number that the options say
 
     def compare(self, options, program, flags, **keys):
@@ -40,6 +40,7 @@ class Measured:
                 found = json.load(file)
         self.cases += [dict(case, **keys) for case in found["cases"]]
         self.missing.update(found["missing"])
+        self.versions.update(found["versions"])
 
     def bench(self, options, flags, launches=None):
         """Runs `tandem bench FLAGS --json` in each launch; one list of objects a launch."""

@@ -17,14 +17,15 @@ def ratio(ours, theirs):
     return spread([a / b for a, b in zip(ours, theirs)])
 
 
-def write_comparison(path, cases, missing):
+def write_comparison(path, cases, missing, versions=None):
     """Writes what a comparison program measured.
 
     A case is a dictionary: `system`, the keys that tell cases apart (`op`, `ids`, ...), `unit`, `median`, `min`, `max` and
-    `ratios`, which maps a peer to the spread of ours / the peer's. `missing` maps each absent peer to the reason.
+    `ratios`, which maps a peer to the spread of ours / the peer's. `missing` maps each absent peer to the reason, `versions`
+    peers to their versions as far as they are known.
     """
     with open(path, "w", encoding="utf-8") as file:
-        json.dump({"cases": cases, "missing": missing}, file, indent=1)
+        json.dump({"cases": cases, "missing": missing, "versions": versions or {}}, file, indent=1)
         file.write("\n")
 
 

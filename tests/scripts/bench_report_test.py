@@ -48,9 +48,10 @@ class SummaryTest(unittest.TestCase):
     def test_a_comparison_is_written_with_its_absent_peers(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "cases.json")
-            summary.write_comparison(path, [{"system": "tandem"}], {"redis": "not installed"})
+            summary.write_comparison(path, [{"system": "tandem"}], {"redis": "not installed"}, {"torch": "2.15.0"})
             with open(path, encoding="utf-8") as file:
-                self.assertEqual(json.load(file), {"cases": [{"system": "tandem"}], "missing": {"redis": "not installed"}})
+                self.assertEqual(json.load(file), {"cases": [{"system": "tandem"}], "missing": {"redis": "not installed"},
+                                                   "versions": {"torch": "2.15.0"}})
 
     def test_the_machine_has_a_processor_and_cores(self):
         found = summary.machine()
@@ -135,6 +136,10 @@ class PagesTest(unittest.TestCase):
         self.assertIn("- Not measured: torch: python3-torch is not installed.", text)
         self.assertIn("*2026-11-22, commit abc1234; A processor, 2 cores, Debian; 5 alternated launches.*", text.replace("\n", " "))
         self.assertIn("    bench/compare_rpc --launches 5", text)
+
+    def test_the_versions_of_peers_are_written(self):
+        text = pages.markdown_blocks({"suites": {"rpc": rpc_suite(versions={"torch": "2.15.0"})}})["rpc"]
+        self.assertIn("5 alternated launches; torch 2.15.0.*", text.replace("\n", " "))
 
     def test_figures_that_were_taken_over_say_so(self):
         source = dict(rpc_suite()["source"], kind="documentation", page="docs/rpc.md")

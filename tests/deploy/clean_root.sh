@@ -85,13 +85,13 @@ apt-get -qq update
 apt-get -qq install --yes --no-install-recommends python3-venv > /dev/null
 python3 -m venv /root/env
 began=$(date +%s%N)
-/root/env/bin/pip install --quiet --disable-pip-version-check /root/tandem-*.whl
+/root/env/bin/pip install --quiet --disable-pip-version-check /root/tandem_runtime-*.whl
 installed=$(date +%s%N)
 test "$(/root/env/bin/python /root/example.py)" = 3
 trained=$(date +%s%N)
 echo "installed in $(((installed - began) / 1000000)) ms, the first step ended after $(((trained - began) / 1000000)) ms"
 /root/env/bin/tandem run --ps 2 --workers 2 -- /root/env/bin/python /root/train.py
-du -sm /root/env/lib/python3*/site-packages/tandem /root/env/lib/python3*/site-packages/tandem.libs
+du -sm /root/env/lib/python3*/site-packages/tandem /root/env/lib/python3*/site-packages/tandem_runtime.libs
 EOF2
   chroot "$new" env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb LANG=C.UTF-8 \
     DEBIAN_FRONTEND=noninteractive "${variables[@]}" sh /root/use_wheel < /dev/null

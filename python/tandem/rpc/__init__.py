@@ -16,6 +16,11 @@ Arguments and results are None, bool, int (64 bits), float, str, bytes, list, tu
 of PyTorch. Arrays and tensors travel outside of the message, as they are in memory. docs/python_rpc.md describes the module.
 """
 
+try:
+    import msgpack as _msgpack  # noqa: F401
+except ImportError as error:
+    raise ImportError("tandem.rpc needs the package msgpack, 1.0.4 or later: pip install msgpack (or install tandem-runtime[rpc])") from error
+
 from tandem.rpc._agent import Reference, RpcFuture, call, call_async, current, name, own, remote, shutdown, start, workers
 from tandem.rpc._errors import RemoteError
 from tandem.rpc._functions import Context, function

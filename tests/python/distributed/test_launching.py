@@ -114,7 +114,7 @@ def test_mpirun_with_an_address(free_port):
 
 @pytest.mark.parametrize("backend", ["tandem", "gloo"])
 def test_remote_functions_under_torchrun(backend):
-    pytest.importorskip("msgpack", reason="msgpack is not installed (pip install tandem[rpc])")
+    pytest.importorskip("msgpack", reason="msgpack is not installed (pip install 'tandem-runtime[rpc]')")
     command = [sys.executable, "-B", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     output = run([*command, str(RPC_PROGRAM), backend])
     for rank in range(2):

@@ -69,9 +69,9 @@ def test_the_wheel_has_all_sources_types_the_program_and_no_leftovers(wheel):
     assert sources <= set(names)
     assert {"tandem/py.typed", "tandem/_core.pyi", "tandem/_core.abi3.so"} <= set(names)
     assert {"tandem/bin/tandem", "tandem/bin/tandem-rl", "tandem/bin/tandem-inspect", "tandem/bin/tandem-bench"} <= set(names)
-    assert f"tandem-{version()}.data/scripts/tandem" in names
+    assert f"tandem_runtime-{version()}.data/scripts/tandem" in names
     assert not [n for n in names if "__pycache__" in n or n.endswith((".a", ".h", ".cmake"))]
-    assert wheel.name.startswith(f"tandem-{version()}-cp310-abi3-linux_")
+    assert wheel.name.startswith(f"tandem_runtime-{version()}-cp310-abi3-linux_")
     assert fields["Version"] == version()
     assert {r.split(";")[0].split("<")[0].split(">")[0] for r in fields.get_all("Requires-Dist")} == {"numpy", "nanobind-backend", "msgpack", "torch"}
 
@@ -83,7 +83,7 @@ def test_the_snippet_of_the_documentation_runs(environment, tmp_path):
 
 
 def test_the_version_is_that_of_the_program_and_of_the_metadata(environment, tmp_path):
-    text = "import tandem, importlib.metadata as m; print(tandem.__version__, m.version('tandem'))"
+    text = "import tandem, importlib.metadata as m; print(tandem.__version__, m.version('tandem-runtime'))"
     options = {"env": outside_of_the_build_tree(), "cwd": tmp_path}
     assert run(environment / "bin" / "python", "-c", text, **options).split() == [version(), version()]
     assert version() in run(environment / "bin" / "tandem", "--version", **options)

@@ -7,6 +7,8 @@ import collections
 import enum
 import importlib.util
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -191,3 +193,9 @@ def test_bytes_of_other_programs_are_refused(worker):
         with pytest.raises(InvalidArgumentError):
             future.result()
     assert worker.call("worker", "add", 1, 2) == 3
+
+
+def test_without_msgpack_the_import_says_what_to_install():
+    text = "import sys; sys.modules['msgpack'] = None; import tandem.rpc"
+    done = subprocess.run([sys.executable, "-B", "-c", text], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "ImportError: tandem.rpc needs the package msgpack" in done.stderr, done.stderr

@@ -13,7 +13,7 @@ import xml.etree.ElementTree
 
 sys.dont_write_bytecode = True
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PAGES = ("performance.md", "performance_ps.md", "hybrid_quality.md", "replay.md")
+PAGES = ("performance/README.md", "performance/ps.md", "performance/rl.md", "hybrid_quality.md")
 sys.path.insert(0, os.path.join(ROOT, "bench"))
 
 from reporting import pages, plot, suites, summary  # noqa: E402
@@ -190,7 +190,7 @@ class StoredResultsTest(unittest.TestCase):
         for block in pages.BLOCKS:
             self.assertIn(f"<!-- report: {block} -->", text)
         for name in pages.PLOTS:
-            self.assertIn(f"performance/{name}", text)
+            self.assertRegex(text, rf"\]\((performance/)?{name}\)")
 
 
 class ReportTest(unittest.TestCase):

@@ -18,8 +18,8 @@ of PyTorch. Arrays and tensors travel outside of the message, as they are in mem
 
 try:
     import msgpack as _msgpack  # noqa: F401
-except ImportError as error:
-    raise ImportError("tandem.rpc needs the package msgpack, 1.0.4 or later: pip install msgpack (or install tandem-runtime[rpc])") from error
+except ImportError as _error:
+    raise ImportError("tandem.rpc needs the package msgpack, 1.0.4 or later: pip install msgpack (or install tandem-runtime[rpc])") from _error
 
 from tandem.rpc._agent import Reference, RpcFuture, call, call_async, current, name, own, remote, shutdown, start, workers
 from tandem.rpc._errors import RemoteError

@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import threading
+import time
 from typing import Any, Callable, Generic, Iterator, TypeVar
 
 from tandem._load import load_core
@@ -23,13 +24,16 @@ T = TypeVar("T")
 
 # Tells a thread that waits for finished calls that there are callbacks to run.
 _LOOK = (1 << 64) - 1
+# Seconds after which a callback counts as one that waits, although it does not say so.
+_PATIENCE = 1.0
 
 
 class Completer:
     """Fulfils the futures of this process to which somebody has attached a callback, in the order in which their calls end.
 
     Callbacks run one after the other on a thread of their own, which is started when first needed. While a callback waits for a call of
-    Tandem (`blocking`), another thread runs the callbacks that follow.
+    Tandem (`blocking`), another thread runs the callbacks that follow. Another thread also runs them if a callback takes longer than
+    `_PATIENCE`, because it may wait by means that this class does not see, as by torch.futures.Future.wait.
     """
 
     def __init__(self) -> None:
@@ -41,7 +45,10 @@ class Completer:
         self._reading = threading.Lock()  # held by the thread that reads the queue, so that the order stays
         self._changed = threading.Condition(self._lock)
         self._finished: collections.deque[int] = collections.deque()  # calls whose callbacks have not begun
-        self._running = False  # whether a thread runs callbacks, and does not wait in one
+        self._runner: object | None = None  # names the callback that runs, and does not wait
+        self._guard: threading.Thread | None = None  # looks for callbacks that run too long
+        self._busy = threading.Event()  # set while there may be such callbacks
+        self._stopped = False
         self._resuming = 0  # callbacks whose wait has ended, and which go on before others begin
         self._readers = 0  # threads that read the queue, or wait to
         self._local = threading.local()
@@ -54,9 +61,12 @@ class Completer:
             if self._queue is None:
                 self._queue = _core.FinishedCalls()
                 self._start_thread()
+                self._guard = threading.Thread(target=self._relieve, name="tandem-completer-guard", daemon=True)
+                self._guard.start()
             number = self._next
             self._next += 1
             self._waiting[number] = future
+            self._busy.set()
             queue = self._queue
         try:
             future._call.when_finished(queue, number)
@@ -68,7 +78,7 @@ class Completer:
     @property
     def serves_here(self) -> bool:
         """Whether this thread runs a callback now."""
-        return getattr(self._local, "serves", False)
+        return getattr(self._local, "callback", None) is not None
 
     def wait(self, call: Any, seconds: float) -> bool:
         """Returns call.wait(seconds). A callback that waits lets the callbacks that follow run meanwhile."""
@@ -83,25 +93,47 @@ class Completer:
         if not self.serves_here:
             yield
             return
+        callback = self._local.callback
         with self._lock:
-            self._running = False
-            self._changed.notify_all()
-            if self._readers == 0:
-                self._start_thread()
-            elif self._finished:
-                self._queue.add(_LOOK)
-        self._local.serves = False
+            self._hand_over(callback)
+        self._local.callback = None
         try:
             yield
         finally:
             with self._changed:
                 self._resuming += 1
-                while self._running:
+                while self._runner is not None:
                     self._changed.wait()
                 self._resuming -= 1
-                self._running = True
+                self._runner = callback
                 self._changed.notify_all()
-            self._local.serves = True
+            self._local.callback = callback
+
+    def _hand_over(self, callback: object) -> None:
+        """Lets another thread run the callbacks that follow `callback`. The lock is held."""
+        if self._runner is not callback:
+            return  # another thread does already
+        self._runner = None
+        self._changed.notify_all()
+        if self._readers == 0:
+            self._start_thread()
+        elif self._finished:
+            self._queue.add(_LOOK)
+
+    def _relieve(self) -> None:
+        """Hands over for callbacks that run longer than _PATIENCE."""
+        seen: object | None = None
+        while True:
+            self._busy.wait()
+            time.sleep(_PATIENCE)
+            with self._lock:
+                if self._stopped:
+                    return
+                if self._runner is None and not self._waiting:
+                    self._busy.clear()
+                elif self._runner is not None and self._runner is seen:
+                    self._hand_over(seen)
+                seen = self._runner
 
     def _start_thread(self) -> None:
         # A daemon, because the interpreter joins other threads before it runs atexit functions.
@@ -126,27 +158,29 @@ class Completer:
             with self._changed:
                 while self._resuming:
                     self._changed.wait()
-                if self._running or not self._finished:
+                if self._runner is not None or not self._finished:
                     return
-                self._running = True
+                callback = self._runner = object()
                 self._readers -= 1
                 future = self._waiting.pop(self._finished.popleft())
-            self._local.serves = True
+            self._local.callback = callback
             try:
                 future._run_callbacks()
             except Exception:  # the other futures must not wait for ever
                 logging.getLogger("tandem").exception("completing %r failed", future)
             finally:
-                self._local.serves = False
+                self._local.callback = None
                 with self._changed:
-                    self._running = False
+                    if self._runner is callback:
+                        self._runner = None
                     self._readers += 1
                     self._changed.notify_all()
             del future  # its arrays must not live until the next call ends
 
     def _stop(self) -> None:
         with self._lock:
-            queue, threads = self._queue, list(self._threads)
+            queue, threads, self._stopped = self._queue, list(self._threads), True
+        self._busy.set()
         if queue is not None:
             queue.close()
             for thread in threads:
@@ -160,8 +194,9 @@ class Completer:
         self._waiting = {}
         self._finished.clear()
         self._threads = []
-        self._queue = None
-        self._running, self._resuming, self._readers = False, 0, 0
+        self._queue = self._guard = self._runner = None
+        self._busy = threading.Event()
+        self._resuming, self._readers = 0, 0
 
 
 COMPLETER = Completer()

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import datetime
+import sys
 import threading
+import time
 from typing import Any, Callable, Sequence
 
 import torch
@@ -21,14 +23,23 @@ def as_torch_error(error: Exception) -> Exception:
     return dist.DistBackendError(str(error))
 
 
-class _WorkFuture(torch.futures.Future[Any]):
-    """A future of an operation. A callback of another future may wait for it, as communication hooks of DDP do."""
+class _InnerFuture(torch.futures.Future[Any]):
+    """A future of an operation for a callback of another one, which may wait for it, as communication hooks of DDP do."""
 
     def wait(self) -> Any:
         if not COMPLETER.serves_here or self.done():
             return super().wait()
         with COMPLETER.blocking():
             return super().wait()
+
+
+def _asked_by_cpp() -> bool:
+    """Returns whether C++ code, not a Python function, has called the method from which this function is called."""
+    try:
+        caller = sys._getframe(2)
+    except ValueError:
+        return True  # a thread of autograd
+    return sys._getframe(1).f_code.co_name not in caller.f_code.co_names
 
 
 class TandemWork(dist.Work):
@@ -41,7 +52,9 @@ class TandemWork(dist.Work):
         self._outputs = outputs
         self._finish = finish
         self._lock = threading.Lock()
+        self._inner: _InnerFuture | None = None
         self._future: Any = None
+        self._settled = False  # whether a thread completes the futures, or has done so
         self._error: Exception | None = None
 
     # With this name COMPLETER finds what to wait for: calls of one group end in order.
@@ -73,6 +86,8 @@ class TandemWork(dist.Work):
             if not finished:
                 raise dist.DistBackendError(f"the operation still runs after {seconds:g} s; wait() can be called again")
         self._complete()
+        if self._future is not None:
+            self._settle()
         if self._error is not None:
             raise as_torch_error(self._error) from self._error
         return True
@@ -92,23 +107,41 @@ class TandemWork(dist.Work):
     _source_rank = source_rank
 
     def get_future(self) -> Any:
-        """Returns a future of the output tensors."""
+        """Returns a future of the output tensors. It is completed before wait() returns."""
+        if len(self._outputs) == 1 and self._outputs[0].dtype is torch.float16 and _asked_by_cpp():
+            # DDP's built-in hook for half precision takes only a future whose C++ type is a list of tensors. In Python
+            # such a future can be made only once its value is there.
+            self.wait()
+            return torch._C.fork(lambda: self._outputs)
         with self._lock:
-            if self._future is not None:
-                return self._future
-            future = self._future = _WorkFuture()
-        if self._calls:
-            COMPLETER.watch(self)  # type: ignore[arg-type]
-        else:
-            self._run_callbacks()
-        return future
+            made = self._future is None
+            if made:
+                self._inner = _InnerFuture()
+                # In C++, a future to which set_exception() was applied has the exception as its value. One whose callback
+                # has raised is a failed one there too.
+                self._future = self._inner.then(lambda inner: inner.value())
+        if made:
+            if self._calls:
+                COMPLETER.watch(self)  # type: ignore[arg-type]
+            else:
+                self._run_callbacks()
+        return self._inner if COMPLETER.serves_here else self._future
 
     def _run_callbacks(self) -> None:
         self._complete()
-        if self._error is None:
-            self._future.set_result(self._outputs)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Completes the futures of a completed operation, if no other thread does, and waits until they are."""
+        with self._lock:
+            first, self._settled = not self._settled, True
+        if not first:
+            while not self._future.done():
+                time.sleep(0)  # the other thread runs no callback before
+        elif self._error is None:
+            self._inner.set_result(self._outputs)
         else:
-            self._future.set_exception(as_torch_error(self._error))
+            self._inner.set_exception(as_torch_error(self._error))
 
     def _complete(self) -> None:
         """Finishes an operation whose calls are completed."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that run functions as the ranks of a group."""
+"""Processes that run functions as the ranks of a group: groups that tests share, and jobs whose ranks a test may break."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import multiprocessing
 import pathlib
 import time
 import traceback
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 import pytest
 
 TIMEOUT = datetime.timedelta(seconds=30)
 DEADLINE = 100.0  # seconds for one call on all ranks; includes importing torch
+JOB_DEADLINE = 90
 
 
 def _serve(rank: int, size: int, path: str, backend: str, transport: str, pipe: Any) -> None:
@@ -113,3 +114,67 @@ class Pool:
     def stop(self) -> None:
         for ranks in self._ranks.values():
             ranks.stop()
+
+
+def _rank(function: Callable[..., None], rank: int, size: int, path: str, timeout: float, pipe: Any) -> None:
+    """A rank of a job."""
+    import torch
+    import torch.distributed as dist
+
+    import tandem.torch  # noqa: F401 - before torch 2.15 nothing else makes the backend known
+
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "tandem", init_method=f"file://{path}", rank=rank, world_size=size, timeout=datetime.timedelta(seconds=timeout)
+    )
+    dist.barrier()
+    pipe.send("ready")
+    pipe.recv()  # a rank may leave the barrier while others are still in it
+    function(rank, pipe)
+    pipe.send("done")
+
+
+class Job:
+    """Ranks that a test may kill. Each one runs function(rank, pipe) and sends "done".
+
+    imported: modules. If there are any, the ranks are forked from a process that has imported them: importing torch takes seconds.
+    """
+
+    def __init__(
+        self, function: Callable[..., None], path: Any, size: int = 2, timeout: float = 30, imported: Sequence[str] = ()
+    ) -> None:
+        context = multiprocessing.get_context("forkserver" if imported else "spawn")
+        context.set_forkserver_preload(list(imported))
+        self.pipes, self.processes = [], []
+        for rank in range(size):
+            mine, other = context.Pipe()
+            process = context.Process(target=_rank, args=(function, rank, size, str(path / "store"), timeout, other), daemon=True)
+            process.start()
+            other.close()
+            self.pipes.append(mine)
+            self.processes.append(process)
+        for rank in range(size):
+            assert self.receive(rank) == "ready"
+        for pipe in self.pipes:
+            pipe.send("go")
+
+    def receive(self, rank: int) -> Any:
+        assert self.pipes[rank].poll(JOB_DEADLINE), f"rank {rank} says nothing"
+        return self.pipes[rank].recv()
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for process in self.processes:
+            process.kill()
+            process.join()
+
+
+def error_of(call: Callable[[], Any]) -> tuple[str, str, float]:
+    begin = time.monotonic()
+    try:
+        call()
+    except BaseException as error:
+        return type(error).__name__, str(error), time.monotonic() - begin
+    return "", "no error", time.monotonic() - begin

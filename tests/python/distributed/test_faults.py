@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import datetime
-import multiprocessing
 import os
 import signal
 import threading
@@ -15,62 +14,8 @@ from typing import Any, Callable
 import pytest
 import torch
 import torch.distributed as dist
-
-import tandem.torch  # before torch 2.15 nothing else makes the backend known
-
-DEADLINE = 90
-
-
-def _rank(function: Callable[..., None], rank: int, size: int, path: str, timeout: float, pipe: Any) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "tandem", init_method=f"file://{path}", rank=rank, world_size=size, timeout=datetime.timedelta(seconds=timeout)
-    )
-    dist.barrier()
-    pipe.send("ready")
-    pipe.recv()  # a rank may leave the barrier while others are still in it
-    function(rank, pipe)
-    pipe.send("done")
-
-
-class Job:
-    """Ranks that a test may kill."""
-
-    def __init__(self, function: Callable[..., None], path: Any, size: int = 2, timeout: float = 30) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.pipes, self.processes = [], []
-        for rank in range(size):
-            mine, other = context.Pipe()
-            process = context.Process(target=_rank, args=(function, rank, size, str(path / "store"), timeout, other), daemon=True)
-            process.start()
-            other.close()
-            self.pipes.append(mine)
-            self.processes.append(process)
-        for rank in range(size):
-            assert self.receive(rank) == "ready"
-        for pipe in self.pipes:
-            pipe.send("go")
-
-    def receive(self, rank: int) -> Any:
-        assert self.pipes[rank].poll(DEADLINE), f"rank {rank} says nothing"
-        return self.pipes[rank].recv()
-
-    def __enter__(self) -> Job:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for process in self.processes:
-            process.kill()
-            process.join()
-
-
-def _error_of(call: Callable[[], Any]) -> tuple[str, str, float]:
-    begin = time.monotonic()
-    try:
-        call()
-    except BaseException as error:
-        return type(error).__name__, str(error), time.monotonic() - begin
-    return "", "no error", time.monotonic() - begin
+from rank_pool import JOB_DEADLINE as DEADLINE
+from rank_pool import Job, error_of
 
 
 def _all_reduce_until_an_error(rank: int, pipe: Any) -> None:
@@ -79,8 +24,8 @@ def _all_reduce_until_an_error(rank: int, pipe: Any) -> None:
             dist.all_reduce(torch.ones(1000))
 
     pipe.send(os.getpid())
-    pipe.send(_error_of(call))
-    pipe.send(_error_of(lambda: dist.all_reduce(torch.ones(1000))))
+    pipe.send(error_of(call))
+    pipe.send(error_of(lambda: dist.all_reduce(torch.ones(1000))))
 
 
 def test_the_other_ranks_learn_of_a_kill(tmp_path):
@@ -96,8 +41,8 @@ def test_the_other_ranks_learn_of_a_kill(tmp_path):
 def _wait_for_an_absent_rank(rank: int, pipe: Any) -> None:
     group = dist.new_group(timeout=datetime.timedelta(seconds=10))  # also for the ranks to meet
     if rank == 0:
-        pipe.send(_error_of(lambda: dist.all_reduce(torch.ones(10), group=group)))
-        pipe.send(_error_of(lambda: dist.barrier(group)))
+        pipe.send(error_of(lambda: dist.all_reduce(torch.ones(10), group=group)))
+        pipe.send(error_of(lambda: dist.barrier(group)))
     else:
         pipe.recv()
 
@@ -112,8 +57,8 @@ def test_an_absent_rank_is_named_at_the_timeout_of_the_group(tmp_path):
 def _give_another_dtype(rank: int, pipe: Any) -> None:
     dtype = torch.float32 if rank == 0 else torch.float64
     work = dist.all_reduce(torch.ones(10, dtype=dtype), async_op=True)
-    pipe.send(_error_of(work.wait))
-    pipe.send(_error_of(lambda: work.get_future().wait()))
+    pipe.send(error_of(work.wait))
+    pipe.send(error_of(lambda: work.get_future().wait()))
     pipe.send((work.is_completed(), work.is_success(), type(work.exception()).__name__))
 
 
@@ -130,9 +75,9 @@ def _abort(rank: int, pipe: Any) -> None:
     if rank == 0:
         work = dist.all_reduce(torch.ones(10), async_op=True)
         threading.Timer(0.2, dist.group.WORLD.abort).start()
-        pipe.send(_error_of(work.wait))
+        pipe.send(error_of(work.wait))
     else:
-        pipe.send(_error_of(lambda: dist.recv(torch.ones(1), 0)))
+        pipe.send(error_of(lambda: dist.recv(torch.ones(1), 0)))
 
 
 def test_abort_ends_operations_on_all_ranks(tmp_path):
@@ -186,7 +131,7 @@ def _fork(rank: int, pipe: Any) -> None:
     work = dist.irecv(torch.ones(1), 1 - rank, tag=1)  # matched after the fork
     child = os.fork()
     if child == 0:
-        errors = [_error_of(lambda: dist.all_reduce(torch.ones(1))), _error_of(work.wait)]
+        errors = [error_of(lambda: dist.all_reduce(torch.ones(1))), error_of(work.wait)]
         os._exit(0 if all(kind == "DistBackendError" and "forked" in text for kind, text, _ in errors) else 1)
     _, status = os.waitpid(child, 0)
     pipe.send(os.waitstatus_to_exitcode(status))

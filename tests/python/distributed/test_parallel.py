@@ -102,6 +102,15 @@ def ddp_with_hooks_that_chain_operations() -> None:
             assert all(torch.equal(mine, other) for other in others) and not torch.equal(mine, was)
 
 
+def ddp_with_builtin_hooks_averages_gradients() -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for hook in (dist.BuiltinCommHookType.ALLREDUCE, dist.BuiltinCommHookType.FP16_COMPRESS):
+        model = DistributedDataParallel(nn.Linear(8, 1), bucket_cap_mb=0.00001)
+        model._register_builtin_comm_hook(hook)
+        model(torch.full((4, 8), rank + 1.0)).sum().backward()
+        torch.testing.assert_close(model.module.weight.grad, torch.full((1, 8), 2.0 * (size + 1)))
+
+
 def fsdp2_trains_like_one_process() -> None:
     model = make_model()
     for layer in model:
@@ -220,7 +229,7 @@ def the_profiler_sees_collectives() -> None:
 
 CHECKS = [
     ddp_trains_like_one_process, ddp_accumulates_without_communication, ddp_sums_sparse_gradients,
-    ddp_with_hooks_that_chain_operations, fsdp2_trains_like_one_process,
+    ddp_with_hooks_that_chain_operations, ddp_with_builtin_hooks_averages_gradients, fsdp2_trains_like_one_process,
     fsdp1_trains_like_one_process, fsdp1_with_wrapped_layers_trains_like_one_process, tensor_parallelism_computes_like_one_process,
     pipeline_stages_have_the_gradients_of_one_process, a_distributed_sampler_gives_each_epoch_another_order, zero_redundancy_optimizer_trains_like_one_process, dtensors_change_their_placement,
     functional_collectives_compile, the_profiler_sees_collectives,

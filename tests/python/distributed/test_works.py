@@ -36,6 +36,45 @@ def futures_have_the_outputs_and_run_callbacks() -> None:
     assert work.get_future().done()
 
 
+def a_future_is_completed_when_wait_returns() -> None:
+    size = dist.get_world_size()
+    for _ in range(50):
+        work = dist.all_reduce(torch.ones(3), async_op=True)
+        future = work.get_future()
+        work.wait()
+        assert future.done() and future.value()[0].eq(size).all() and work.get_future() is future
+
+
+def a_failed_future_fails_in_cpp_too() -> None:
+    group = dist.new_group(timeout=datetime.timedelta(minutes=5))
+    work = dist.irecv(torch.ones(1), (dist.get_rank() + 1) % dist.get_world_size(), group=group)
+    future = work.get_future()
+    ran = future.then(lambda f: f.value())
+    dist.barrier()  # all ranks have begun
+    group.abort()
+    for failed in (future, ran, torch.futures.collect_all([future])):
+        with pytest.raises(RuntimeError, match="abort"):
+            failed.wait()
+    with pytest.raises(dist.DistBackendError, match="abort"):
+        work.wait()
+    with pytest.raises(RuntimeError, match="abort"):
+        work.get_future().value()
+
+
+def a_callback_may_wait_by_means_that_tandem_does_not_see() -> None:
+    size, rank = dist.get_world_size(), dist.get_rank()
+    first, second = torch.ones(4), torch.full((4,), 2.0)
+    store = dist.distributed_c10d._get_default_store()
+    if rank > 0:
+        store.wait(["unseen"])
+    one = dist.all_reduce(first, async_op=True).get_future()
+    other = dist.all_reduce(second, async_op=True).get_future()  # torch's class: its wait() is C++
+    waited = one.then(lambda f: f.value()[0] + other.wait()[0])
+    if rank == 0:
+        store.set("unseen", "")
+    assert waited.wait().eq(3.0 * size).all()
+
+
 def a_callback_may_wait_for_another_operation() -> None:
     size, rank = dist.get_world_size(), dist.get_rank()
     store = dist.distributed_c10d._get_default_store()
@@ -165,7 +204,8 @@ def waiting_may_be_limited_and_goes_on_later() -> None:
 
 
 CHECKS = [
-    a_work_says_when_it_is_completed, futures_have_the_outputs_and_run_callbacks, a_callback_may_wait_for_another_operation,
+    a_work_says_when_it_is_completed, futures_have_the_outputs_and_run_callbacks, a_future_is_completed_when_wait_returns,
+    a_failed_future_fails_in_cpp_too, a_callback_may_wait_by_means_that_tandem_does_not_see, a_callback_may_wait_for_another_operation,
     callbacks_of_many_operations_run_once,
     operations_run_in_their_order_whatever_waits_for_them, tensors_live_until_the_operation_is_completed,
     python_threads_go_on_while_a_rank_waits, a_message_from_any_rank_names_its_sender, messages_with_tags_and_batches,

@@ -16,6 +16,7 @@ from torch._C._distributed_c10d import Backend, ErrorType
 
 from tandem.errors import InvalidArgumentError, TandemError, UnimplementedError
 from tandem.torch import _rendezvous, _sparse
+from tandem.torch._compiled import not_compiled
 from tandem.torch._tensors import Buffers, flat, moved, only, reduced, same_dtype
 from tandem.torch._work import TandemWork, as_torch_error
 
@@ -68,6 +69,7 @@ def _leave_groups() -> None:
         backend.connection.close()
 
 
+@not_compiled
 class Collectives:
     """What torch.distributed calls for CPU tensors; classes of torch's kind derive from it.
 
@@ -435,6 +437,7 @@ class Collectives:
     alltoall_base = all_to_all_single
 
 
+@not_compiled
 class TandemBackend(Collectives, Backend):
     """The backend of a group, for torch 2.15 and later. Made by create_group (_group.py)."""
 

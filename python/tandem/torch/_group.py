@@ -11,6 +11,7 @@ import torch
 from torch._C._distributed_c10d import Backend, PrefixStore, ProcessGroup, _allow_inflight_collective_as_graph_input
 
 from tandem.torch._backend import TandemBackend, made
+from tandem.torch._compiled import not_compiled
 from tandem.torch._older_group import OlderProcessGroup, backends_may_be_python
 from tandem.torch._work import TandemWork
 
@@ -41,6 +42,7 @@ def create_group(opts: Any, options: Any) -> Backend | ProcessGroup:
     return TandemProcessGroup.of(opts.store, backend)
 
 
+@not_compiled
 class TandemProcessGroup(ProcessGroup):
     """A group with one backend, TandemBackend.
 

@@ -12,6 +12,7 @@ from torch._C._distributed_c10d import (
 )  # fmt: skip
 
 from tandem.torch._backend import Collectives
+from tandem.torch._compiled import not_compiled
 from tandem.torch._work import TandemWork
 
 
@@ -28,6 +29,7 @@ def backends_may_be_python() -> bool:
     return True
 
 
+@not_compiled
 class OlderProcessGroup(Collectives, ProcessGroup):
     """A group whose collectives are those of the C++ library. It has no backends, in torch's sense, and CPU tensors only.
 

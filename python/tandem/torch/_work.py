@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from tandem._futures import COMPLETER
 from tandem.errors import TandemError
+from tandem.torch._compiled import not_compiled
 
 
 def as_torch_error(error: Exception) -> Exception:
@@ -42,6 +43,7 @@ def _asked_by_cpp() -> bool:
     return sys._getframe(1).f_code.co_name not in caller.f_code.co_names
 
 
+@not_compiled
 class TandemWork(dist.Work):
     """An operation. Thread-safe."""
 

@@ -253,12 +253,13 @@ void BatchLookup::GatherFeature(const LookupFeature& info, size_t dim, const Row
 }
 
 void BatchLookup::Scatter(absl::Span<const OutputGradients> gradients, float scale,
-                          absl::Span<float* const> weight_gradients, bool train_rows) {
+                          absl::Span<float* const> weight_gradients, const std::vector<bool>& trains) {
   absl::MutexLock lock(&mutex_);
   size_t f = 0;
   for (size_t t = 0; t < rows_.size(); ++t) {
     const LookupTable& table = plan_->tables[t];
     Rows& rows = rows_[t];
+    const bool train_rows = trains[t];
     if (train_rows && rows.gradients == nullptr) {
       if (rows.recycled != nullptr && rows.recycled.use_count() == 1) {
         // The last other owner, perhaps a thread of the transport, has finished reading.
@@ -325,15 +326,17 @@ void BatchLookup::ScatterFeature(const LookupFeature& info, size_t dim, const Ro
   }
 }
 
-bool BatchLookup::GradientsAreFinite() const {
+bool BatchLookup::HasGradients() const {
   absl::MutexLock lock(&mutex_);
-  for (const Rows& rows : rows_) {
-    if (rows.gradients == nullptr) continue;
-    for (const float g : *rows.gradients) {
-      if (!std::isfinite(g)) return false;
-    }
+  return std::any_of(rows_.begin(), rows_.end(), [](const Rows& rows) { return rows.gradients != nullptr; });
+}
+
+bool BatchLookup::HasGradients(const std::string& table) const {
+  absl::MutexLock lock(&mutex_);
+  for (size_t t = 0; t < rows_.size(); ++t) {
+    if (plan_->tables[t].name == table) return rows_[t].gradients != nullptr;
   }
-  return true;
+  return false;
 }
 
 BatchLookup::RowGradients BatchLookup::TakeGradients(const std::string& table) {
@@ -353,6 +356,13 @@ BatchLookup::RowGradients BatchLookup::TakeGradients(const std::string& table) {
 void BatchLookup::DropGradients() {
   absl::MutexLock lock(&mutex_);
   for (Rows& rows : rows_) rows.gradients = nullptr;
+}
+
+void BatchLookup::DropGradients(const std::string& table) {
+  absl::MutexLock lock(&mutex_);
+  for (size_t t = 0; t < rows_.size(); ++t) {
+    if (plan_->tables[t].name == table) rows_[t].gradients = nullptr;
+  }
 }
 
 uint64_t BatchLookup::num_ids() const {
@@ -376,52 +386,94 @@ uint64_t BatchLookup::bytes() const {
   return bytes;
 }
 
-GradientPush TakePush(absl::Span<const std::shared_ptr<BatchLookup>> lookups,
-                      absl::Span<const std::pair<std::string, uint32_t>> tables) {
+namespace {
+
+std::vector<BatchLookup::RowGradients> TakeAll(const std::string& table,
+                                               absl::Span<const std::shared_ptr<BatchLookup>> lookups) {
+  std::vector<BatchLookup::RowGradients> taken;
+  for (const std::shared_ptr<BatchLookup>& lookup : lookups) {
+    BatchLookup::RowGradients gradients = lookup->TakeGradients(table);
+    if (gradients.rows != nullptr) taken.push_back(std::move(gradients));
+  }
+  return taken;
+}
+
+BatchLookup::RowGradients View(const TableGradients& gathered) {
+  return {.ids = gathered.ids, .versions = gathered.versions, .rows = gathered.rows};
+}
+
+std::vector<uint64_t> OldestVersions(absl::Span<const BatchLookup::RowGradients> taken) {
+  std::vector<uint64_t> versions;
+  for (const BatchLookup::RowGradients& gradients : taken) {
+    if (versions.empty()) versions.assign(gradients.versions.begin(), gradients.versions.end());
+    for (size_t s = 0; s < versions.size() && s < gradients.versions.size(); ++s) {
+      versions[s] = std::min(versions[s], gradients.versions[s]);
+    }
+  }
+  return versions;
+}
+
+// Adds up the gradients of each id. Writes the distinct ids in the order in which they first appear.
+std::shared_ptr<std::vector<float>> Sum(absl::Span<const BatchLookup::RowGradients> taken, uint32_t dim,
+                                        std::vector<uint64_t>* ids) {
+  std::vector<uint64_t> all;
+  for (const BatchLookup::RowGradients& gradients : taken) {
+    all.insert(all.end(), gradients.ids.begin(), gradients.ids.end());
+  }
+  std::vector<uint32_t> index;
+  ps::Deduper().Run(all, ids, &index);
+  auto sums = std::make_shared<std::vector<float>>(ids->size() * dim, 0.0f);
+  size_t i = 0;
+  for (const BatchLookup::RowGradients& gradients : taken) {
+    const float* __restrict from = gradients.rows->data();
+    for (size_t k = 0; k < gradients.ids.size(); ++k, ++i, from += dim) {
+      float* __restrict const to = sums->data() + size_t{index[i]} * dim;
+      for (size_t d = 0; d < dim; ++d) to[d] += from[d];
+    }
+  }
+  return sums;
+}
+
+}  // namespace
+
+std::shared_ptr<TableGradients> TakeGradients(const std::string& table, uint32_t dim,
+                                              absl::Span<const std::shared_ptr<BatchLookup>> lookups,
+                                              std::shared_ptr<TableGradients> earlier) {
+  std::vector<BatchLookup::RowGradients> taken = TakeAll(table, lookups);
+  if (taken.empty()) return earlier;
+  if (earlier != nullptr) taken.insert(taken.begin(), View(*earlier));
+  auto gathered = std::make_shared<TableGradients>();
+  gathered->versions = OldestVersions(taken);
+  gathered->rows = Sum(taken, dim, &gathered->ids);
+  return gathered;
+}
+
+GradientPush TakePush(absl::Span<const PushSource> sources) {
   GradientPush push;
-  push.parts.resize(tables.size());
-  push.ids.resize(tables.size());
-  push.versions.resize(tables.size());
-  for (size_t t = 0; t < tables.size(); ++t) {
-    const auto& [name, dim] = tables[t];
+  push.parts.resize(sources.size());
+  push.ids.resize(sources.size());
+  push.versions.resize(sources.size());
+  for (size_t t = 0; t < sources.size(); ++t) {
+    const PushSource& source = sources[t];
     ps::PushPart& part = push.parts[t];
-    part.table = name;
+    part.table = source.table;
+    part.learning_rate_factor = source.learning_rate_factor;
     part.repeats = false;
     std::vector<BatchLookup::RowGradients> taken;
-    for (const std::shared_ptr<BatchLookup>& lookup : lookups) {
-      BatchLookup::RowGradients gradients = lookup->TakeGradients(name);
-      if (gradients.rows != nullptr) taken.push_back(std::move(gradients));
+    for (const std::shared_ptr<TableGradients>& gathered : source.gathered) taken.push_back(View(*gathered));
+    for (BatchLookup::RowGradients& gradients : TakeAll(source.table, source.lookups)) {
+      taken.push_back(std::move(gradients));
     }
     if (taken.empty()) continue;
-    std::vector<uint64_t>& versions = push.versions[t];
-    for (const BatchLookup::RowGradients& gradients : taken) {
-      if (versions.empty()) versions.assign(gradients.versions.begin(), gradients.versions.end());
-      for (size_t s = 0; s < versions.size() && s < gradients.versions.size(); ++s) {
-        versions[s] = std::min(versions[s], gradients.versions[s]);
-      }
-    }
-    part.pulled_versions = versions;
+    push.versions[t] = OldestVersions(taken);
+    part.pulled_versions = push.versions[t];
     if (taken.size() == 1) {
       part.ids = taken[0].ids;
       part.gradients = taken[0].rows->data();
       part.owner = std::move(taken[0].rows);
       continue;
     }
-    std::vector<uint64_t> all;
-    for (const BatchLookup::RowGradients& gradients : taken) {
-      all.insert(all.end(), gradients.ids.begin(), gradients.ids.end());
-    }
-    std::vector<uint32_t> index;
-    ps::Deduper().Run(all, &push.ids[t], &index);
-    auto sums = std::make_shared<std::vector<float>>(push.ids[t].size() * dim, 0.0f);
-    size_t i = 0;
-    for (const BatchLookup::RowGradients& gradients : taken) {
-      const float* __restrict from = gradients.rows->data();
-      for (size_t k = 0; k < gradients.ids.size(); ++k, ++i, from += dim) {
-        float* __restrict const to = sums->data() + size_t{index[i]} * dim;
-        for (size_t d = 0; d < dim; ++d) to[d] += from[d];
-      }
-    }
+    auto sums = Sum(taken, source.dim, &push.ids[t]);
     part.ids = push.ids[t];
     part.gradients = sums->data();
     part.owner = std::move(sums);

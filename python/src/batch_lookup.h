@@ -95,11 +95,12 @@ class BatchLookup : public std::enable_shared_from_this<BatchLookup> {
   };
   // Adds gradients of outputs, multiplied by `scale`, to the gradients of rows. `weight_gradients` has an array
   // for each feature, [ids], or null; it receives the gradients of the feature's weights, which `scale` does not
-  // multiply. If `rows` is false, only these are computed.
+  // multiply. `trains` says of each table whether its rows get gradients; without, only those of weights are computed.
   void Scatter(absl::Span<const OutputGradients> gradients, float scale, absl::Span<float* const> weight_gradients,
-               bool rows);
-  // Returns whether all gradients of rows are finite.
-  bool GradientsAreFinite() const;
+               const std::vector<bool>& trains);
+  // Returns whether there are gradients of any table, or of the table of this name.
+  bool HasGradients() const;
+  bool HasGradients(const std::string& table) const;
 
   // The gradients of one table's rows.
   struct RowGradients {
@@ -109,8 +110,9 @@ class BatchLookup : public std::enable_shared_from_this<BatchLookup> {
   };
   // Hands out the gradients of the table of this name and forgets them.
   RowGradients TakeGradients(const std::string& table);
-  // Forgets the gradients of all tables.
+  // Forgets the gradients of all tables, or of the table of this name.
   void DropGradients();
+  void DropGradients(const std::string& table);
 
   uint64_t num_ids() const;     // looked up, repetitions included
   uint64_t num_unique() const;  // pulled
@@ -157,20 +159,40 @@ class BatchLookup : public std::enable_shared_from_this<BatchLookup> {
   mutable absl::Mutex mutex_;  // guards the gradients
 };
 
-// The gradients of a push, ready to be passed to ps::Client::PushAsync. Each table has one part. Several
-// lookups' gradients of a row are added up in the order of the lookups, and the part has the oldest of their
-// versions.
+// The gradients of one table's rows that wait for a push, as Python sees and changes them.
+struct TableGradients {
+  std::vector<uint64_t> ids;  // distinct
+  std::vector<uint64_t> versions;  // by server, the oldest ones
+  std::shared_ptr<std::vector<float>> rows;  // [ids x dim]
+};
+
+// Takes the gradients that `lookups` have of a table, and adds those of `earlier`, which may be null. Gradients of
+// an id add up in this order: `earlier`, then the lookups in theirs. Returns null if there are none.
+std::shared_ptr<TableGradients> TakeGradients(const std::string& table, uint32_t dim,
+                                              absl::Span<const std::shared_ptr<BatchLookup>> lookups,
+                                              std::shared_ptr<TableGradients> earlier);
+
+// What one table contributes to a push.
+struct PushSource {
+  std::string table;
+  uint32_t dim = 0;
+  float learning_rate_factor = 1.0f;  // > 0
+  std::vector<std::shared_ptr<BatchLookup>> lookups;
+  std::vector<std::shared_ptr<TableGradients>> gathered;
+};
+
+// The gradients of a push, ready to be passed to ps::Client::PushAsync. Each table has one part. Several sources'
+// gradients of a row are added up, and the part has the oldest of their versions.
 struct GradientPush {
   std::vector<ps::PushPart> parts;
   std::vector<std::vector<uint64_t>> ids;
   std::vector<std::vector<uint64_t>> versions;
 };
 
-// Takes the gradients of `lookups` for these tables (name and dim). A table without gradients gets an empty
-// part, because a push without it would not be the worker's step for that table. The result refers to the
-// lookups, which must not be prepared again before PushAsync has returned.
-GradientPush TakePush(absl::Span<const std::shared_ptr<BatchLookup>> lookups,
-                      absl::Span<const std::pair<std::string, uint32_t>> tables);
+// Takes the gradients of `sources`. A table without gradients gets an empty part, because a push without it would
+// not be the worker's step for that table. The result refers to the sources; their lookups must not be prepared
+// again before PushAsync has returned.
+GradientPush TakePush(absl::Span<const PushSource> sources);
 
 }  // namespace tandem::python
 

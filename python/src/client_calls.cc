@@ -158,18 +158,15 @@ void PyClient::PullLookup(uint64_t step, bool read_only, std::shared_ptr<BatchLo
   RaiseIfError(call->result().status());
 }
 
-std::shared_ptr<Call> PyClient::StartGradients(uint64_t step,
-                                               const std::vector<std::shared_ptr<BatchLookup>>& lookups,
-                                               const std::vector<std::pair<std::string, uint32_t>>& tables,
+std::shared_ptr<Call> PyClient::StartGradients(uint64_t step, const std::vector<PushSource>& sources,
                                                float learning_rate_factor, float batch_share) {
   ConnectionInUse connection = UseToPush();
   GradientPush gradients;
   {
     GilReleased release;
-    gradients = TakePush(lookups, tables);
+    gradients = TakePush(sources);
   }
-  StartedPush push = StartPush(&connection, step, std::move(gradients.parts),
-                               OptionsOfPush(learning_rate_factor, batch_share));
+  StartedPush push = StartPush(&connection, step, std::move(gradients.parts), OptionsOfPush(learning_rate_factor, batch_share));
   if (!push.started) Raise(push.call->result().status());
   return push.call;
 }

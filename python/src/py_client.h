@@ -82,9 +82,7 @@ class PyClient {
   // These pull and push the embeddings of a batch (batch_lookup.h). StartGradients raises like StartPush.
   std::shared_ptr<Call> StartLookup(uint64_t step, bool read_only, std::shared_ptr<BatchLookup> lookup);
   void PullLookup(uint64_t step, bool read_only, std::shared_ptr<BatchLookup> lookup);
-  std::shared_ptr<Call> StartGradients(uint64_t step,
-                                       const std::vector<std::shared_ptr<BatchLookup>>& lookups,
-                                       const std::vector<std::pair<std::string, uint32_t>>& tables,
+  std::shared_ptr<Call> StartGradients(uint64_t step, const std::vector<PushSource>& sources,
                                        float learning_rate_factor, float batch_share);
 
   // ---- Tables (client_tables.cc).

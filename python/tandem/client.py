@@ -131,6 +131,8 @@ class Client(Tables, Storage):
         backward pass has started; the client is closed then, and the job learns of the failure.
         """
         try:
+            if self._session is not None:
+                self._session.warn_of_gradients_left()
             self._wait_for_modules()
         except BaseException as error:
             self._core.close(_FAILED, _describe(error))

@@ -195,7 +195,7 @@ class _Run:
                     if self._closed:
                         return
                 ahead = None
-                if self._depth > 0 and self._owner._emb.training:
+                if self._depth > 0 and self._owner._emb._trains:
                     # The pushes of all batches that the loop has done. If the loop is left early, the session still has their
                     # error for the next lookup, flush() or close().
                     failure = session.wait_quietly()

@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 from tandem._load import load_core
 from tandem.client import Client
 from tandem.errors import InvalidArgumentError
+from tandem.nn.handle import Handle
 from tandem.nn.recompute import Keep
 from tandem.nn.session import Ahead, Session
 from tandem.nn.table import POOLING, Table
@@ -91,13 +92,35 @@ class Engine:
             ]
         )
         self._pool = _core.LookupPool()
-        # Autograd calls backward only for functions with an input that needs a gradient. In a tuple it is no parameter of the
-        # module, which FSDP would have to shard.
-        self.anchor: tuple[torch.Tensor] = (torch.zeros((), dtype=torch.float32, device="cpu", requires_grad=True),)
-        # A backward pass trains the rows if it reaches this node. autograd.grad() of other inputs does not.
-        self._accumulator: Any = self.anchor[0].expand_as(self.anchor[0]).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+        self.handles: list[Handle] = [Handle(self, table.name, table.dim) for table in tables]
+        # Of each feature, the handle of its table.
+        self.handle_of: list[Handle] = [handle for handle, table in zip(self.handles, tables) for _ in table.feature_names]
+        self._register()
+
+    def _register(self) -> None:
+        self.pending: list[Any] = []  # lookups with gradients, of passes that have ended. The session's lock guards it
+        self.session.engines.add(self)
         self.number: int = next(_numbers)
         _ENGINES[self.number] = self
+
+    def copy(self) -> Engine:
+        """Returns an engine of the same tables, whose handles follow no optimizer."""
+        copied = Engine.__new__(Engine)
+        copied.__dict__.update(self.__dict__)
+        copied.handles = [Handle(copied, handle.table, handle.dim) for handle in self.handles]
+        for mine, its in zip(self.handles, copied.handles):
+            its.parameter.requires_grad_(mine.parameter.requires_grad)
+            its.parameter.data = torch.zeros(1, dtype=mine.parameter.dtype, device=mine.parameter.device)
+            its.find_accumulator()
+        by_table = {handle.table: handle for handle in copied.handles}
+        copied.handle_of = [by_table[handle.table] for handle in self.handle_of]
+        copied._register()
+        return copied
+
+    @property
+    def trains(self) -> bool:
+        """Whether a table is not frozen."""
+        return any(handle.parameter.requires_grad for handle in self.handles)
 
     # Forward
 
@@ -210,15 +233,14 @@ class Engine:
         self, lookup: Any, gradients: Sequence[tuple[int, int]], weight_sizes: Sequence[int | None]
     ) -> list[torch.Tensor | None]:
         d_weights = [None if n is None else torch.zeros(n, dtype=torch.float32, device="cpu") for n in weight_sizes]
-        scale = self._scale / self.session.gradient_scale()
         any_weights = any(d is not None for d in d_weights)
-        trains = self._trains_rows()
+        trains = [handle.trains() for handle in self.handles]
         lookup.scatter(
-            gradients, scale,
+            gradients, self._scale,
             [0 if d is None else d.data_ptr() for d in d_weights] if any_weights else [], trains,
         )
-        if trains:
-            self.session.collect(lookup)
+        if any(trains):
+            self.session.collect(self, lookup)
         return d_weights
 
     @contextlib.contextmanager
@@ -232,10 +254,6 @@ class Engine:
             self.number = own
             del _ENGINES[number]
 
-    def _trains_rows(self) -> bool:
-        # Outside of a backward pass (opcheck calls the operators directly) nothing says what is wanted.
-        return torch._C._current_graph_task_id() == -1 or torch._C._will_engine_execute_node(self._accumulator)
-
 
 def run(engine: Engine, batch: Batch, training: bool) -> list[torch.Tensor]:
     """Returns the outputs of all features."""
@@ -243,8 +261,9 @@ def run(engine: Engine, batch: Batch, training: bool) -> list[torch.Tensor]:
         empty = [o is None for o in batch.offsets]
         unweighted = [w is None for w in batch.weights]
         outputs = _lookup_op(
-            engine.anchor[0] if training else engine.anchor[0].detach(), engine.number, training, batch.ids, [o for o in batch.offsets if o is not None], empty, batch.bases,
-            batch.ends_are_given, [w for w in batch.weights if w is not None], unweighted,
+            [handle.parameter for handle in engine.handles] if training else [], engine.number, training, batch.ids,
+            [o for o in batch.offsets if o is not None], empty, batch.bases, batch.ends_are_given,
+            [w for w in batch.weights if w is not None], unweighted,
         )
         return outputs[:-1]
     return _run_eagerly(engine, batch, training, stacked=False)
@@ -261,7 +280,8 @@ def _run_eagerly(engine: Engine, batch: Batch, training: bool, stacked: bool) ->
     if not training:
         return engine.look_up(batch, False, stacked=stacked)[1]
     keep = Keep.BY_GRAPH if torch.is_grad_enabled() else Keep.UNTIL_RECOMPUTED
-    return list(_Lookup.apply(engine.anchor[0], engine, batch, keep, stacked, *batch.weights))
+    parameters = [handle.parameter for handle in engine.handles]
+    return list(_Lookup.apply(engine, batch, keep, stacked, *batch.weights, *parameters))
 
 
 def _empty_output(batch: Batch, shape: Sequence[int]) -> torch.Tensor:
@@ -331,8 +351,9 @@ def check_ids(ids: Any, what: str) -> torch.Tensor:
 class _Lookup(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, anchor: torch.Tensor, engine: Engine, batch: Batch, keep: Keep, stacked: bool, *weights: torch.Tensor | None
+        ctx: Any, engine: Engine, batch: Batch, keep: Keep, stacked: bool, *weights_and_parameters: torch.Tensor | None
     ) -> Any:
+        weights = weights_and_parameters[: len(batch.weights)]
         lookup, outputs = engine.look_up(batch, True, keep, stacked)
         ctx.engine, ctx.lookup, ctx.stacked = engine, lookup, stacked
         ctx.weights = [(None, None) if w is None or not w.requires_grad else (w.numel(), w) for w in weights]
@@ -348,7 +369,7 @@ class _Lookup(torch.autograd.Function):
         else:
             d_weights = ctx.engine.scatter(ctx.lookup, gradients, sizes)
         shaped = [None if d is None else d.to(w.device, w.dtype).view(w.shape) for d, (_, w) in zip(d_weights, ctx.weights)]
-        return (None, None, None, None, None, *shaped)
+        return (None, None, None, None, *shaped, *(None for _ in ctx.engine.handles))
 
 
 # Compiled graphs. Operators have tensors and numbers as arguments: an engine is its number, and a lookup is a tensor over memory
@@ -382,7 +403,7 @@ def _all_features(given: list[torch.Tensor], missing: list[bool]) -> list[torch.
 
 @torch.library.custom_op("tandem::lookup", mutates_args=())
 def _lookup_op(
-    anchor: torch.Tensor, engine: int, training: bool, ids: list[torch.Tensor], offsets: list[torch.Tensor], no_offsets: list[bool],
+    parameters: list[torch.Tensor], engine: int, training: bool, ids: list[torch.Tensor], offsets: list[torch.Tensor], no_offsets: list[bool],
     bases: list[int], ends_are_given: bool, weights: list[torch.Tensor], no_weights: list[bool],
 ) -> list[torch.Tensor]:
     batch = Batch(ids, _all_features(offsets, no_offsets), bases, _all_features(weights, no_weights), ends_are_given)
@@ -392,7 +413,7 @@ def _lookup_op(
 
 @_lookup_op.register_fake
 def _(
-    anchor: torch.Tensor, engine: int, training: bool, ids: list[torch.Tensor], offsets: list[torch.Tensor], no_offsets: list[bool],
+    parameters: list[torch.Tensor], engine: int, training: bool, ids: list[torch.Tensor], offsets: list[torch.Tensor], no_offsets: list[bool],
     bases: list[int], ends_are_given: bool, weights: list[torch.Tensor], no_weights: list[bool],
 ) -> list[torch.Tensor]:
     shapes = _ENGINES[engine].shapes(ids, _all_features(offsets, no_offsets), ends_are_given)
@@ -412,7 +433,7 @@ def _scatter_op(
         lookup, _all_features(gradients, no_gradient), [None if w is None else w.numel() for w in given]
     )
     shaped = [d.to(w.device, w.dtype).view(w.shape) for d, w in zip(d_weights, given) if d is not None and w is not None]
-    return [torch.zeros((), dtype=torch.float32, device="cpu"), *shaped]
+    return [torch.zeros(1, dtype=torch.float32, device="cpu"), *shaped]
 
 
 @_scatter_op.register_fake
@@ -420,17 +441,18 @@ def _(
     ticket: torch.Tensor, engine: int, gradients: list[torch.Tensor], no_gradient: list[bool], weights: list[torch.Tensor],
     no_weights: list[bool],
 ) -> list[torch.Tensor]:
-    return [torch.zeros((), dtype=torch.float32, device="cpu"), *(torch.empty_like(w) for w in weights)]
+    return [torch.zeros(1, dtype=torch.float32, device="cpu"), *(torch.empty_like(w) for w in weights)]
 
 
 # The pushes of a graph stay in its order, and none is removed because nothing uses its result. Before versions that can say so,
-# the anchor's gradient alone keeps them.
+# the parameters' gradients alone keep them.
 if hasattr(_scatter_op, "register_effect"):
     _scatter_op.register_effect(torch.library.EffectType.ORDERED)
 
 
 def _setup(ctx: Any, inputs: Any, output: Any) -> None:
-    _, ctx.engine, ctx.training, ids, offsets, _, _, _, weights, ctx.no_weights = inputs
+    parameters, ctx.engine, ctx.training, ids, offsets, _, _, _, weights, ctx.no_weights = inputs
+    ctx.parameters = [(p.dtype, p.device) for p in parameters]
     ctx.ids, ctx.offsets = len(ids), len(offsets)
     ctx.save_for_backward(output[-1], *weights)
 
@@ -438,14 +460,16 @@ def _setup(ctx: Any, inputs: Any, output: Any) -> None:
 def _backward(ctx: Any, gradients: list[torch.Tensor | None]) -> Any:
     ticket, *weights = ctx.saved_tensors
     d_weights: list[torch.Tensor | None] = [None for _ in weights]
-    d_anchor = None
+    # Autograd calls the function only if an input needs a gradient. The gradients of tables' parameters are zeros.
+    d_parameters: list[torch.Tensor | None] = [None for _ in ctx.parameters]
     if ctx.training:
         outputs = gradients[:-1]
         results = _scatter_op(
             ticket, ctx.engine, [g for g in outputs if g is not None], [g is None for g in outputs], weights, ctx.no_weights
         )
-        d_anchor, d_weights = results[0], results[1:]
-    return d_anchor, None, None, [None] * ctx.ids, [None] * ctx.offsets, None, None, None, d_weights, None
+        d_parameters = [results[0].to(dtype=dtype, device=device) for dtype, device in ctx.parameters]
+        d_weights = results[1:]
+    return d_parameters, None, None, [None] * ctx.ids, [None] * ctx.offsets, None, None, None, d_weights, None
 
 
 _lookup_op.register_autograd(_backward, setup_context=_setup)

@@ -3,32 +3,46 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
+import itertools
 from typing import Any, Mapping, Sequence
 
 import torch
+from torch.distributed.algorithms.join import Join, Joinable, JoinHook, _JoinConfig
 
 from tandem._kinds import Kind
 from tandem.client import Client
 from tandem.errors import InvalidArgumentError
 from tandem.nn import replicated
 from tandem.nn.engine import Batch, Engine, Feature, check_ids, check_names, features_of, run, run_stacked
+from tandem.nn.follower import follow
+from tandem.nn.handle import Handles
+from tandem.nn.join import TablesJoinHook, join_device, make_ddp_join_tables
 from tandem.nn.table import Table
 
 
-class _Module(torch.nn.Module):
-    """What all modules of this package can do. Settings hold for all modules of the client, because they share its pushes.
+class _Module(torch.nn.Module, Joinable):
+    """What all modules of this package can do.
+
+    Its parameters stand for the tables (tandem.nn.handle.TableParameter): requires_grad_(False) freezes these, and follow() makes
+    an optimizer of torch push their gradients. The dtype of a parameter, which to() and double() change, is that of the outputs;
+    rows travel as float32 at most.
+
+    It takes part in torch.distributed.algorithms.Join, also by join() of a DistributedDataParallel around it: a worker that has
+    no more data then pushes empty steps, so that tables in sync and bounded mode go on.
 
     A copy (copy.deepcopy) has the same rows on the servers, and copies of the replicated ones.
     """
 
     def __init__(self, tables: Sequence[Table], client: Client, reduction: str) -> None:
-        super().__init__()
+        torch.nn.Module.__init__(self)
+        self._join_config = _JoinConfig.construct_disabled_join_config()
         self.tables: tuple[Table, ...] = tuple(tables)
         check_names(self.tables)
         self._gradient_factor = float(client.world_size) if reduction == "sum" else 1.0  # of replicated tables
         self._engine = Engine([table for table in self.tables if not table.replicated], client, reduction)
+        if self._engine.handles:
+            self.handles: Handles = Handles(self._engine.handles)
         self._copies = {f: table for table in self.tables if table.replicated for f in table.feature_names}
         self._copied = features_of([table for table in self.tables if table.replicated])
         if self._copied:
@@ -45,20 +59,37 @@ class _Module(torch.nn.Module):
 
     @property
     def _trains(self) -> bool:
-        return self.training and not self._engine.client.read_only
+        return self.training and not self._engine.client.read_only and self._engine.trains
 
-    def no_push(self) -> contextlib.AbstractContextManager[None]:
-        """Returns a context in which backward() keeps the gradients. The first one outside of it pushes their sum.
+    def follow(self, optimizer: torch.optim.Optimizer, *, base_lr: float | None = None) -> None:
+        """Makes the tables follow an optimizer of torch: its step() pushes their gradients.
 
-        For gradient accumulation, like no_sync() of DistributedDataParallel. All its lookups are one step.
+            optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+            emb.follow(optimizer)
+
+        Until then backward() pushes them. With it, the tables behave as parameters of the optimizer do:
+
+        - gradients of several backward passes add up until step(), or until zero_grad() drops them;
+        - the learning rate of a table, which its own optimizer has (tandem.optim), is multiplied by the rate of the group of its
+          parameter, divided by `base_lr`, so that schedulers of torch act on tables;
+        - a GradScaler that steps the optimizer divides their gradients, and skips their steps;
+        - clip_grad_norm_() and clip_grad_value_() change the gradients of their parameters (named_parameters(): TableParameter).
+
+        The rule of the update is that of the table's own optimizer; other settings of `optimizer`, such as weight_decay, do not
+        concern tables. step() of a worker without gradients is a step of tables in sync and bounded mode, too. After step() the
+        tables' parameters have no gradients.
+
+        optimizer: if it has no parameter of this module, they are added to its first group. Its state_dict() does not show them.
+        base_lr: the rate at which tables train with their own rates; the default is that of the group: its initial_lr, which
+            schedulers set, or its lr now.
         """
-        return self._engine.session.no_push()
+        follow(self._engine.session, optimizer, self._engine.handles, base_lr)
 
     def push(self) -> None:
-        """Pushes gradients that are kept, and counts a step even if there are none.
+        """Pushes the gradients that wait, of all modules of the client, and counts a step even if there are none.
 
-        backward() does it by itself. A worker that has nothing to train in a step in which others train calls it, because tables
-        in sync and bounded mode wait for every worker.
+        For programs without an optimizer of torch: a worker that has nothing to train in a step in which others train calls it,
+        because tables in sync and bounded mode wait for every worker. With follow(), optimizer.step() does it.
         """
         self._engine.session.push()
 
@@ -69,24 +100,9 @@ class _Module(torch.nn.Module):
         """
         self._engine.session.wait()
 
-    def scale(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
-        """Makes tables follow a GradScaler: gradients are divided by its scale, and pushed by the optimizer's step.
-
-        A step that the scaler skips is skipped here as well, and counts as a step. A push whose own gradients are not finite is
-        left out. `skipped_steps` counts both.
-        """
-        self._engine.session.scale(scaler, optimizer)
-
-    def lr_scheduler(self, scheduler: Any) -> None:
-        """Makes tables follow a learning-rate scheduler of torch.
-
-        Each push multiplies the tables' learning rates by the rate of the scheduler's first group, divided by its base rate.
-        """
-        self._engine.session.schedule(scheduler)
-
     @property
     def skipped_steps(self) -> int:
-        """The number of steps whose gradients were left out because they, or those of the dense part, were not finite."""
+        """The number of steps that a GradScaler has skipped. zero_grad() after such a step counts it, for the other workers, too."""
         return self._engine.session.skipped_steps
 
     def get_extra_state(self) -> Any:
@@ -109,11 +125,15 @@ class _Module(torch.nn.Module):
                     )
 
     def __deepcopy__(self, memo: Any) -> Any:
-        # A copy, such as an averaged model makes, has the same rows.
+        # A copy, such as an averaged model makes, has the same rows. Its parameters are its own: it may be frozen.
         copied = self.__class__.__new__(self.__class__)
         memo[id(self)] = copied
         copied.__dict__.update({name: copy.copy(v) if isinstance(v, dict) else v for name, v in self.__dict__.items()})
-        copied._modules = {name: copy.deepcopy(module, memo) for name, module in self._modules.items()}  # replicated rows
+        copied._engine = self._engine.copy()
+        copied._modules = {
+            name: Handles(copied._engine.handles) if name == "handles" else copy.deepcopy(module, memo)  # replicated rows
+            for name, module in self._modules.items()
+        }
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -124,11 +144,16 @@ class _Module(torch.nn.Module):
 
     def _outputs(self, arguments: Any) -> dict[str, torch.Tensor]:
         """Returns the outputs by feature, in the order of the tables."""
+        self._notify_join()
         outputs: dict[str, torch.Tensor] = {}
         features = self._engine.features
         if features:
-            found = run(self._engine, self._batch(arguments, features), self._trains)
-            outputs = {feature.name: output for feature, output in zip(features, found)}
+            batch = self._batch(arguments, features)
+            found = run(self._engine, batch, self._trains or self._weights_train(batch))
+            outputs = {
+                feature.name: output.to(handle.parameter.dtype)
+                for feature, output, handle in zip(features, found, self._engine.handle_of)
+            }
         if not self._copied:
             return outputs
         batch = self._batch(arguments, self._copied)
@@ -139,6 +164,27 @@ class _Module(torch.nn.Module):
                 batch.ends_are_given, weights,
             )
         return {name: outputs[name] for table in self.tables for name in table.feature_names}
+
+    # Join. Tables alone need it only in the first module that the context is given.
+
+    def _notify_join(self) -> None:
+        if self.training and self._join_config.enable and not torch.compiler.is_compiling():
+            Join.notify_join_context(self)
+
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        return TablesJoinHook(self._engine.session)
+
+    @property
+    def join_device(self) -> torch.device:
+        return join_device()
+
+    @property
+    def join_process_group(self) -> Any:
+        return torch.distributed.group.WORLD
+
+    def _weights_train(self, batch: Batch) -> bool:
+        """Returns whether weights need gradients, as they may although the tables are frozen."""
+        return self.training and not self._engine.client.read_only and any(w is not None and w.requires_grad for w in batch.weights)
 
     def _batch(self, arguments: Any, features: Sequence[Feature]) -> Batch:
         raise NotImplementedError
@@ -161,7 +207,8 @@ class EmbeddingCollection(_Module):
     - a tuple (values, offsets), or (values, offsets, weights): bag b is values[offsets[b]:offsets[b + 1]]; offsets has B + 1
       positions; weights belong to pooling="sum".
 
-    A pooled feature's output is [B, dim]. Without pooling it is the shape of the ids, and dim.
+    A pooled feature's output is [B, dim]. Without pooling it is the shape of the ids, and dim. With a KeyedJaggedTensor whose keys
+    have different strides, B is the key's; with inverse indices it is that of the batch before its deduplication.
 
     reduction: gradients are divided by the number of workers, as DistributedDataParallel does; "sum" leaves them as they are.
 
@@ -172,16 +219,21 @@ class EmbeddingCollection(_Module):
         super().__init__(tables, client, reduction)
 
     def forward(self, features: Any) -> dict[str, torch.Tensor]:
-        return self._outputs(features)
+        return self._expanded(features, self._outputs(features))
 
     def stack(self, features: Any) -> torch.Tensor:
         """Returns the outputs of all features in one tensor, [B, features, dim], in the order of the tables.
 
         It is torch.stack(list(self(features).values()), 1) without the copies. All features have the same dim and number of bags.
         """
-        if self._copied or not self._engine.features:
+        if self._copied or not self._engine.features or _inverse_indices(features) is not None:
             return torch.stack(list(self(features).values()), 1)
-        return run_stacked(self._engine, self._batch(features, self._engine.features), self._trains)
+        self._notify_join()
+        batch = self._batch(features, self._engine.features)
+        dtypes = {handle.parameter.dtype for handle in self._engine.handles}
+        if len(dtypes) > 1:
+            raise InvalidArgumentError(f"outputs of different dtypes cannot be stacked: {sorted(str(dtype) for dtype in dtypes)}")
+        return run_stacked(self._engine, batch, self._trains or self._weights_train(batch)).to(dtypes.pop())
 
     def _batch(self, arguments: Any, features: Sequence[Feature]) -> Batch:
         if isinstance(arguments, Mapping):
@@ -221,7 +273,7 @@ class EmbeddingCollection(_Module):
         keys = list(jagged.keys())
         starts = jagged.offset_per_key()
         values, offsets, weights = jagged.values(), jagged.offsets(), jagged.weights_or_none()
-        stride = (offsets.numel() - 1) // max(1, len(keys))
+        first_bags = _first_bags(jagged, keys, offsets)
         batch = Batch([], [], [], [])
         for feature in features:
             if feature.name not in keys:
@@ -230,9 +282,48 @@ class EmbeddingCollection(_Module):
             begin, end = starts[k], starts[k + 1]
             _add(
                 batch, self.tables, feature, check_ids(values[begin:end], f"feature '{feature.name}'"),
-                offsets[k * stride : (k + 1) * stride + 1], begin, None if weights is None else weights[begin:end],
+                offsets[first_bags[k] : first_bags[k + 1] + 1], begin, None if weights is None else weights[begin:end],
             )
         return batch
+
+    def _expanded(self, jagged: Any, outputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Returns the outputs of the batch that a KeyedJaggedTensor with inverse indices has deduplicated."""
+        inverse = _inverse_indices(jagged)
+        if inverse is None:
+            return outputs
+        keys, indices = list(inverse[0]), inverse[1]
+        expanded = {}
+        for table in self.tables:
+            for name in table.feature_names:
+                if table.pooling is None:
+                    raise InvalidArgumentError(
+                        f"feature '{name}' has no pooling, and the KeyedJaggedTensor has inverse indices, which repeat bags; give its "
+                        f"table a pooling"
+                    )
+                if name not in keys:
+                    raise InvalidArgumentError(
+                        f"the inverse indices of the KeyedJaggedTensor lack '{name}'; they have: {', '.join(keys) or 'no key'}"
+                    )
+                expanded[name] = outputs[name].index_select(0, indices[keys.index(name)].to(outputs[name].device))
+        return expanded
+
+
+def _inverse_indices(jagged: Any) -> Any:
+    get = getattr(jagged, "inverse_indices_or_none", None)
+    return None if get is None else get()
+
+
+def _first_bags(jagged: Any, keys: Sequence[str], offsets: torch.Tensor) -> list[int]:
+    """Returns for each key the position of its first bag among all bags, and their number."""
+    bags = max(0, offsets.numel() - 1)
+    of_keys = getattr(jagged, "stride_per_key", None)
+    strides = list(of_keys()) if of_keys is not None else [bags // max(1, len(keys))] * len(keys)
+    if len(strides) != len(keys) or sum(strides) != bags:
+        raise InvalidArgumentError(
+            f"the KeyedJaggedTensor has {bags} bags, and its keys ({', '.join(keys) or 'none'}) have {strides}; each key must have "
+            f"as many bags as its stride says"
+        )
+    return [0, *itertools.accumulate(strides)]
 
 
 def _add(
@@ -257,6 +348,7 @@ def _add(
     batch.weights.append(weights)
 
 
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _UNSUPPORTED = "{} is not supported: the rows are on servers, whose optimizer updates them. {}"
 
 
@@ -265,15 +357,16 @@ def _refuse(max_norm: Any, scale_grad_by_freq: bool, dtype: Any) -> None:
         raise InvalidArgumentError(_UNSUPPORTED.format("max_norm", "Limit updates with the optimizer's clip_norm."))
     if scale_grad_by_freq:
         raise InvalidArgumentError(_UNSUPPORTED.format("scale_grad_by_freq", "Leave it out."))
-    if dtype not in (None, torch.float32):
-        raise InvalidArgumentError(f"dtype is {dtype}; outputs are torch.float32. row_type='f16' or 'bf16' stores rows in less memory")
+    if dtype is not None and dtype not in _DTYPES:
+        raise InvalidArgumentError(f"dtype is {dtype}; it must be one of {', '.join(str(one) for one in _DTYPES)}")
 
 
 class EmbeddingBag(_Module):
     """torch.nn.EmbeddingBag over a table on servers: without num_embeddings, since a table has any ids from 0 to 2^63 - 1.
 
-    embedding_dim ... padding_idx: as in torch. mode is "mean" or "sum". max_norm, scale_grad_by_freq and dtypes other than float32
-        are errors. norm_type, sparse and device are accepted and have no effect: outputs are where the ids are.
+    embedding_dim ... padding_idx: as in torch. mode is "mean" or "sum". max_norm and scale_grad_by_freq are errors. norm_type,
+        sparse and device are accepted and have no effect: outputs are where the ids are. dtype is that of the outputs; rows
+        travel as float32 at most.
     name: of the table. client: as tandem.connect() returns it. optimizer: of tandem.optim; there is no default.
     update_mode: as Client.create_table() takes it. options: other fields of Table (seed, placement, num_embeddings, ...).
 
@@ -308,6 +401,8 @@ class EmbeddingBag(_Module):
             name, embedding_dim, pooling=mode, optimizer=optimizer, init=init, mode=update_mode, padding_idx=padding_idx, **options
         )
         super().__init__([table], client, reduction)
+        if dtype is not None:
+            self.to(dtype)
         self.embedding_dim: int = embedding_dim
         self.mode: str = mode
         self.include_last_offset: bool = include_last_offset
@@ -372,6 +467,8 @@ class Embedding(_Module):
             name, embedding_dim, pooling=None, optimizer=optimizer, init=init, mode=update_mode, padding_idx=padding_idx, **options
         )
         super().__init__([table], client, reduction)
+        if dtype is not None:
+            self.to(dtype)
         self.embedding_dim: int = embedding_dim
         self.padding_idx: int | None = padding_idx
 
@@ -388,3 +485,6 @@ def _three(arguments: Any) -> tuple[Any, Any, Any]:
         padded = [*arguments, None, None]
         return padded[0], padded[1], padded[2]
     return arguments, None, None
+
+
+make_ddp_join_tables(_Module)

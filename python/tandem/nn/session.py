@@ -1,23 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the modules of one client share: the gradients of a backward pass, and the one push that sends them."""
+"""What the modules of one client share: the gradients of backward passes, and the pushes that send them."""
 
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
-import math
 import threading
 import time
 import warnings
 import weakref
-from typing import Any, Callable, Iterator
+from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 import torch
 
+from tandem._load import load_core
 from tandem.client import Client
 from tandem.errors import InvalidArgumentError
+from tandem.nn import protocol
+from tandem.nn.handle import Handle, TableGradient
 from tandem.nn.recompute import Keep, KeptLookups
+
+if TYPE_CHECKING:
+    from tandem.nn.engine import Engine
+    from tandem.nn.follower import Follower
+
+_core = load_core()
+
+# Lookups whose gradients wait for a step before they are added up, which bounds the memory of long accumulations.
+_MANY_LOOKUPS = 16
 
 
 class Ahead:
@@ -40,7 +50,8 @@ class _Pass:
 
     task: int  # autograd's number of the outermost pass
     thread: list[_Pass]  # the passes that run on the thread in which this one was first seen
-    lookups: list[Any] = dataclasses.field(default_factory=list)  # that have gradients of it
+    # Those that have gradients of it, and the modules that have looked them up.
+    lookups: list[tuple[Engine, Any]] = dataclasses.field(default_factory=list)
     recomputes: bool = False
 
 
@@ -62,7 +73,8 @@ class _EndOfPass:
 
 
 class Session:
-    """Collects the lookups of each backward pass and pushes their gradients at its end.
+    """Collects the lookups of each backward pass, and pushes their gradients: those of tables that follow an optimizer by its
+    step(), others at the end of the pass.
 
     Thread-safe. Backward passes of different threads are different pushes. The gradients of a backward pass that raises are
     dropped.
@@ -85,14 +97,13 @@ class Session:
         self._generation = 0  # of the rows: how often discard() was called
         self._passes: dict[int, _Pass] = {}  # that run, by autograd's number
         self._local = threading.local()
-        self._pending: list[Any] = []  # lookups with gradients, of passes that have ended
-        self._holds = 0
+        self.engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+        self.followers: list[Follower] = []
         self._pushes: collections.deque[Any] = collections.deque()
-        self._scaler: Any = None
-        self._awaits_optimizer = False
-        self._scheduler: Any = None
-        self._base_rate = 1.0
         self.skipped_steps: int = 0
+        self.join_leader: Any = None  # a weak reference to the hook that pushes for a worker without data
+        self.pushes_of_passes = 0  # by backward passes, since the last step of any optimizer
+        self._protocol = protocol.Protocol(self)
 
     def _use(self) -> Client:
         client = self._client()
@@ -102,7 +113,7 @@ class Session:
 
     # Lookups
 
-    def look_up(self, engine: Any, request: Any, training: bool, keep: Keep) -> Any:
+    def look_up(self, engine: Engine, request: Any, training: bool, keep: Keep) -> Any:
         """Returns a lookup with the rows of `request`. Blocks until they are there."""
         client = self._use()
         if not training:
@@ -125,7 +136,7 @@ class Session:
         self._kept.add(key, lookup, keep)
         return lookup
 
-    def start_ahead(self, engine: Any, request: Any, used: Callable[[int, float], None]) -> Ahead:
+    def start_ahead(self, engine: Engine, request: Any, used: Callable[[int, float], None]) -> Ahead:
         """Starts the pull of a batch to come. look_up() finds it by its contents."""
         client = self._use()
         key = request.key()
@@ -164,12 +175,12 @@ class Session:
 
     # Gradients
 
-    def collect(self, lookup: Any) -> None:
+    def collect(self, engine: Engine, lookup: Any) -> None:
         """Adds a lookup, to whose rows the backward pass of this thread has just added gradients."""
         running = self._current_pass(recomputes=False)
         with self._lock:
-            if not any(lookup is other for other in running.lookups):
-                running.lookups.append(lookup)
+            if not any(lookup is other for _, other in running.lookups):
+                running.lookups.append((engine, lookup))
 
     def _current_pass(self, recomputes: bool) -> _Pass:
         task = torch._C._current_graph_task_id()
@@ -196,31 +207,37 @@ class Session:
             running.thread.remove(running)
 
     def _end(self, running: _Pass) -> None:
+        ready: list[Handle] = []
         with self._lock:
             self._remove(running)
-            for lookup in running.lookups:
-                if not any(lookup is other for other in self._pending):
-                    self._pending.append(lookup)
-            if not running.lookups and not self._pending:
-                return
-            if self._holds > 0:
-                return
-            if self._scaler is not None:
-                self._awaits_optimizer = True
-                return
-        self.push()
+            followers: set[Follower] = set()
+            for engine in {id(engine): engine for engine, _ in running.lookups}.values():
+                engine.pending += [
+                    lookup for one, lookup in running.lookups if one is engine and not any(lookup is old for old in engine.pending)
+                ]
+                ready += [handle for handle in engine.handles if handle.follower is None]
+                followers.update(handle.follower for handle in engine.handles if handle.follower is not None)
+                if len(engine.pending) >= _MANY_LOOKUPS:
+                    for handle in engine.handles:
+                        if handle.follower is not None:
+                            self._gather(handle)
+            for follower in followers:
+                follower.count_pass()
+        if ready:
+            self._protocol.check_push_of_pass(ready)
+            self.push(ready)
 
     def _forget(self, running: _Pass) -> None:
         """Drops the gradients of a backward pass that has raised."""
         with self._lock:
             self._remove(running)
-            shared = [lookup for lookup in running.lookups if any(lookup is other for other in self._pending)]
-            for lookup in running.lookups:
+            shared = [one for engine, one in running.lookups if any(one is other for other in engine.pending)]
+            for _, lookup in running.lookups:
                 lookup.drop_gradients()
             running.lookups.clear()
         if shared:
             warnings.warn(
-                "a backward pass that raised has dropped gradients of an earlier one, which no_push() had kept: both used the same "
+                "a backward pass that raised has dropped gradients of an earlier one, which wait for a step: both used the same "
                 "graph (retain_graph=True)",
                 stacklevel=2,
             )
@@ -229,41 +246,143 @@ class Session:
         """Drops gradients that have not been pushed, and rows that were looked up for later: the rows have been replaced."""
         with self._lock:
             self._generation += 1
-            pending, self._pending = self._pending, []
-            self._awaits_optimizer = False
-        for lookup in pending:
-            lookup.drop_gradients()
+            for engine in self.engines:
+                self._drop(engine.handles)
+            for follower in self.followers:
+                follower.unscaled = False
         self._kept.clear()
 
-    @contextlib.contextmanager
-    def no_push(self) -> Iterator[None]:
+    def _drop(self, handles: Iterable[Handle]) -> bool:
+        """Drops the gradients of these tables. Returns whether there were any."""
+        found = False
+        for handle in handles:
+            engine = handle.engine
+            found |= handle.gathered is not None
+            handle.forget()
+            for lookup in engine.pending:
+                if lookup.has_gradients_of(handle.table):
+                    found = True
+                    lookup.drop_gradients_of(handle.table)
+            engine.pending = [lookup for lookup in engine.pending if lookup.has_gradients()]
+        return found
+
+    # Gradients, as the parameters of tables show them
+
+    def gradient_of(self, handle: Handle) -> TableGradient | None:
         with self._lock:
-            self._holds += 1
+            if handle.follower is None:
+                return None
+            self._gather(handle)
+            return handle.tensor
+
+    def _gather(self, handle: Handle) -> None:
+        engine = handle.engine
+        lookups = [lookup for lookup in engine.pending if lookup.has_gradients_of(handle.table)]
+        if not lookups:
+            return
+        handle.gathered = _core.take_gradients(handle.table, handle.dim, lookups, handle.gathered)
+        handle.tensor = TableGradient.of(handle, handle.gathered)
+        engine.pending = [lookup for lookup in engine.pending if lookup.has_gradients()]
+
+    def set_gradient(self, handle: Handle, value: torch.Tensor | None) -> None:
+        with self._lock:
+            if value is None:
+                self.dropped(handle)
+                self._drop([handle])
+                return
+            own = self.gradient_of(handle)
+            if value is own:
+                return
+            if own is not None and value.shape == own.shape:
+                own.copy_(value)
+            elif own is None and value.shape == handle.parameter.shape:
+                # torch.distributed.checkpoint does so before a step that makes an optimizer create its state.
+                if handle.follower is not None:
+                    handle.follower.assigned = True
+            else:
+                raise InvalidArgumentError(
+                    f"the .grad of the parameter of table '{handle.table}' is given a tensor of shape {tuple(value.shape)}; it must "
+                    f"be None, or have the shape of the gradients that wait, {'none' if own is None else tuple(own.shape)}"
+                )
+
+    def dropped(self, handle: Handle) -> None:
+        """Is called when a program drops gradients. If a GradScaler has looked at them, it has skipped the step."""
+        with self._lock:
+            follower = handle.follower
+            if follower is None:
+                return
+            follower.assigned = False
+            if not follower.unscaled or not self._has_gradients(follower):
+                return
+            follower.unscaled = False
+            follower.passes = 0
+            self.skipped_steps += 1
+            tables = list(self.tables.items())
+        # Other workers may have made this step, and tables in sync mode wait for all.
+        self._start([_core.PushSource(name, dim, 1.0, [], []) for name, dim in tables], 1.0)
+
+    def _has_gradients(self, follower: Follower) -> bool:
+        return any(
+            handle.gathered is not None or any(lookup.has_gradients_of(handle.table) for lookup in handle.engine.pending)
+            for handle in follower.handles
+        )
+
+    # Pushes
+
+    def step(self, follower: Follower) -> None:
+        """Pushes for the step of an optimizer, which counts even if there are no gradients."""
+        with self._lock:
+            skips = follower.suspended or follower.assigned
+            follower.assigned = follower.unscaled = False
+            follower.passes = 0
+            if skips:
+                return
+            groups = follower.groups()
+            factors = {id(handle): follower.factor(handle, groups) for handle in follower.handles}
+        self.push(follower.handles, factors)
+
+    def push(self, handles: Iterable[Handle] | None = None, factors: dict[int, float] | None = None) -> None:
+        """Starts the push of the gradients of these tables, or of all; it counts as a step even if there are none.
+
+        factors: multiplies the learning rates, by the id of the handle; the default is 1. Raises if it cannot start.
+        """
+        factors = factors or {}
+        with self._lock:
+            handles = [handle for engine in self.engines for handle in engine.handles] if handles is None else list(handles)
+            still = [handle for handle in handles if factors.get(id(handle), 1.0) == 0.0]
+            self._drop(still)
+            by_table: dict[str, tuple[list[Any], list[Any]]] = {name: ([], []) for name in self.tables}
+            rates: dict[str, float] = {}
+            for handle in handles:
+                lookups = [lookup for lookup in handle.engine.pending if lookup.has_gradients_of(handle.table)]
+                gathered = handle.gathered
+                handle.forget()
+                if not lookups and gathered is None:
+                    continue
+                factor = factors.get(id(handle), 1.0)
+                if rates.setdefault(handle.table, factor) != factor:
+                    raise InvalidArgumentError(
+                        f"two modules have table '{handle.table}', and their parameters are in groups with different learning rates"
+                    )
+                by_table[handle.table][0].extend(lookups)
+                by_table[handle.table][1].extend([] if gathered is None else [gathered])
+            # One rate of all tables is one of the push, which caches can then defer.
+            common = next(iter(rates.values())) if len(set(rates.values())) == 1 else 1.0
+            sources = [
+                _core.PushSource(name, self.tables[name], rates.get(name, common) / common, *given) for name, given in by_table.items()
+            ]
+        self._kept.end_step()
         try:
-            yield
+            self._start(sources, common)
         finally:
             with self._lock:
-                self._holds -= 1
+                for engine in {id(handle.engine): handle.engine for handle in handles}.values():
+                    engine.pending = [lookup for lookup in engine.pending if lookup.has_gradients()]
 
-    def push(self, drop: bool = False) -> None:
-        """Starts the push of all collected gradients; it counts as a step even if there are none. Raises if it cannot start."""
+    def _start(self, sources: list[Any], factor: float) -> None:
         client = self._use()
-        with self._lock:
-            lookups, self._pending = self._pending, []
-            self._awaits_optimizer = False
-            tables = list(self.tables.items())
-        self._kept.end_step()
-        factor = self._learning_rate_factor()
-        if self._scaler is not None and not drop and not all(lookup.gradients_are_finite() for lookup in lookups):
-            drop = True
-        if drop:
-            self.skipped_steps += 1
-        if drop or factor == 0.0:
-            for lookup in lookups:
-                lookup.drop_gradients()
-            lookups, factor = [], 1.0
         with client._push_step(None) as step:
-            call = client._core.start_gradients(step.number, lookups, tables, factor, 1.0 / client.world_size)
+            call = client._core.start_gradients(step.number, sources, factor, 1.0 / client.world_size)
             step.started()
         if call.done():
             call.result()
@@ -308,44 +427,13 @@ class Session:
                     self._pushes.remove(call)
         return failure
 
-    # Policies that come from the dense part
-
-    def scale(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
-        if self._scaler is not None:
-            raise InvalidArgumentError("this client's modules have a GradScaler already")
-        self._scaler = scaler
-        optimizer.register_step_post_hook(lambda *_: self._after_optimizer())
-        update = scaler.update
-
-        def update_and_skip(*args: Any, **kwargs: Any) -> Any:
-            # The scaler calls optimizer.step() unless gradients were infinite.
-            if self._awaits_optimizer:
-                self.push(drop=True)
-            return update(*args, **kwargs)
-
-        scaler.update = update_and_skip
-
-    def _after_optimizer(self) -> None:
-        if self._awaits_optimizer:
-            self.push()
-
-    def gradient_scale(self) -> float:
-        """Returns by what backward() has multiplied the gradients."""
-        return 1.0 if self._scaler is None else float(self._scaler.get_scale())
-
-    def schedule(self, scheduler: Any) -> None:
-        rates = getattr(scheduler, "base_lrs", None)
-        if not rates:
-            rates = [group.get("initial_lr", group["lr"]) for group in scheduler.optimizer.param_groups]
-        if not rates[0] > 0:
-            raise InvalidArgumentError(f"the scheduler's base learning rate is {rates[0]}; it must be more than 0")
-        self._scheduler, self._base_rate = scheduler, float(rates[0])
-
-    def _learning_rate_factor(self) -> float:
-        if self._scheduler is None:
-            return 1.0
-        factor = float(self._scheduler.get_last_lr()[0]) / self._base_rate
-        if not math.isfinite(factor) or factor < 0:
-            warnings.warn(f"the scheduler's learning rate is {factor} times its base rate; the tables use 1", stacklevel=2)
-            return 1.0
-        return factor
+    def warn_of_gradients_left(self) -> None:
+        """Warns of gradients that no step has pushed."""
+        with self._lock:
+            left = sorted({f.names() for f in self.followers if not f.unscaled and self._has_gradients(f)})
+        if left:
+            warnings.warn(
+                f"gradients of tables ({', '.join(left)}) were not pushed: step() of the optimizer that they follow was not called "
+                f"after the last backward pass",
+                stacklevel=3,
+            )

@@ -40,6 +40,7 @@ from tandem._load import load_core
 from tandem._storage import CLIENT_STEP
 from tandem.client import Client
 from tandem.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, NotFoundError, TandemError
+from tandem.nn.follower import without_tables
 from tandem.torch._dense_reader import DensePlanner, DenseReader
 from tandem.torch._ranks import Ranks
 
@@ -200,7 +201,8 @@ def load(
         set_model_state_dict(model, state["model"])
         if optimizers:
             # Reading has found all that the optimizers have. Strict checks would refuse an optimizer without state beside one with.
-            set_optimizer_state_dict(model, optimizers, state["optimizer"], options=StateDictOptions(strict=False))
+            with without_tables(optimizers):
+                set_optimizer_state_dict(model, optimizers, state["optimizer"], options=StateDictOptions(strict=False))
         client.resume_from(_client_step(description, client, step))
 
     state = ranks.together("collecting the dense part", collect)
@@ -329,7 +331,8 @@ def _list_of(optimizer: Optimizers) -> list[torch.optim.Optimizer]:
 
 def _state_of(model: torch.nn.Module, optimizer: Optimizers) -> dict[str, Any]:
     optimizers = _list_of(optimizer)
-    of_model, of_optimizers = get_state_dict(model, optimizers)
+    with without_tables(optimizers):
+        of_model, of_optimizers = get_state_dict(model, optimizers)
     return {"model": of_model, "optimizer": of_optimizers} if optimizers else {"model": of_model}
 
 

@@ -27,12 +27,13 @@ dense = torch.nn.Sequential(torch.nn.Linear(6, 10), torch.nn.ReLU(), torch.nn.Li
 fully_shard(dense)
 model = torch.nn.ModuleDict({"emb": emb, "dense": dense})
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+emb.follow(optimizer)
 
 
 def whole() -> "dict[str, np.ndarray]":
     """Returns all parameters, the optimizer's first moments and the rows, the same on every rank."""
     values = {}
-    for name, parameter in model.named_parameters():
+    for name, parameter in dense.named_parameters():
         for kind, tensor in (("value", parameter), ("moment", optimizer.state[parameter]["exp_avg"])):
             tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
             values[f"{name} {kind}"] = tensor.detach().numpy()

@@ -38,6 +38,49 @@ def random_bags(seed: int, bags: int = 20) -> "tuple[torch.Tensor, torch.Tensor]
     return torch.randint(0, ROWS, (int(offsets[-1]),), generator=random), offsets
 
 
+class Jagged:
+    """A KeyedJaggedTensor of TorchRec, as far as modules use it. Without strides, all keys have the same number of bags."""
+
+    def __init__(self, keys, lengths, strides=None, inverse=None, weighted=False) -> None:
+        self._keys, self._lengths, self._inverse, self._weighted = keys, torch.tensor(lengths, dtype=torch.int64), inverse, weighted
+        self._strides = strides or [len(lengths) // len(keys)] * len(keys)
+
+    def keys(self):
+        return self._keys
+
+    def stride_per_key(self):
+        return self._strides
+
+    def values(self):
+        return torch.arange(int(self._lengths.sum())) * 7 % 50
+
+    def offsets(self):
+        return torch.cat([torch.zeros(1, dtype=torch.int64), self._lengths.cumsum(0)])
+
+    def offset_per_key(self):
+        firsts = np.cumsum([0, *self._strides]).clip(max=len(self._lengths))
+        return [int(self.offsets()[first]) for first in firsts]
+
+    def weights_or_none(self):
+        return torch.arange(len(self.values())) + 0.5 if self._weighted else None
+
+    def inverse_indices_or_none(self):
+        return None if self._inverse is None else (self._inverse[0], torch.tensor(self._inverse[1]))
+
+    def bags_of(self, key):
+        """Returns (ids, weights) of each bag of a key, in the obvious way."""
+        k = self._keys.index(key)
+        first = sum(self._strides[:k])
+        weights = self.weights_or_none() if self._weighted else torch.ones(len(self.values()))
+        bags = []
+        for b in range(first, first + self._strides[k]):
+            begin, end = int(self._lengths[:b].sum()), int(self._lengths[: b + 1].sum())
+            bags.append((self.values()[begin:end].numpy(), weights[begin:end].numpy()))
+        if self._inverse is None:
+            return bags
+        return [bags[i] for i in self._inverse[1][self._inverse[0].index(key)]]
+
+
 class TestResults:
     @pytest.mark.parametrize("pooling", ["sum", "mean"])
     def test_outputs_and_updates_are_those_of_torch(self, client, pooling):
@@ -144,27 +187,51 @@ class TestResults:
         with pytest.raises(tandem.errors.InvalidArgumentError, match=r"feature 'x' is \[2, 1, 8\] .*a pooling"):
             rows.stack({"x": torch.tensor([[1], [2]])})
 
-    def test_a_keyed_jaggedtensor_is_accepted_by_its_methods(self, client):
-        class Jagged:
-            def keys(self):
-                return ["item", "user"]
+    @pytest.mark.parametrize("pooling", ["sum", "mean"])
+    @pytest.mark.parametrize(
+        "keys, lengths, strides, inverse",
+        [
+            (["item", "user"], [1, 2, 0, 2], None, None),
+            (["user", "item"], [1, 0, 1, 2], [2, 2], None),
+            (["user", "item"], [1, 0, 1, 3], [1, 3], None),
+            (["other", "item", "user"], [2, 1, 0, 0, 1, 4], [1, 3, 2], None),
+            (["user", "item"], [2, 0, 1, 1], [1, 3], (["user", "item"], [[0, 0, 0], [0, 1, 2]])),
+            (["user", "item"], [1, 1, 2, 1], [2, 2], (["item", "user"], [[0, 1, 0], [1, 1, 0]])),
+            (["user", "item"], [], [0, 0], None),
+        ],
+    )
+    def test_bags_of_a_keyed_jagged_tensor_are_those_of_its_keys(self, client, pooling, keys, lengths, strides, inverse):
+        jagged = Jagged(keys, lengths, strides, inverse, weighted=pooling == "sum")
+        tables = [table(pooling=pooling), table("item", pooling=pooling)]
+        emb = tandem.nn.EmbeddingCollection(tables, client)
+        out = emb(jagged)
+        assert list(out) == ["user", "item"]
+        for name in out:
+            rows = client.pull(name, np.arange(100))[0]
+            bags = [
+                (w[:, None] * rows[ids]).sum(0) / (max(1, len(ids)) if pooling == "mean" else 1) for ids, w in jagged.bags_of(name)
+            ]
+            expected = np.array(bags, np.float32).reshape(-1, DIM)
+            np.testing.assert_allclose(out[name].detach().numpy(), expected, rtol=1e-5, atol=1e-5)
+        if len({len(o) for o in out.values()}) == 1:
+            torch.testing.assert_close(emb.stack(jagged), torch.stack(list(out.values()), 1))
 
-            def offset_per_key(self):
-                return [0, 3, 5]
+    def test_gradients_of_inverse_indices_go_to_the_bag_that_they_repeat(self, client):
+        emb = tandem.nn.EmbeddingCollection([table(optimizer=tandem.optim.SGD(lr=1.0), init=tandem.init.Zeros())], client)
+        jagged = Jagged(["user"], [1, 1], [2], (["user"], [[0, 1, 0]]))
+        emb(jagged)["user"].sum().backward()
+        emb.flush()
+        assert client.pull("user", jagged.values().numpy(), read_only=True)[0][:, 0].tolist() == [-2.0, -1.0]
 
-            def values(self):
-                return torch.tensor([7, 8, 9, 1, 2])
-
-            def offsets(self):
-                return torch.tensor([0, 1, 3, 3, 5])
-
-            def weights_or_none(self):
-                return torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])
-
-        tables = [table(init=tandem.init.Constant(1.0)), table("item", init=tandem.init.Constant(1.0))]
-        out = tandem.nn.EmbeddingCollection(tables, client)(Jagged())
-        assert out["item"][:, 0].tolist() == [1.0, 5.0]
-        assert out["user"][:, 0].tolist() == [0.0, 9.0]
+    def test_keyed_jagged_tensors_that_make_no_sense_are_refused(self, client):
+        emb = tandem.nn.EmbeddingCollection([table(), table("item")], client)
+        with pytest.raises(ValueError, match=r"has 3 bags, and its keys \(user, item\) have \[1, 3\]"):
+            emb(Jagged(["user", "item"], [1, 1, 1], [1, 3]))
+        with pytest.raises(ValueError, match="the inverse indices of the KeyedJaggedTensor lack 'item'"):
+            emb(Jagged(["user", "item"], [1, 1], [1, 1], (["user"], [[0]])))
+        rows = tandem.nn.EmbeddingCollection([table("rows", pooling=None)], client)
+        with pytest.raises(ValueError, match="'rows' has no pooling, and the KeyedJaggedTensor has inverse indices"):
+            rows(Jagged(["rows"], [1, 1], [2], (["rows"], [[0, 1, 0]])))
 
     def test_two_runs_give_the_same_bits(self):
         def run() -> np.ndarray:
@@ -188,6 +255,8 @@ class TestWithTorch:
     def test_compiled_graphs_give_the_same_results(self, client):
         emb = tandem.nn.EmbeddingCollection([table(features=["user", "friends"]), table("item", dim=4, pooling=None)], client)
         dense = torch.nn.Linear(2 * DIM + 4, 1)
+        optimizer = torch.optim.SGD(emb.parameters(), lr=0.1)
+        emb.follow(optimizer)
 
         def loss(features, weights):
             out = emb(features | {"friends": (*features["friends"], weights)})
@@ -203,24 +272,27 @@ class TestWithTorch:
             expected = loss(features, mine)
             result = compiled(features, theirs)
             torch.testing.assert_close(result, expected)
-            with emb.no_push():
-                expected.backward()
+            expected.backward()
             first = rows_of(client)
-            emb.push()
+            optimizer.step()
             emb.flush()
             by_eager = rows_of(client) - first
-            with emb.no_push():
-                result.backward()
-            emb.push()
+            result.backward()
+            optimizer.step()
             emb.flush()
             assert client.step == before + 2
             torch.testing.assert_close(mine.grad, theirs.grad)
             np.testing.assert_allclose(rows_of(client) - first, 2 * by_eager, rtol=1e-3, atol=1e-4)
             assert np.any(by_eager != 0)
 
-    def test_modules_have_no_parameters_and_their_state_has_configurations_only(self, client):
+    def test_parameters_stand_for_tables_and_the_state_has_configurations_only(self, client):
+        tables = [table(), table("a.b"), table("a_b"), table("training"), table("forward")]
+        emb = tandem.nn.EmbeddingCollection(tables, client)
+        assert [(name, p.shape) for name, p in emb.named_parameters()] == [
+            (f"handles.{name}", (1,)) for name in ("user", "a_b", "a_b_", "training_", "forward_")
+        ]
         emb = tandem.nn.EmbeddingCollection([table()], client)
-        assert not list(emb.parameters())
+        assert repr(next(emb.parameters())) == "TableParameter('user', requires_grad=True)"
         state = torch.nn.Sequential(emb, torch.nn.Linear(2, 2)).state_dict()
         assert sorted(state) == ["0._extra_state", "1.bias", "1.weight"]
         emb.load_state_dict(emb.state_dict())
@@ -256,45 +328,8 @@ class TestWithTorch:
         emb = tandem.nn.EmbeddingCollection([table(), table("item", dim=3, pooling=None)], client)
         engine = emb._engine
         ids = [torch.tensor([1, 2, 3]), torch.tensor([[4], [5]])]
-        arguments = (engine.anchor[0].detach(), engine.number, False, ids, [torch.tensor([0, 1, 3])], [False, True], [0, 0], True, [], [True, True])
+        arguments = ([handle.parameter.detach() for handle in engine.handles], engine.number, False, ids, [torch.tensor([0, 1, 3])], [False, True], [0, 0], True, [], [True, True])
         torch.library.opcheck(torch.ops.tandem.lookup.default, arguments, test_utils=("test_schema", "test_faketensor"))
-
-    def test_a_scheduler_of_torch_changes_the_tables_rates(self, client):
-        emb = tandem.nn.EmbeddingCollection([table(optimizer=tandem.optim.SGD(lr=1.0), init=tandem.init.Constant(0.0))], client)
-        dense = torch.nn.Linear(1, 1)
-        optimizer = torch.optim.SGD(dense.parameters(), lr=0.3)
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: [1.0, 0.5, 0.0, 0.25][step])
-        emb.lr_scheduler(scheduler)
-        values = []
-        for _ in range(4):
-            emb({"user": torch.tensor([1])})["user"].sum().backward()
-            emb.flush()
-            values.append(float(client.pull("user", [1], read_only=True)[0][0, 0]))
-            optimizer.step()
-            if len(values) < 4:
-                scheduler.step()
-        assert values == [-1.0, -1.5, -1.5, -1.75] and client.step == 4
-
-    def test_a_grad_scaler_skips_dense_and_sparse_steps_together(self, client):
-        emb = tandem.nn.EmbeddingCollection([table(optimizer=tandem.optim.SGD(lr=1.0), init=tandem.init.Constant(0.0))], client)
-        dense = torch.nn.Linear(1, 1, bias=False)
-        optimizer = torch.optim.SGD(dense.parameters(), lr=1.0)
-        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-        emb.scale(scaler, optimizer)
-
-        def step(factor: float) -> float:
-            optimizer.zero_grad()
-            loss = emb({"user": torch.tensor([1])})["user"].sum() + (dense(torch.ones(1)) * factor).sum()
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
-            emb.flush()
-            return float(client.pull("user", [1], read_only=True)[0][0, 0])
-
-        assert step(1.0) == -1.0  # without the scale
-        assert step(float("inf")) == -1.0
-        assert emb.skipped_steps == 1 and client.step == 2 and scaler.get_scale() == 512.0
-        assert step(1.0) == -2.0
 
     def test_gradients_that_are_not_finite_raise_and_name_the_id(self, client):
         emb = tandem.nn.EmbeddingCollection([table()], client)
@@ -369,7 +404,7 @@ class TestWrongInput:
         for arguments, text in (
             ({"max_norm": 1.0}, "max_norm is not supported"),
             ({"mode": "max"}, "mode is 'max'"),
-            ({"dtype": torch.float16}, "torch.float16"),
+            ({"dtype": torch.int64}, "dtype is torch.int64; it must be one of torch.float32"),
             ({"scale_grad_by_freq": True}, "scale_grad_by_freq"),
             ({"padding_idx": -1}, "padding_idx is -1"),
             ({"reduction": "max"}, "reduction is 'max'"),

@@ -73,14 +73,15 @@ def main():
     )
     model = DistributedDataParallel(Dlrm(emb))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
+    emb.follow(optimizer)
     lossf = torch.nn.BCEWithLogitsLoss()
     batches = torch.utils.data.DataLoader(Clicks(rank, args.steps, args.batch), batch_size=None)
     total = 0.0
     for step, batch in enumerate(tandem.data.Prefetch(batches, emb, depth=args.depth), start=1):
         optimizer.zero_grad()
         loss = lossf(model(batch["dense"], batch["sparse"]), batch["clicks"])
-        loss.backward()                                  # pushes the rows' gradients, all-reduces the others
-        optimizer.step()
+        loss.backward()                                  # all-reduces the dense gradients
+        optimizer.step()                                 # and pushes those of the rows
         total += loss.item()
         if rank == 0 and step % 50 == 0:
             print(f"step {step}: loss {total / 50:.4f}", flush=True)

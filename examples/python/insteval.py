@@ -113,6 +113,7 @@ def main() -> None:
         module = DeepFM(client)
         model = DistributedDataParallel(module)
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, weight_decay=1e-3)
+        module.tables.follow(optimizer)
         torch.manual_seed(1 + rank)  # dropout differs between workers
         if rank == 0:
             print(f"training deepfm on {len(ids)} examples: {world} workers, {client.num_servers} parameter servers, sync", flush=True)
@@ -126,8 +127,8 @@ def main() -> None:
             for batch in order.split(arguments.batch_size):
                 optimizer.zero_grad()
                 loss = F.binary_cross_entropy_with_logits(model(ids[batch]), labels[batch])
-                loss.backward()  # pushes the gradients of the rows; DistributedDataParallel averages the others
-                optimizer.step()
+                loss.backward()  # DistributedDataParallel averages the dense gradients
+                optimizer.step()  # pushes the gradients of the rows, too
                 losses += torch.tensor([float(loss.detach()) * len(batch), len(batch)], dtype=torch.float64)
             module.tables.flush()
             dist.all_reduce(losses)  # the other workers have pushed their last step as well

@@ -40,14 +40,16 @@ class ContentHash {
     }
   }
   std::string Finish() const {
-    const uint64_t words[2] = {Mix64(lanes_[0] + 3 * Mix64(lanes_[1])) + Mix64(lanes_[2] + 5 * Mix64(lanes_[3])),
-                               Mix64(lanes_[3] + 7 * Mix64(lanes_[2])) ^ Mix64(lanes_[1] + 9 * Mix64(lanes_[0]))};
+    const uint64_t words[2] = {
+        Mix64(lanes_[0] + 3 * Mix64(lanes_[1])) + Mix64(lanes_[2] + 5 * Mix64(lanes_[3])),
+        Mix64(lanes_[3] + 7 * Mix64(lanes_[2])) ^ Mix64(lanes_[1] + 9 * Mix64(lanes_[0]))};
     return std::string(reinterpret_cast<const char*>(words), sizeof(words));
   }
 
  private:
   static constexpr uint64_t kMultiplier = 0x9e3779b97f4a7c15;
-  std::array<uint64_t, 4> lanes_ = {0x243f6a8885a308d3, 0x13198a2e03707344, 0xa4093822299f31d0, 0x082efa98ec4e6c89};
+  std::array<uint64_t, 4> lanes_ = {0x243f6a8885a308d3, 0x13198a2e03707344, 0xa4093822299f31d0,
+                                    0x082efa98ec4e6c89};
 };
 
 // Checks the bags of a feature and writes their ends, counted from its first id.
@@ -117,8 +119,8 @@ absl::Status BatchLookup::Prepare(absl::Span<const FeatureIds> features) {
   return absl::OkStatus();
 }
 
-absl::Status BatchLookup::PrepareTable(const LookupTable& table, absl::Span<const FeatureIds> features, Rows* rows,
-                                       absl::Span<Feature> prepared) {
+absl::Status BatchLookup::PrepareTable(const LookupTable& table, absl::Span<const FeatureIds> features,
+                                       Rows* rows, absl::Span<Feature> prepared) {
   rows->gradients = nullptr;
   size_t total = 0;
   bool padded = false;
@@ -134,9 +136,9 @@ absl::Status BatchLookup::PrepareTable(const LookupTable& table, absl::Span<cons
     to.weights.clear();
     total += to.ids;
     if (total >= kPadding) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the features of table '", table.name, "' have ", total, " ids, at most ", kPadding - 1,
-                       " are possible in one lookup: use smaller batches"));
+      return absl::InvalidArgumentError(absl::StrCat("the features of table '", table.name, "' have ", total,
+                                                     " ids, at most ", kPadding - 1,
+                                                     " are possible in one lookup: use smaller batches"));
     }
     int64_t signs = 0;
     for (const int64_t id : from.ids) signs |= id;
@@ -212,8 +214,8 @@ void BatchLookup::Gather(absl::Span<const OutputArray> outputs) const {
   }
 }
 
-void BatchLookup::GatherFeature(const LookupFeature& info, size_t dim, const Rows& rows, const Feature& feature,
-                                const OutputArray& out) const {
+void BatchLookup::GatherFeature(const LookupFeature& info, size_t dim, const Rows& rows,
+                                const Feature& feature, const OutputArray& out) const {
   const uint32_t* const index = rows.index.data() + feature.first;
   const float* const values = rows.values.data();
   const bool weighted = !feature.weights.empty();
@@ -284,8 +286,9 @@ void BatchLookup::Scatter(absl::Span<const OutputGradients> gradients, float sca
   }
 }
 
-void BatchLookup::ScatterFeature(const LookupFeature& info, size_t dim, const Rows& rows, const Feature& feature,
-                                 const OutputGradients& d_out, float scale, float* d_rows, float* d_weights) const {
+void BatchLookup::ScatterFeature(const LookupFeature& info, size_t dim, const Rows& rows,
+                                 const Feature& feature, const OutputGradients& d_out, float scale,
+                                 float* d_rows, float* d_weights) const {
   const uint32_t* const index = rows.index.data() + feature.first;
   if (d_rows == nullptr && d_weights == nullptr) return;
   if (info.pooling == v1::NONE) {

@@ -72,8 +72,8 @@ class BatchLookup : public std::enable_shared_from_this<BatchLookup> {
  public:
   explicit BatchLookup(std::shared_ptr<const LookupPlan> plan) : plan_(std::move(plan)) {}
 
-  // Reads the ids, in the order of the plan's features, and keeps what it needs of them. InvalidArgument names
-  // the feature: a negative id, offsets that are no bags.
+  // Reads the ids, in the order of the plan's features, and keeps what it needs of them. InvalidArgument
+  // names the feature: a negative id, offsets that are no bags.
   absl::Status Prepare(absl::Span<const FeatureIds> features);
 
   // Returns the request for the distinct rows of each table. They are written into this object.
@@ -93,11 +93,12 @@ class BatchLookup : public std::enable_shared_from_this<BatchLookup> {
     const float* data = nullptr;  // null: zeros
     size_t stride = 0;
   };
-  // Adds gradients of outputs, multiplied by `scale`, to the gradients of rows. `weight_gradients` has an array
-  // for each feature, [ids], or null; it receives the gradients of the feature's weights, which `scale` does not
-  // multiply. `trains` says of each table whether its rows get gradients; without, only those of weights are computed.
-  void Scatter(absl::Span<const OutputGradients> gradients, float scale, absl::Span<float* const> weight_gradients,
-               const std::vector<bool>& trains);
+  // Adds gradients of outputs, multiplied by `scale`, to the gradients of rows. `weight_gradients` has an
+  // array for each feature, [ids], or null; it receives the gradients of the feature's weights, which `scale`
+  // does not multiply. `trains` says of each table whether its rows get gradients; without, only those of
+  // weights are computed.
+  void Scatter(absl::Span<const OutputGradients> gradients, float scale,
+               absl::Span<float* const> weight_gradients, const std::vector<bool>& trains);
   // Returns whether there are gradients of any table, or of the table of this name.
   bool HasGradients() const;
   bool HasGradients(const std::string& table) const;
@@ -122,7 +123,7 @@ class BatchLookup : public std::enable_shared_from_this<BatchLookup> {
   static constexpr uint32_t kPadding = ~uint32_t{0};
 
   struct Feature {
-    size_t first = 0;            // position of its first id in `Rows::index`
+    size_t first = 0;  // position of its first id in `Rows::index`
     size_t ids = 0;
     std::vector<uint32_t> ends;  // of bags, counted from its first id; empty: each `length` ids are a bag
     size_t bags = 0;
@@ -161,13 +162,14 @@ class BatchLookup : public std::enable_shared_from_this<BatchLookup> {
 
 // The gradients of one table's rows that wait for a push, as Python sees and changes them.
 struct TableGradients {
-  std::vector<uint64_t> ids;  // distinct
-  std::vector<uint64_t> versions;  // by server, the oldest ones
+  std::vector<uint64_t> ids;                 // distinct
+  std::vector<uint64_t> versions;            // by server, the oldest ones
   std::shared_ptr<std::vector<float>> rows;  // [ids x dim]
 };
 
-// Takes the gradients that `lookups` have of a table, and adds those of `earlier`, which may be null. Gradients of
-// an id add up in this order: `earlier`, then the lookups in theirs. Returns null if there are none.
+// Takes the gradients that `lookups` have of a table, and adds those of `earlier`, which may be null.
+// Gradients of an id add up in this order: `earlier`, then the lookups in theirs. Returns null if there are
+// none.
 std::shared_ptr<TableGradients> TakeGradients(const std::string& table, uint32_t dim,
                                               absl::Span<const std::shared_ptr<BatchLookup>> lookups,
                                               std::shared_ptr<TableGradients> earlier);
@@ -181,17 +183,17 @@ struct PushSource {
   std::vector<std::shared_ptr<TableGradients>> gathered;
 };
 
-// The gradients of a push, ready to be passed to ps::Client::PushAsync. Each table has one part. Several sources'
-// gradients of a row are added up, and the part has the oldest of their versions.
+// The gradients of a push, ready to be passed to ps::Client::PushAsync. Each table has one part. Several
+// sources' gradients of a row are added up, and the part has the oldest of their versions.
 struct GradientPush {
   std::vector<ps::PushPart> parts;
   std::vector<std::vector<uint64_t>> ids;
   std::vector<std::vector<uint64_t>> versions;
 };
 
-// Takes the gradients of `sources`. A table without gradients gets an empty part, because a push without it would
-// not be the worker's step for that table. The result refers to the sources; their lookups must not be prepared
-// again before PushAsync has returned.
+// Takes the gradients of `sources`. A table without gradients gets an empty part, because a push without it
+// would not be the worker's step for that table. The result refers to the sources; their lookups must not be
+// prepared again before PushAsync has returned.
 GradientPush TakePush(absl::Span<const PushSource> sources);
 
 }  // namespace tandem::python

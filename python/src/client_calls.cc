@@ -166,7 +166,8 @@ std::shared_ptr<Call> PyClient::StartGradients(uint64_t step, const std::vector<
     GilReleased release;
     gradients = TakePush(sources);
   }
-  StartedPush push = StartPush(&connection, step, std::move(gradients.parts), OptionsOfPush(learning_rate_factor, batch_share));
+  StartedPush push = StartPush(&connection, step, std::move(gradients.parts),
+                               OptionsOfPush(learning_rate_factor, batch_share));
   if (!push.started) Raise(push.call->result().status());
   return push.call;
 }

@@ -128,7 +128,8 @@ void BindLookup(nb::module_& module) {
            [](const BatchLookup& lookup, const std::vector<std::pair<uint64_t, size_t>>& outputs) {
              std::vector<BatchLookup::OutputArray> to;
              to.reserve(outputs.size());
-             for (const auto& [address, stride] : outputs) to.push_back({reinterpret_cast<float*>(address), stride});
+             for (const auto& [address, stride] : outputs)
+               to.push_back({reinterpret_cast<float*>(address), stride});
              GilReleased release;
              lookup.Gather(to);
            })
@@ -137,7 +138,8 @@ void BindLookup(nb::module_& module) {
               const std::vector<uint64_t>& weight_gradients, const std::vector<bool>& trains) {
              std::vector<BatchLookup::OutputGradients> from;
              from.reserve(gradients.size());
-             for (const auto& [address, stride] : gradients) from.push_back({reinterpret_cast<const float*>(address), stride});
+             for (const auto& [address, stride] : gradients)
+               from.push_back({reinterpret_cast<const float*>(address), stride});
              const std::vector<float*> to = Addresses<float>(weight_gradients);
              GilReleased release;
              lookup.Scatter(from, scale, to, trains);
@@ -146,7 +148,8 @@ void BindLookup(nb::module_& module) {
       .def("has_gradients_of",
            [](const BatchLookup& lookup, const std::string& table) { return lookup.HasGradients(table); })
       .def("drop_gradients", [](BatchLookup& lookup) { lookup.DropGradients(); })
-      .def("drop_gradients_of", [](BatchLookup& lookup, const std::string& table) { lookup.DropGradients(table); })
+      .def("drop_gradients_of",
+           [](BatchLookup& lookup, const std::string& table) { lookup.DropGradients(table); })
       .def_prop_ro("num_ids", &BatchLookup::num_ids)
       .def_prop_ro("bytes", &BatchLookup::bytes)
       .def_prop_ro("num_unique", &BatchLookup::num_unique);
@@ -156,22 +159,25 @@ void BindLookup(nb::module_& module) {
       .def("ids",
            [](nb::handle self) {
              const auto& gradients = nb::cast<const TableGradients&>(self);
-             return nb::ndarray<nb::numpy, const uint64_t, nb::ndim<1>>(gradients.ids.data(), {gradients.ids.size()}, self);
+             return nb::ndarray<nb::numpy, const uint64_t, nb::ndim<1>>(gradients.ids.data(),
+                                                                        {gradients.ids.size()}, self);
            })
       .def("rows", [](nb::handle self) {
         const auto& gradients = nb::cast<const TableGradients&>(self);
-        return nb::ndarray<nb::numpy, float, nb::ndim<1>>(gradients.rows->data(), {gradients.rows->size()}, self);
+        return nb::ndarray<nb::numpy, float, nb::ndim<1>>(gradients.rows->data(), {gradients.rows->size()},
+                                                          self);
       });
-  module.def("take_gradients",
-             [](const std::string& table, uint32_t dim, const std::vector<std::shared_ptr<BatchLookup>>& lookups,
-                std::shared_ptr<TableGradients> earlier) {
-               GilReleased release;
-               return TakeGradients(table, dim, lookups, std::move(earlier));
-             },
-             nb::arg(), nb::arg(), nb::arg(), nb::arg().none());
+  module.def(
+      "take_gradients",
+      [](const std::string& table, uint32_t dim, const std::vector<std::shared_ptr<BatchLookup>>& lookups,
+         std::shared_ptr<TableGradients> earlier) {
+        GilReleased release;
+        return TakeGradients(table, dim, lookups, std::move(earlier));
+      },
+      nb::arg(), nb::arg(), nb::arg(), nb::arg().none());
   nb::class_<PushSource>(module, "PushSource")
-      .def("__init__", [](nb::pointer_and_handle<PushSource> self, std::string table, uint32_t dim, float factor,
-                          std::vector<std::shared_ptr<BatchLookup>> lookups,
+      .def("__init__", [](nb::pointer_and_handle<PushSource> self, std::string table, uint32_t dim,
+                          float factor, std::vector<std::shared_ptr<BatchLookup>> lookups,
                           std::vector<std::shared_ptr<TableGradients>> gathered) {
         new (self.p) PushSource{std::move(table), dim, factor, std::move(lookups), std::move(gathered)};
       });

@@ -151,7 +151,7 @@ class _Module(torch.nn.Module, Joinable):
             batch = self._batch(arguments, features)
             found = run(self._engine, batch, self._trains or self._weights_train(batch))
             outputs = {
-                feature.name: output.to(handle.parameter.dtype)
+                feature.name: _with_dtype(output, handle.parameter.dtype)
                 for feature, output, handle in zip(features, found, self._engine.handle_of)
             }
         if not self._copied:
@@ -188,6 +188,11 @@ class _Module(torch.nn.Module, Joinable):
 
     def _batch(self, arguments: Any, features: Sequence[Feature]) -> Batch:
         raise NotImplementedError
+
+
+def _with_dtype(output: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    # to() would be a node of exported graphs.
+    return output if output.dtype == dtype else output.to(dtype)
 
 
 def _parameter_name(table: Table) -> str:
@@ -233,7 +238,7 @@ class EmbeddingCollection(_Module):
         dtypes = {handle.parameter.dtype for handle in self._engine.handles}
         if len(dtypes) > 1:
             raise InvalidArgumentError(f"outputs of different dtypes cannot be stacked: {sorted(str(dtype) for dtype in dtypes)}")
-        return run_stacked(self._engine, batch, self._trains or self._weights_train(batch)).to(dtypes.pop())
+        return _with_dtype(run_stacked(self._engine, batch, self._trains or self._weights_train(batch)), dtypes.pop())
 
     def _batch(self, arguments: Any, features: Sequence[Feature]) -> Batch:
         if isinstance(arguments, Mapping):

@@ -119,7 +119,7 @@ def test_survivors_of_a_backward_get_an_exception_that_names_the_rank(tmp_path, 
         job.pipes[1].send("fail")
         kind, text, _ = job.receive(0)
         assert kind in ("RuntimeError", "DistBackendError"), text
-        assert "rank 1" in text and "rank 0" not in text, text
+        assert "rank 1" in text and "rank 0" not in text.replace("from rank 0)", ""), text  # an operation names its root
         assert job.receive(0) == "done"
         if failure == "late":
             job.pipes[1].send("rank 0 has its error")

@@ -47,8 +47,15 @@ def _make_known_to_older_torch() -> None:
 _make_known_to_older_torch()
 
 
+# Some of these import torch or msgpack, which programs with NumPy alone need not have.
+_WHEN_USED = ("data", "nn", "replay", "rpc", "torch", "weights")
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *_WHEN_USED, *(name for name in globals() if name.startswith("__"))})
+
+
 def __getattr__(name: str) -> _ModuleType:
-    # Some of these import torch or msgpack, which programs with NumPy alone need not have.
-    if name in ("data", "nn", "replay", "rpc", "torch", "weights"):
+    if name in _WHEN_USED:
         return _importlib.import_module(f"tandem.{name}")
     raise AttributeError(f"module 'tandem' has no attribute '{name}'")

@@ -7,7 +7,11 @@ import dataclasses
 import inspect
 from typing import Any, Callable
 
+import numpy as np
+
 from tandem._load import load_core
+
+_MODULES = {"optimizer": "optim", "initializer": "init", "admission": "admission", "eviction": "eviction"}
 
 # Names that Python uses for fields of the C++ descriptions.
 _CLASS_NAMES = {
@@ -33,8 +37,21 @@ class Kind:
     message: dict[str, Any]
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{k}={v!r}" for k, v in self.message.items() if k != "kind")
-        return f"{class_name(self.name)}({fields})"
+        # An expression that makes it again, without the arguments that have their default values.
+        described = next(kind for kind in load_core().describe_kinds(self.group) if kind["name"] == self.name)
+        arguments = [
+            f"{field['name']}={short(self.message[field['message_name']])!r}"
+            for field in described["fields"]
+            if field["message_name"] in self.message and (field["required"] or self.message[field["message_name"]] != field["default"])
+        ]
+        return f"tandem.{_MODULES[self.group]}.{class_name(self.name)}({', '.join(arguments)})"
+
+
+def short(value: Any) -> Any:
+    """Returns the shortest number that is the same as float32: 0.1, of which C++ tells 0.10000000149011612."""
+    if not isinstance(value, float):
+        return value
+    return float(str(np.float32(value))) if np.isfinite(np.float32(value)) else value
 
 
 def class_name(kind: str) -> str:

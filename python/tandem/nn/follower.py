@@ -25,12 +25,12 @@ class Follower:
 
     def __init__(self, session: Session, optimizer: torch.optim.Optimizer) -> None:
         self._session = session
-        self.optimizer = optimizer
+        self.optimizer: torch.optim.Optimizer = optimizer
         self.handles: list[Handle] = []
-        self.unscaled = False  # a GradScaler has divided the gradients that wait
-        self.assigned = False  # somebody has assigned gradients, to make the optimizer create its state
-        self.suspended = False
-        self.passes = 0  # backward passes since the last step
+        self.unscaled: bool = False  # a GradScaler has divided the gradients that wait
+        self.assigned: bool = False  # somebody has assigned gradients, to make the optimizer create its state
+        self.suspended: bool = False
+        self.passes: int = 0  # backward passes since the last step
         self._base_rates: dict[int, float] = {}  # by id of the handle
         self._added: list[TableParameter] = []  # to the optimizer's first group
         optimizer.register_step_pre_hook(self._before_step)

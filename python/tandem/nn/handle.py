@@ -18,9 +18,9 @@ class Handle:
     """A table of a module: its parameter, the optimizer that it follows, and its gradients. The session's lock guards it."""
 
     def __init__(self, engine: Engine, table: str, dim: int) -> None:
-        self.engine = engine
-        self.table = table
-        self.dim = dim
+        self.engine: Engine = engine
+        self.table: str = table
+        self.dim: int = dim
         self.parameter: TableParameter = _new_parameter(self, torch.zeros(1, dtype=torch.float32, device="cpu"), True)
         self.follower: Follower | None = None
         self.gathered: Any = None  # gradients of lookups that were added up, because somebody looks at them

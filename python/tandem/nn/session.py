@@ -102,7 +102,7 @@ class Session:
         self._pushes: collections.deque[Any] = collections.deque()
         self.skipped_steps: int = 0
         self.join_leader: Any = None  # a weak reference to the hook that pushes for a worker without data
-        self.pushes_of_passes = 0  # by backward passes, since the last step of any optimizer
+        self.pushes_of_passes: int = 0  # by backward passes, since the last step of any optimizer
         self._protocol = protocol.Protocol(self)
 
     def _use(self) -> Client:

@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "collectives/job_token.h"
 #include "rpc/address.h"
 
 namespace tandem::collectives {
@@ -139,6 +140,8 @@ absl::StatusOr<Environment> Environment::FromLookup(const Lookup& variables) {
   }
   TANDEM_ASSIGN_OR_RETURN(env.restart_count, read.Int("TORCHELASTIC_RESTART_COUNT", 0, 0, kMost));
   TANDEM_ASSIGN_OR_RETURN(env.epoch, read.Int("TANDEM_EPOCH", 0, 0, kMost));
+  env.token = lookup(kJobTokenVariable).value_or("");
+  if (!env.token.empty()) TANDEM_RETURN_IF_ERROR(CheckJobToken(env.token));
   env.run_id = lookup("TANDEM_RUN_ID").value_or(lookup("TORCHELASTIC_RUN_ID").value_or(""));
   return env;
 }

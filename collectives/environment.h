@@ -51,6 +51,8 @@ struct Environment {
   int restart_count = 0;  // TORCHELASTIC_RESTART_COUNT: how often the job has been started again
   int64_t epoch = 0;      // TANDEM_EPOCH: the rendezvous round in which this process was started, from 1
   std::string run_id;     // TANDEM_RUN_ID, else TORCHELASTIC_RUN_ID
+  // TANDEM_JOB_TOKEN, or "". JobStore::env() has the token on which the members have agreed without it.
+  std::string token;
 
   // Looks a variable up; returns nullopt if it is not set.
   using Lookup = std::function<absl::optional<std::string>(absl::string_view name)>;
@@ -69,7 +71,9 @@ struct Environment {
   // have different names: with 3 servers, "ps/1" and "ps/4" are copies of shard 1.
   std::string member() const;
   // Returns how this process introduces itself to the servers that it connects to.
-  rpc::Caller caller() const { return {.run_id = run_id, .epoch = epoch, .member = member()}; }
+  rpc::Caller caller() const {
+    return {.run_id = run_id, .epoch = epoch, .member = member(), .token = token};
+  }
   // Returns true if this process must serve the job's store.
   bool hosts_store() const { return store.empty() && worker && rank == 0; }
 };
@@ -88,6 +92,9 @@ class JobStore {
   // Returns the server in this process; nullptr if another process hosts it.
   StoreServer* server() { return server_.get(); }
   const std::string& address() const { return address_; }
+  // Returns the environment with which the store was opened, with the job's token. The token is "" if the
+  // other members have it from their environment and this process does not (collectives/job_token.h).
+  const Environment& env() const { return env_; }
 
   // Announces that this process no longer needs the store. The hosting process then waits, at most `timeout`,
   // until all workers and parameter servers have announced the same, and stops the server. It does not wait
@@ -99,7 +106,7 @@ class JobStore {
   friend absl::StatusOr<std::unique_ptr<JobStore>> OpenStore(const Environment& env, absl::Duration timeout);
   explicit JobStore(const Environment& env) : env_(env) {}
 
-  const Environment env_;
+  Environment env_;
   std::string address_;
   std::unique_ptr<StoreServer> server_;
   std::unique_ptr<RemoteStore> remote_;
@@ -112,7 +119,8 @@ class JobStore {
 //   - Unavailable naming the address: no store is there, or the port is taken
 //   - InvalidArgument if TANDEM_STORE is no address, or if MASTER_PORT is 0 and other processes could not
 //     learn the port that the kernel picks
-//   - FailedPrecondition if a store of another epoch, or of another job, is there
+//   - FailedPrecondition if a store of another epoch, or of another job, is there, or if only some members
+//     of the job have TANDEM_JOB_TOKEN
 absl::StatusOr<std::unique_ptr<JobStore>> OpenStore(const Environment& env, absl::Duration timeout);
 
 }  // namespace tandem::collectives

@@ -13,6 +13,7 @@
 #include "base/logging.h"
 #include "base/status.h"
 #include "collectives/environment.h"
+#include "collectives/job_token.h"
 #include "rpc/network.h"
 
 namespace tandem::collectives {
@@ -114,6 +115,8 @@ absl::StatusOr<std::unique_ptr<JobStore>> OpenStore(const Environment& env, absl
                                        : ": is the launcher running, and is TANDEM_STORE right? (",
                      reached.message(), ")"));
   }
+  TANDEM_RETURN_IF_ERROR(Annotate(AgreeOnJobToken(job->store(), &job->env_.token),
+                                  absl::StrCat("the job's store at ", job->address_)));
   return job;
 }
 

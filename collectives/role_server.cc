@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "base/status.h"
+#include "collectives/job_token.h"
 #include "collectives/store/remote_store.h"
 #include "rpc/address.h"
 #include "rpc/connect.h"
@@ -43,10 +44,20 @@ absl::Status Register(const Environment& env, const std::string& address, Store*
 }
 
 // Does so again if the store does not know the server: it has started again, and is empty.
-absl::Status KeepRegistered(const Environment& env, const std::string& address, Store* store) {
+absl::Status KeepRegistered(const Environment& env, const std::string& address, rpc::EpochGate* gate,
+                            Store* store) {
   const std::vector<std::string> keys = {RoleAddressKey(env.role, env.role_rank), RoleCountKey(env.role)};
   TANDEM_ASSIGN_OR_RETURN(const bool known, store->Check(keys));
-  return known ? absl::OkStatus() : Register(env, address, store);
+  if (known) return absl::OkStatus();
+  // Members that have joined at the new store may have agreed on another token. They find this server once it
+  // has registered, so it must let them in before.
+  if (!env.token.empty()) {
+    const bool given = JobTokenFromEnv().value_or("") == env.token;
+    TANDEM_ASSIGN_OR_RETURN(const std::string agreed,
+                            store->CompareSet(kJobTokenKey, "", given ? kTokenElsewhere : env.token));
+    if (!given && agreed != kTokenElsewhere) gate->AcceptToken(agreed);
+  }
+  return Register(env, address, store);
 }
 
 }  // namespace
@@ -95,24 +106,23 @@ absl::StatusOr<std::unique_ptr<RoleServer>> RoleServer::Start(std::vector<rpc::S
   RemoteStore registry(store, kStoreTimeout);
   TANDEM_ASSIGN_OR_RETURN(const std::string earlier, EarlierAddress(env, &registry));
   TANDEM_ASSIGN_OR_RETURN(const ListenOptions chosen, ChooseAddress(options, earlier, registry.address()));
-  TANDEM_ASSIGN_OR_RETURN(
-      std::unique_ptr<rpc::Server> server,
-      rpc::Server::Start({.listen = chosen.listen, .gate = std::make_shared<rpc::EpochGate>(env.caller())},
-                         std::move(services)));
+  const auto gate = std::make_shared<rpc::EpochGate>(env.caller());
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Server> server,
+                          rpc::Server::Start({.listen = chosen.listen, .gate = gate}, std::move(services)));
   TANDEM_ASSIGN_OR_RETURN(const std::string address,
                           rpc::AdvertisedAddress(chosen.listen, chosen.advertise, server->port()));
   TANDEM_RETURN_IF_ERROR(Register(env, address, &registry));
-  return std::unique_ptr<RoleServer>(new RoleServer(std::move(server), address, env, std::move(store)));
+  return std::unique_ptr<RoleServer>(new RoleServer(std::move(server), gate, address, env, std::move(store)));
 }
 
-RoleServer::RoleServer(std::unique_ptr<rpc::Server> server, std::string address, const Environment& env,
-                       std::shared_ptr<rpc::Channel> store)
+RoleServer::RoleServer(std::unique_ptr<rpc::Server> server, std::shared_ptr<rpc::EpochGate> gate,
+                       std::string address, const Environment& env, std::shared_ptr<rpc::Channel> store)
     : server_(std::move(server)),
       address_(std::move(address)),
-      registering_([this, env, store = std::move(store)] {
+      registering_([this, gate = std::move(gate), env, store = std::move(store)] {
         RemoteStore registry(store, kRegistrationPeriod);
         while (!stop_.WaitFor(kRegistrationPeriod)) {
-          const absl::Status kept = KeepRegistered(env, address_, &registry);
+          const absl::Status kept = KeepRegistered(env, address_, gate.get(), &registry);
           if (!kept.ok()) LogDebug(kept.message());
         }
       }) {}

@@ -17,6 +17,7 @@
 #include "collectives/environment.h"
 #include "collectives/store/store.h"
 #include "rpc/channel.h"
+#include "rpc/epoch_gate.h"
 #include "rpc/server.h"
 #include "rpc/service.h"
 
@@ -61,8 +62,8 @@ class RoleServer {
   const std::string& address() const { return address_; }
 
  private:
-  RoleServer(std::unique_ptr<rpc::Server> server, std::string address, const Environment& env,
-             std::shared_ptr<rpc::Channel> store);
+  RoleServer(std::unique_ptr<rpc::Server> server, std::shared_ptr<rpc::EpochGate> gate, std::string address,
+             const Environment& env, std::shared_ptr<rpc::Channel> store);
 
   const std::unique_ptr<rpc::Server> server_;
   const std::string address_;

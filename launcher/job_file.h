@@ -15,6 +15,7 @@ namespace tandem::launcher {
 // The file's name in a job's log directory. On every node, `tandem run` rewrites it at the start of each
 // round.
 inline constexpr char kJobFile[] = "job.json";
+inline constexpr char kTokenFile[] = "job_token";
 
 // The address of a job. A plain value.
 struct JobAddress {
@@ -22,11 +23,14 @@ struct JobAddress {
   std::string rendezvous;  // host:port or etcd URL of the rendezvous; "": one launcher only, or not known
   std::string run_id;      // the job's name at the rendezvous; "": the only job there
   int num_servers = 0;     // parameter servers of the round; 0: none, or unknown
+  // The job's token (rpc::Caller::token), in the file kTokenFile beside the job file, which only the user who
+  // started the job can read. "": not known.
+  std::string token;
 };
 
-// Replaces the file `directory`/kJobFile; the directory must exist. A concurrent reader sees the earlier
-// content or the new one. Returns Unavailable, with the path, if it cannot be written; the earlier file is
-// then unchanged.
+// Replaces the files `directory`/kJobFile and, if there is a token, `directory`/kTokenFile; the directory
+// must exist. A concurrent reader sees the earlier content or the new one. Returns Unavailable, with the
+// path, if it cannot be written; the earlier file is then unchanged.
 absl::Status WriteJobFile(const std::string& directory, const JobAddress& job);
 
 // Reads the job file at `path`, the file and not its directory. Absent fields other than `store` keep

@@ -37,7 +37,6 @@ constexpr char kSaved[] = "saved", kUnsaved[] = "unsaved";
 // How long restarts alone are put off while the rendezvous does not allow them.
 constexpr absl::Duration kMayStartPause = absl::Milliseconds(20);
 constexpr int kTimedOut = 124;  // the exit code, as timeout(1) has it
-
 // A SIGTERM that follows another within this time is the same request: systemd and Slurm signal each process
 // of a job, and a parent may pass its own signal on as well.
 constexpr absl::Duration kSameRequest = absl::Seconds(1);
@@ -162,10 +161,10 @@ void NodeAgent::OnRound(const AgentEvent& event) {
   round_ = event.round;
   services_.EnterRound(round_->epoch);
   ++assignment_;
-  local_->SetRound(
-      {.round = *round_,
-       .assignment = assignment_,
-       .agent = agent_store_ == nullptr ? "" : absl::StrCat("127.0.0.1:", agent_store_->port())});
+  local_->SetRound({.round = *round_,
+                    .assignment = assignment_,
+                    .agent = agent_store_ == nullptr ? "" : absl::StrCat("127.0.0.1:", agent_store_->port()),
+                    .token = rendezvous_->token()});
   if (!stale) return BeginRound();
   processes_->console().Say("the job has gone on without this node; starting its processes anew");
   Stop(Next::kStart, 1, absl::ZeroDuration());
@@ -210,7 +209,8 @@ absl::Status NodeAgent::StartRound() {
   TANDEM_RETURN_IF_ERROR(WriteJobFile(options.log_dir, {.store = round_->nodes[0].store,
                                                         .rendezvous = rendezvous_->address(),
                                                         .run_id = options.run_id,
-                                                        .num_servers = round_->WorldSize("ps")}));
+                                                        .num_servers = round_->WorldSize("ps"),
+                                                        .token = rendezvous_->token()}));
   processes_->console().Say(
       absl::StrCat(rendezvous_->alone() ? CountsText(plan()) : PlaceText(plan(), *round_),
                    round_->process_restarts > 0 ? ", in the place of a node that was absent" : "",

@@ -47,6 +47,7 @@ absl::StatusOr<ProcessSpec> ProcessSpecFactory::Make(const PlannedProcess& proce
                     .local_rank = process.local_rank,
                     .run_id = options_.run_id,
                     .checkpoint_root = options_.checkpoint_root,
+                    .token = round.token,
                     .agent = round.agent,
                     .assignment = round.assignment,
                     .restarts_alone = restarts_alone};

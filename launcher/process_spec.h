@@ -57,6 +57,7 @@ struct NodeRound {
   collectives::Round round;
   int64_t assignment = 0;  // the number of the round's Assignment
   std::string agent;       // host:port of the LauncherControl's store; "": there is none
+  std::string token;       // the job's token; "": that of the launcher's environment, if any
 };
 
 // Makes specifications. Not thread-safe.
@@ -86,8 +87,8 @@ class ProcessSpecFactory {
 
   const NodeOptions& options_;
   const bool terminal_;
-  const Variables own_;         // the launcher's own environment
-  std::set<std::string> logs_;  // log files of earlier specifications
+  const Variables own_;             // the launcher's own environment
+  std::set<std::string> logs_;      // log files of earlier specifications
   std::set<std::string> wal_dirs_;  // directories that WalDirOf has returned
 };
 

@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "collectives/job_token.h"
 #include "collectives/store/etcd/etcd_store.h"
 #include "collectives/store/remote_store.h"
 #include "launcher/local_rendezvous.h"
@@ -41,6 +42,8 @@ absl::Duration CallTimeout(const collectives::RendezvousOptions& options) {
 std::string GoneKey(const std::string& run_id, const std::string& node) {
   return absl::StrCat("launchers/", run_id, "/gone/", node);
 }
+
+std::string TokenKey(const std::string& run_id) { return absl::StrCat("launchers/", run_id, "/token"); }
 
 std::string WorkersEndedKey(const std::string& run_id, int64_t epoch, const std::string& node) {
   return absl::StrCat("launchers/", run_id, "/workers-ended/", epoch, "/", node);
@@ -155,6 +158,25 @@ absl::Status RendezvousHandler::OpenServed() {
 }
 
 absl::Status RendezvousHandler::Reach(const std::function<bool()>& stop) {
+  TANDEM_RETURN_IF_ERROR(AwaitStore(stop));
+  return AgreeOnToken();
+}
+
+absl::Status RendezvousHandler::AgreeOnToken() {
+  if (!token().empty()) return absl::OkStatus();
+  TANDEM_ASSIGN_OR_RETURN(std::string token, collectives::JobTokenFromEnv());
+  if (token.empty()) {
+    token = collectives::NewJobToken();
+    if (!alone()) {
+      TANDEM_ASSIGN_OR_RETURN(token, store()->CompareSet(TokenKey(options_.rendezvous.run_id), "", token));
+    }
+  }
+  absl::MutexLock lock(&mutex_);
+  token_ = std::move(token);
+  return absl::OkStatus();
+}
+
+absl::Status RendezvousHandler::AwaitStore(const std::function<bool()>& stop) {
   if (alone() || server_ != nullptr) return absl::OkStatus();
   const absl::Time deadline = MonotonicNow() + options_.rendezvous.join_timeout;
   while (true) {

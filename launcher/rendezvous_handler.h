@@ -10,9 +10,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "collectives/rendezvous/rendezvous.h"
 #include "collectives/store/store.h"
@@ -31,10 +33,17 @@ class RendezvousHandler {
   ~RendezvousHandler();
 
   collectives::Rendezvous* rendezvous() { return rendezvous_.get(); }
-  // Blocks until the store responds, for at most the join timeout. Returns Cancelled once `stop` returns
-  // true, and Unavailable, with the endpoint, after the timeout. A store of a launcher that responded before
-  // and no longer does is Unavailable at once: its contents are lost (etcd's are not, so etcd is waited for).
+  // Blocks until the store responds, for at most the join timeout, and agrees there on the job's token with
+  // the other launchers. A launcher that has TANDEM_JOB_TOKEN, or is the only one, needs no agreement.
+  // Returns Cancelled once `stop` returns true, and Unavailable, with the endpoint, after the timeout. A
+  // store of a launcher that responded before and no longer does is Unavailable at once: its contents are
+  // lost (etcd's are not, so etcd is waited for).
   absl::Status Reach(const std::function<bool()>& stop);
+  // Returns the job's token, which is the same on all nodes. "" before Reach has succeeded.
+  std::string token() const {
+    absl::MutexLock lock(&mutex_);
+    return token_;
+  }
   // The address at which the other nodes reach this one; 127.0.0.1 for a single launcher.
   const std::string& host() const { return host_; }
   // MASTER_ADDR of a round in which this node is the first.
@@ -72,6 +81,8 @@ class RendezvousHandler {
  private:
   explicit RendezvousHandler(const RendezvousHandlerOptions& options) : options_(options) {}
   collectives::Store* store() { return server_ != nullptr ? server_->store() : store_.get(); }
+  absl::Status AwaitStore(const std::function<bool()>& stop);
+  absl::Status AgreeOnToken();
   absl::Status OpenStore();
   absl::Status OpenServed();
   absl::Status OpenEtcd();
@@ -83,6 +94,8 @@ class RendezvousHandler {
   std::unique_ptr<collectives::StoreServer> server_;  // the store, if this launcher serves it
   std::unique_ptr<collectives::Store> store_;         // client of etcd or of another launcher's store
   std::unique_ptr<collectives::Rendezvous> rendezvous_;
+  mutable absl::Mutex mutex_;
+  std::string token_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace tandem::launcher

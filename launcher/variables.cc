@@ -2,6 +2,7 @@
 #include "launcher/variables.h"
 
 #include "absl/strings/str_cat.h"
+#include "collectives/job_token.h"
 
 extern char** environ;
 
@@ -100,6 +101,7 @@ Variables VariablesOf(const Variables& own, const ProcessSlot& place) {
   set("TANDEM_STORE", first.store);
   set("TANDEM_RUN_ID", place.run_id);
   set("TANDEM_EPOCH", round.epoch);
+  if (!place.token.empty()) set(collectives::kJobTokenVariable, place.token);
   if (place.restarts_alone > 0) set("TANDEM_PROCESS_RESTARTS", place.restarts_alone);
   if (!place.agent.empty()) {
     set("TANDEM_AGENT", place.agent);

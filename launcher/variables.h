@@ -25,15 +25,16 @@ struct ProcessSlot {
   const collectives::Round* round = nullptr;
   int local_rank = 0;  // among the processes of the role on this node
   std::string run_id;
-  std::string error_file;  // the file in which the program may leave its error message
-  std::string spill_dir;   // for parameter servers; "" for other roles
-  std::string wal_dir;     // for parameter servers that are durable; else ""
-  std::string serving_dir;  // where a parameter server with followers tells that it serves; else ""
+  std::string error_file;       // the file in which the program may leave its error message
+  std::string spill_dir;        // for parameter servers; "" for other roles
+  std::string wal_dir;          // for parameter servers that are durable; else ""
+  std::string serving_dir;      // where a parameter server with followers tells that it serves; else ""
   std::string checkpoint_root;  // for parameter servers; "": that of the launcher's environment, if any
-  std::string agent;       // host:port of the launcher's LauncherControl; "": there is none
-  int64_t assignment = 0;  // the number of this round's assignment there
-  int restarts_alone = 0;  // how often this process was restarted alone
-  bool terminal = false;   // the launcher shows the process's output on a terminal
+  std::string token;            // the job's token; "": that of the launcher's environment, if any
+  std::string agent;            // host:port of the launcher's LauncherControl; "": there is none
+  int64_t assignment = 0;       // the number of this round's assignment there
+  int restarts_alone = 0;       // how often this process was restarted alone
+  bool terminal = false;        // the launcher shows the process's output on a terminal
 
   bool is_main() const { return role->name == plan->main; }
   // Returns which shard a parameter server serves, and which copy of it.

@@ -14,6 +14,7 @@ std::string Caller::ToBytes() const {
   proto.set_run_id(run_id);
   proto.set_epoch(epoch);
   proto.set_member(member);
+  proto.set_token(token);
   return proto.SerializeAsString();
 }
 
@@ -22,17 +23,18 @@ Caller Caller::FromBytes(absl::string_view bytes) {
   if (bytes.size() > kMaxCallerBytes || !proto.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return {.epoch = -1};
   }
-  return {.run_id = proto.run_id(), .epoch = proto.epoch(), .member = proto.member()};
+  return {.run_id = proto.run_id(), .epoch = proto.epoch(), .member = proto.member(), .token = proto.token()};
 }
 
 absl::Status CheckCaller(const Caller& caller) {
-  if (caller.epoch >= 0 && caller.run_id.size() <= kMaxNameBytes && caller.member.size() <= kMaxNameBytes) {
+  if (caller.epoch >= 0 && caller.run_id.size() <= kMaxNameBytes && caller.member.size() <= kMaxNameBytes &&
+      caller.token.size() <= kMaxTokenBytes) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("a channel's caller of epoch ", caller.epoch, ", with a run's id of ",
-                   caller.run_id.size(), " bytes and a member's name of ", caller.member.size(),
-                   ": epochs are at least 0, names have at most ", kMaxNameBytes, " bytes"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "a channel's caller of epoch ", caller.epoch, ", with a run's id of ", caller.run_id.size(),
+      " bytes, a member's name of ", caller.member.size(), " and a token of ", caller.token.size(),
+      ": epochs are at least 0, names have at most ", kMaxNameBytes, " bytes, tokens ", kMaxTokenBytes));
 }
 
 }  // namespace tandem::rpc

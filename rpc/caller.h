@@ -2,8 +2,8 @@
 #ifndef TANDEM_RPC_CALLER_H_
 #define TANDEM_RPC_CALLER_H_
 
-// Identifies the calling process by its job, epoch and member name. A channel sends this to each server that
-// it connects to; epoch_gate.h decides with it whether the calls are served.
+// Identifies the calling process by its job, epoch and member name, and by the job's token. A channel sends
+// this to each server that it connects to; epoch_gate.h decides with it whether the calls are served.
 
 #include <cstddef>
 #include <cstdint>
@@ -22,6 +22,9 @@ struct Caller {
   // inspects one. Below 0: the received bytes could not be parsed.
   int64_t epoch = 0;
   std::string member;  // the process's name in the job, "worker/3"
+  // The job's token (TANDEM_JOB_TOKEN), which shows that the process is a member of the job. "": it does not
+  // present one, so it may only observe and read. It is a secret: no message and no log has it.
+  std::string token = {};
 
   // Returns the encoding that is sent; "" for an empty Caller. At most kMaxCallerBytes if CheckCaller returns
   // OK.
@@ -35,7 +38,11 @@ inline constexpr size_t kMaxCallerBytes = 640;
 // The key of the encoding in gRPC's metadata.
 inline constexpr char kCallerHeader[] = "tandem-caller-bin";
 
-// Returns InvalidArgument if the epoch is below 0 or a name has more than 256 bytes.
+// Longest token.
+inline constexpr size_t kMaxTokenBytes = 64;
+
+// Returns InvalidArgument if the epoch is below 0, a name has more than 256 bytes, or the token has more than
+// kMaxTokenBytes.
 absl::Status CheckCaller(const Caller& caller);
 
 }  // namespace tandem::rpc

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rpc/epoch_gate.h"
 
+#include <algorithm>
+#include <string>
 #include <utility>
 
 #include "absl/base/optimization.h"
@@ -9,7 +11,17 @@
 namespace tandem::rpc {
 namespace {
 
+constexpr size_t kMostTokens = 16;
+
 std::string NameOf(const Caller& caller) { return caller.member.empty() ? "a process" : caller.member; }
+
+// Takes the same time whatever the difference, so that a caller cannot find the secret byte by byte.
+bool SameSecret(absl::string_view a, absl::string_view b) {
+  if (a.size() != b.size()) return false;
+  unsigned char difference = 0;
+  for (size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i]);
+  return difference == 0;
+}
 
 }  // namespace
 
@@ -50,8 +62,43 @@ absl::Status EpochGate::Admit(const Caller& caller) {
                                              ": it has not heard of the new round yet, or was left behind"));
 }
 
+void EpochGate::AcceptToken(const std::string& token) {
+  if (server_.token.empty() || token.empty() || token == server_.token) return;
+  absl::MutexLock lock(&mutex_);
+  if (std::find(later_tokens_.begin(), later_tokens_.end(), token) != later_tokens_.end()) return;
+  if (later_tokens_.size() >= kMostTokens) later_tokens_.erase(later_tokens_.begin());
+  later_tokens_.push_back(token);
+}
+
+absl::Status EpochGate::Authorize(const Caller& caller, absl::string_view method) const {
+  if (server_.token.empty() || SameSecret(caller.token, server_.token)) return absl::OkStatus();
+  {
+    absl::ReaderMutexLock lock(&mutex_);
+    for (const std::string& token : later_tokens_) {
+      if (SameSecret(caller.token, token)) return absl::OkStatus();
+    }
+  }
+  return absl::PermissionDeniedError(
+      absl::StrCat(method, " is for members of the job, and ", NameOf(caller), " presents ",
+                   caller.token.empty() ? "no token" : "another token", " than ", NameOf(server_),
+                   ": `tandem run` gives its processes the token of the job; start another process with "
+                   "TANDEM_JOB_TOKEN set "
+                   "to it, the content of the file job_token in the log directory of `tandem run`, or the "
+                   "value with which "
+                   "the job's other processes were started"));
+}
+
 Service Gated(Service service, std::shared_ptr<EpochGate> gate) {
   for (Method& method : service.methods) {
+    if (method.right == Right::kMember) {
+      method.handler = [gate, name = absl::StrCat(service.name, "/", method.name),
+                        handler = std::move(method.handler)](std::shared_ptr<ServerCall> call) {
+        if (absl::Status refused = gate->Authorize(call->caller(), name); ABSL_PREDICT_FALSE(!refused.ok())) {
+          return call->Finish(std::move(refused));
+        }
+        handler(std::move(call));
+      };
+    }
     method.handler = [gate, handler = std::move(method.handler)](std::shared_ptr<ServerCall> call) {
       if (absl::Status refused = gate->Admit(call->caller()); ABSL_PREDICT_FALSE(!refused.ok())) {
         return call->Finish(std::move(refused));

@@ -2,9 +2,12 @@
 #ifndef TANDEM_RPC_EPOCH_GATE_H_
 #define TANDEM_RPC_EPOCH_GATE_H_
 
-// Decides which callers a server of a job serves: those of its own epoch. This protects a round from a
-// process that the job has left behind: one that was cut off or stopped for too long, or that finds a
-// different server at an old address.
+// Decides which callers a server of a job serves: those of its own epoch and, for methods of Right::kMember,
+// those that present the job's token.
+//
+// The epoch protects a round from a process that the job has left behind: one that was cut off or stopped for
+// too long, or that finds a different server at an old address. The token protects the job from processes
+// that have never belonged to it.
 //
 //   caller                     server of a round       server that outlives rounds
 //   of its epoch               served                  served
@@ -16,6 +19,9 @@
 // A server that has no epoch yet (0) serves the callers of its job in every epoch. Jobs are compared only if
 // the caller and the server both have a run id.
 //
+// A server without a token (Caller::token is "") belongs to no job and serves every caller's methods of
+// Right::kMember, too.
+//
 // A process that is restarted alone returns with the epoch of its round, so it is served. The service must
 // tell its calls from those that its predecessor left unfinished (ps/server/push_fence.h).
 
@@ -23,8 +29,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "rpc/caller.h"
 #include "rpc/service.h"
 
@@ -54,13 +64,23 @@ class EpochGate {
   // is still executed.
   absl::Status Admit(const Caller& caller);
 
+  // Lets callers with `token` in as well: members that have joined since the job's store lost the one before.
+  // The gate remembers the last 16. No effect if the server has no token.
+  void AcceptToken(const std::string& token);
+  // Returns OK if `caller` presents a token of the server, or if the server has none. Otherwise
+  // PermissionDenied, which names `method` ("tandem.v1.Failover/Attach") and says where the token is.
+  absl::Status Authorize(const Caller& caller, absl::string_view method) const;
+
  private:
   const Caller server_;
   const Kind kind_;
   std::atomic<int64_t> epoch_;
+  mutable absl::Mutex mutex_;
+  std::vector<std::string> later_tokens_ ABSL_GUARDED_BY(mutex_);  // beside that of server_
 };
 
-// Returns `service` behind `gate`. A refused call gets the gate's error and does not reach its handler.
+// Returns `service` behind `gate`: Admit for each call, Authorize for methods of Right::kMember. A refused
+// call gets the gate's error and does not reach its handler.
 Service Gated(Service service, std::shared_ptr<EpochGate> gate);
 
 }  // namespace tandem::rpc

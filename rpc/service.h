@@ -56,10 +56,17 @@ class ServerCall {
 
 using Handler = std::function<void(std::shared_ptr<ServerCall>)>;
 
+// Which callers a method serves. EpochGate checks it.
+enum class Right {
+  kAnyone,  // observes or reads
+  kMember,  // changes something: the caller must present the job's token (Caller::token)
+};
+
 // A method of a service.
 struct Method {
   std::string name;  // "Pull"
   Handler handler;   // runs on an RPC thread: must not block
+  Right right = Right::kAnyone;
 };
 
 // A named set of methods.

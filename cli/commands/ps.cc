@@ -240,7 +240,7 @@ absl::StatusOr<int> Serve(const ServeFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<launcher::SignalPipe> signals,
                           launcher::SignalPipe::Install({SIGTERM, SIGINT}));
   EndEvent end(std::move(signals));
-  TANDEM_ASSIGN_OR_RETURN(const collectives::Environment env, ServerEnvironment(flags));
+  TANDEM_ASSIGN_OR_RETURN(collectives::Environment env, ServerEnvironment(flags));
   SetLogName(env.member());
   const uint32_t index = static_cast<uint32_t>(env.ps_index), count = static_cast<uint32_t>(env.num_ps);
   TANDEM_RETURN_IF_ERROR(
@@ -252,6 +252,9 @@ absl::StatusOr<int> Serve(const ServeFlags& flags) {
   }
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<ps::ColdStore> cold_store, OpenSpillStore(flags));
   std::unique_ptr<rpc::ProcessDiagnostics> own;  // must outlive all threads that may record
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<collectives::JobStore> store,
+                          collectives::OpenStore(env, absl::Seconds(flags.join_timeout_seconds)));
+  env = store->env();
   const std::shared_ptr<rpc::EpochGate> gate = Gate(env);
   ps::ParameterServer server(
       {.index = index,
@@ -270,9 +273,6 @@ absl::StatusOr<int> Serve(const ServeFlags& flags) {
                       .snapshot_bytes = flags.wal_snapshot,
                       .on_failure = [&end](const absl::Status& why) { end.Failed(why); }},
        .failover = followers});
-
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<collectives::JobStore> store,
-                          collectives::OpenStore(env, absl::Seconds(flags.join_timeout_seconds)));
   own = rpc::ProcessDiagnostics::Start(env.member(), env.epoch, store->address());
   TANDEM_ASSIGN_OR_RETURN(
       std::unique_ptr<collectives::JobMonitor> monitor,

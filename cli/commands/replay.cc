@@ -22,6 +22,7 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/serve.h"
 #include "cli/monitor/replay_metrics.h"
+#include "collectives/job_token.h"
 #include "google/protobuf/util/json_util.h"
 #include "launcher/process/signal_pipe.h"
 #include "replay/client/remote_replay.h"
@@ -108,11 +109,13 @@ absl::Status ServeReplay(const ReplayServeFlags& flags) {
                                                           : absl::InfiniteDuration()}));
   for (const TableOptions& table : tables)
     TANDEM_RETURN_IF_ERROR(server->CreateTable(replay::ToProto(table)));
-  TANDEM_ASSIGN_OR_RETURN(
-      const std::unique_ptr<rpc::Server> listening,
-      rpc::Server::Start(
-          {.listen = flags.listen, .transport = flags.transport, .reflection = flags.reflection},
-          {server->service()}));
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<rpc::EpochGate> gate, StandaloneGate("tandem replay serve"));
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<rpc::Server> listening,
+                          rpc::Server::Start({.listen = flags.listen,
+                                              .transport = flags.transport,
+                                              .gate = std::move(gate),
+                                              .reflection = flags.reflection},
+                                             {server->service()}));
   TANDEM_RETURN_IF_ERROR(ServeUntilSignal(
       flags.listen, listening->port(), *signals,
       {.port = flags.metrics_port, .text = [&server] { return ReplayMetricsText(server->State()); }}));
@@ -126,6 +129,8 @@ absl::Status ServeReplay(const ReplayServeFlags& flags) {
 absl::StatusOr<std::unique_ptr<replay::RemoteReplay>> ConnectTo(const ReplayLookFlags& flags) {
   rpc::ConnectOptions options;
   options.transport = "grpc";
+  options.channel.caller.member = "tandem replay";
+  TANDEM_ASSIGN_OR_RETURN(options.channel.caller.token, collectives::JobTokenFromEnv());
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::Connect(flags.server, options));
   return std::make_unique<replay::RemoteReplay>(
       std::shared_ptr<rpc::Channel>(std::move(channel)),

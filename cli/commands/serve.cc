@@ -7,15 +7,22 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "base/status.h"
 #include "cli/monitor/page_http.h"
+#include "collectives/job_token.h"
 #include "rpc/address.h"
 #include "rpc/network.h"
 
 namespace tandem::cli {
+
+absl::StatusOr<std::shared_ptr<rpc::EpochGate>> StandaloneGate(const std::string& name) {
+  TANDEM_ASSIGN_OR_RETURN(std::string token, collectives::JobTokenFromEnv());
+  return std::make_shared<rpc::EpochGate>(rpc::Caller{.member = name, .token = std::move(token)});
+}
 
 absl::Status ServeUntilSignal(const std::string& listen, int bound_port, const launcher::SignalPipe& signals,
                               const ServedMetrics& metrics) {

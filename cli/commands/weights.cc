@@ -42,11 +42,13 @@ absl::Status ServeWeights(const WeightsServeFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<launcher::SignalPipe> signals,
                           launcher::SignalPipe::Install({SIGTERM, SIGINT}));
   weights::WeightServer server({.store = {.keep = flags.keep, .max_bytes = flags.max_memory}});
-  TANDEM_ASSIGN_OR_RETURN(
-      const std::unique_ptr<rpc::Server> listening,
-      rpc::Server::Start(
-          {.listen = flags.listen, .transport = flags.transport, .reflection = flags.reflection},
-          {server.service()}));
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<rpc::EpochGate> gate, StandaloneGate("tandem weights serve"));
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<rpc::Server> listening,
+                          rpc::Server::Start({.listen = flags.listen,
+                                              .transport = flags.transport,
+                                              .gate = std::move(gate),
+                                              .reflection = flags.reflection},
+                                             {server.service()}));
   TANDEM_RETURN_IF_ERROR(ServeUntilSignal(
       flags.listen, listening->port(), *signals,
       {.port = flags.metrics_port, .text = [&server] { return WeightsMetricsText(server.State()); }}));

@@ -17,6 +17,7 @@
 #include "absl/strings/strip.h"
 #include "base/status.h"
 #include "cli/monitor/rounds.h"
+#include "collectives/job_token.h"
 #include "collectives/store/remote_store.h"
 #include "ps/failover/placement_text.h"
 #include "rpc/address.h"
@@ -94,6 +95,18 @@ absl::StatusOr<launcher::JobAddress> FindJob(const JobFlags& flags) {
 absl::StatusOr<std::string> FindStore(const JobFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const launcher::JobAddress job, FindJob(flags));
   return StoreOf(job, flags.timeout_seconds);
+}
+
+absl::StatusOr<std::string> FindToken(const JobFlags& flags, const std::string& store) {
+  TANDEM_ASSIGN_OR_RETURN(std::string token, collectives::JobTokenFromEnv());
+  if (!token.empty()) return token;
+  TANDEM_ASSIGN_OR_RETURN(const launcher::JobAddress job, FindJob(flags));
+  if (!job.token.empty()) return job.token;
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(store));
+  collectives::RemoteStore remote(std::move(channel), absl::Seconds(flags.timeout_seconds));
+  TANDEM_ASSIGN_OR_RETURN(
+      token, remote.GetIfPresent(collectives::kJobTokenKey, absl::Seconds(flags.timeout_seconds)));
+  return token == collectives::kTokenElsewhere ? std::string() : token;
 }
 
 absl::StatusOr<std::vector<std::string>> FindServers(const JobFlags& flags) {

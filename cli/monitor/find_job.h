@@ -40,6 +40,12 @@ absl::StatusOr<std::vector<std::string>> FindServers(const JobFlags& flags);
 // FindServers.
 absl::StatusOr<std::string> FindStore(const JobFlags& flags);
 
+// Returns the job's token (rpc::Caller::token), for a command that changes something: that of
+// TANDEM_JOB_TOKEN, else of the job file's directory, else the one in the job's store at `store`. "" if none
+// of them has it; the servers' refusal then says what to do. Blocks for at most the timeout in the call to
+// the store. Errors are those of FindServers.
+absl::StatusOr<std::string> FindToken(const JobFlags& flags, const std::string& store);
+
 }  // namespace tandem::cli
 
 #endif  // TANDEM_CLI_MONITOR_FIND_JOB_H_

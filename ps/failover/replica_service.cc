@@ -194,6 +194,10 @@ rpc::Service Replica::Impl::MakeService() {
              self->HandleGetPlacement(call, request, reply);
            })},
   };
+  // Copies of the shard call these, and members that move it.
+  for (rpc::Method& method : service.methods) {
+    if (method.name != "GetPlacement") method.right = rpc::Right::kMember;
+  }
   return service;
 }
 

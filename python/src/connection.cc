@@ -31,19 +31,20 @@ ps::ClientOptions ClientOptionsOf(const ConnectionOptions& options, uint32_t wor
 }
 
 // Calls Register on server 0. Returns an empty response if the server is from before this method.
-absl::StatusOr<v1::RegisterResponse> Register(rpc::Channel& server, const std::string& name, absl::Duration timeout) {
+absl::StatusOr<v1::RegisterResponse> Register(rpc::Channel& server, const std::string& name,
+                                              absl::Duration timeout) {
   v1::RegisterRequest request;
   request.set_name(name);
   v1::RegisterResponse response;
-  const absl::Status status = rpc::CallProto(server, "/tandem.v1.ParameterServer/Register", request, &response,
-                                             {.timeout = timeout, .idempotent = true});
+  const absl::Status status = rpc::CallProto(server, "/tandem.v1.ParameterServer/Register", request,
+                                             &response, {.timeout = timeout, .idempotent = true});
   if (absl::IsUnimplemented(status)) return v1::RegisterResponse();
   if (!status.ok()) return Annotate(status, absl::StrCat("server 0 (", server.target(), ")"));
   return response;
 }
 
-// Returns the smallest number that no other connection of this process has. It is free again when the last copy of
-// the pointer is dropped.
+// Returns the smallest number that no other connection of this process has. It is free again when the last
+// copy of the pointer is dropped.
 std::shared_ptr<const int> TakeNumber() {
   struct Taken {
     absl::Mutex mutex;
@@ -97,7 +98,8 @@ void CallCounter::End() {
 absl::StatusOr<std::unique_ptr<Connection>> Connection::ToJob(const ConnectionOptions& options) {
   if (!collectives::Environment::IsLaunched()) {
     return absl::FailedPreconditionError(
-        "this process was not started by a launcher, so there is no job to join. Start it with `tandem run --ps N -- "
+        "this process was not started by a launcher, so there is no job to join. Start it with `tandem run "
+        "--ps N -- "
         "python script.py`, name the servers with tandem.connect(servers=[...]), or use tandem.local()");
   }
   std::unique_ptr<Connection> connection(new Connection);
@@ -109,17 +111,20 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::ToJob(const ConnectionOp
         "the job has no parameter server (TANDEM_NUM_PS is 0 or not set); start it with `tandem run --ps N`");
   }
   TANDEM_ASSIGN_OR_RETURN(connection->store_, collectives::OpenStore(env, options.timeout));
-  connection->diagnostics_ = rpc::ProcessDiagnostics::Start(env.member(), env.epoch, connection->store_->address());
-  TANDEM_ASSIGN_OR_RETURN(connection->monitor_,
-                          collectives::JobMonitor::Start(
-                              connection->store_->channel(),
-                              {.member = env.member(), .status = connection->diagnostics_->status()},
-                              [self = connection.get()](const collectives::JobState& state) {
-                                absl::MutexLock lock(&self->mutex_);
-                                if (!state.failed || self->leaving_) return;
-                                self->failure_ = absl::UnavailableError(absl::StrCat("the job has failed: ", state.reason));
-                                LogError(self->failure_.message());
-                              }));
+  connection->env_ = connection->store_->env();
+  connection->diagnostics_ =
+      rpc::ProcessDiagnostics::Start(env.member(), env.epoch, connection->store_->address());
+  TANDEM_ASSIGN_OR_RETURN(
+      connection->monitor_,
+      collectives::JobMonitor::Start(connection->store_->channel(),
+                                     {.member = env.member(), .status = connection->diagnostics_->status()},
+                                     [self = connection.get()](const collectives::JobState& state) {
+                                       absl::MutexLock lock(&self->mutex_);
+                                       if (!state.failed || self->leaving_) return;
+                                       self->failure_ = absl::UnavailableError(
+                                           absl::StrCat("the job has failed: ", state.reason));
+                                       LogError(self->failure_.message());
+                                     }));
   std::vector<std::string> keys;
   for (int i = 0; i < env.num_ps; ++i) keys.push_back(absl::StrCat("ps/", i));
   collectives::Store* const store = connection->store_->store();
@@ -149,17 +154,20 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::ToJob(const ConnectionOp
 }
 
 absl::StatusOr<std::unique_ptr<Connection>> Connection::ToServers(const std::vector<std::string>& addresses,
-                                                                  std::optional<uint32_t> worker, bool read_only,
+                                                                  std::optional<uint32_t> worker,
+                                                                  bool read_only,
                                                                   const ConnectionOptions& options) {
-  if (addresses.empty()) return absl::InvalidArgumentError("servers is empty; give the address of each parameter server");
+  if (addresses.empty())
+    return absl::InvalidArgumentError("servers is empty; give the address of each parameter server");
   std::unique_ptr<Connection> connection(new Connection);
   connection->addresses_ = addresses;
   std::vector<std::unique_ptr<rpc::Channel>> channels(addresses.size());
   const auto connect_to = [&](size_t server, const rpc::ConnectOptions& how) -> absl::Status {
-    TANDEM_ASSIGN_OR_RETURN(ps::ShardConnection shard, ps::ConnectShard({.shard = static_cast<uint32_t>(server),
-                                                                         .address = addresses[server],
-                                                                         .timeout = options.timeout,
-                                                                         .connect = how}));
+    TANDEM_ASSIGN_OR_RETURN(ps::ShardConnection shard,
+                            ps::ConnectShard({.shard = static_cast<uint32_t>(server),
+                                              .address = addresses[server],
+                                              .timeout = options.timeout,
+                                              .connect = how}));
     channels[server] = std::move(shard.channel);
     return absl::OkStatus();
   };
@@ -175,7 +183,8 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::ToServers(const std::vec
           job, Register(*channels[0], NameOfConnection(*connection->number_), options.timeout));
       worker = job.worker();
     }
-    connect.channel.caller = {.run_id = job.run_id(), .epoch = job.epoch(), .member = absl::StrCat("worker/", *worker)};
+    connect.channel.caller = {
+        .run_id = job.run_id(), .epoch = job.epoch(), .member = absl::StrCat("worker/", *worker)};
     channels[0].reset();
   }
   for (size_t s = 0; s < addresses.size(); ++s) {
@@ -183,30 +192,35 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::ToServers(const std::vec
     TANDEM_RETURN_IF_ERROR(connect_to(s, connect));
   }
   connection->env_.rank = static_cast<int>(worker.value_or(0));
-  TANDEM_ASSIGN_OR_RETURN(connection->client_,
-                          ps::Client::Connect(std::move(channels), ClientOptionsOf(options, worker.value_or(0))));
+  TANDEM_ASSIGN_OR_RETURN(
+      connection->client_,
+      ps::Client::Connect(std::move(channels), ClientOptionsOf(options, worker.value_or(0))));
   return connection;
 }
 
-absl::StatusOr<std::unique_ptr<Connection>> Connection::ToLocalServers(int servers, const std::string& spill_directory,
+absl::StatusOr<std::unique_ptr<Connection>> Connection::ToLocalServers(int servers,
+                                                                       const std::string& spill_directory,
                                                                        const ConnectionOptions& options) {
   constexpr int kMaxServers = 64;
   if (servers < 1 || servers > kMaxServers) {
-    return absl::InvalidArgumentError(absl::StrCat("servers is ", servers, "; it must be in [1, ", kMaxServers, "]"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("servers is ", servers, "; it must be in [1, ", kMaxServers, "]"));
   }
   std::unique_ptr<Connection> connection(new Connection);
   std::vector<std::unique_ptr<rpc::Channel>> channels;
   for (int i = 0; i < servers; ++i) {
-    ps::ParameterServerOptions server{.index = static_cast<uint32_t>(i), .num_servers = static_cast<uint32_t>(servers)};
+    ps::ParameterServerOptions server{.index = static_cast<uint32_t>(i),
+                                      .num_servers = static_cast<uint32_t>(servers)};
     if (!spill_directory.empty()) {
-      server.cold_store =
-          std::make_shared<ps::SpillStore>(ps::SpillOptions{.directory = absl::StrCat(spill_directory, "/ps-", i)});
+      server.cold_store = std::make_shared<ps::SpillStore>(
+          ps::SpillOptions{.directory = absl::StrCat(spill_directory, "/ps-", i)});
     }
     connection->local_servers_.push_back(std::make_unique<ps::ParameterServer>(server));
     channels.push_back(rpc::ConnectLoopback(std::make_shared<const std::vector<rpc::Service>>(
         std::vector<rpc::Service>{connection->local_servers_.back()->service()})));
   }
-  TANDEM_ASSIGN_OR_RETURN(connection->client_, ps::Client::Connect(std::move(channels), ClientOptionsOf(options, 0)));
+  TANDEM_ASSIGN_OR_RETURN(connection->client_,
+                          ps::Client::Connect(std::move(channels), ClientOptionsOf(options, 0)));
   connection->has_push_epoch_.store(true);  // the servers know no other process
   return connection;
 }
@@ -246,7 +260,8 @@ void Connection::End(Ending ending, const std::string& reason) {
     switch (ending) {
       case Ending::kFinished:
         // Without a launcher the process that hosts the store ends the job for the servers.
-        reported = env_.hosts_store() ? monitor_->ReportSuccess("the program has closed its client") : monitor_->Leave();
+        reported = env_.hosts_store() ? monitor_->ReportSuccess("the program has closed its client")
+                                      : monitor_->Leave();
         break;
       case Ending::kFailed:
         reported = monitor_->ReportFailure(reason);
@@ -255,13 +270,16 @@ void Connection::End(Ending ending, const std::string& reason) {
         if (env_.epoch > 0) {
           reported = monitor_->Leave();
         } else {
-          LogWarning("the program ends without client.close(), so its job will fail: nothing says that the work is done");
+          LogWarning(
+              "the program ends without client.close(), so its job will fail: nothing says that the work is "
+              "done");
         }
         break;
     }
     if (!reported.ok()) LogWarning(reported.message());
   }
-  if (const absl::Status closed = store_->Close(absl::Seconds(10)); !closed.ok()) LogWarning(closed.message());
+  if (const absl::Status closed = store_->Close(absl::Seconds(10)); !closed.ok())
+    LogWarning(closed.message());
 }
 
 Connection::~Connection() {

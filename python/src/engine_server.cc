@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/logging.h"
 #include "base/status.h"
+#include "collectives/job_token.h"
 #include "rpc/connect.h"
 #include "rpc/network.h"
 #include "rpc/transport/loopback.h"
@@ -34,6 +35,7 @@ absl::StatusOr<LaunchedJob> LaunchedJob::Open(absl::Duration timeout) {
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::Connect(job.env.store, options));
   job.store =
       std::make_unique<collectives::RemoteStore>(std::move(channel), std::min(timeout, absl::Seconds(30)));
+  TANDEM_RETURN_IF_ERROR(collectives::AgreeOnJobToken(job.store.get(), &job.env.token));
   return job;
 }
 
@@ -80,8 +82,13 @@ absl::StatusOr<std::unique_ptr<EngineServer>> EngineServer::Start(EngineServerOp
     server->registered_ = *std::move(registered);
     server->address_ = server->registered_->address();
   } else if (!options.listen.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(server->listening_,
-                            rpc::Server::Start({.listen = options.listen}, std::move(services)));
+    TANDEM_ASSIGN_OR_RETURN(const std::string token, collectives::JobTokenFromEnv());
+    TANDEM_ASSIGN_OR_RETURN(
+        server->listening_,
+        rpc::Server::Start(
+            {.listen = options.listen,
+             .gate = std::make_shared<rpc::EpochGate>(rpc::Caller{.member = member, .token = token})},
+            std::move(services)));
     absl::StatusOr<std::string> address =
         rpc::AdvertisedAddress(options.listen, options.advertise, server->listening_->port());
     if (!address.ok()) return InPythonsWords(address.status());
@@ -104,6 +111,12 @@ absl::Status EngineServer::Stop() {
   if (listening_ != nullptr) listening_->Shutdown(absl::Seconds(1));
   registered_ = nullptr;
   return stop_status_;
+}
+
+absl::StatusOr<std::unique_ptr<rpc::Channel>> ConnectToAddress(const std::string& address) {
+  rpc::ConnectOptions options;
+  TANDEM_ASSIGN_OR_RETURN(options.channel.caller.token, collectives::JobTokenFromEnv());
+  return rpc::Connect(address, options);
 }
 
 namespace {

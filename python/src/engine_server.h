@@ -91,6 +91,10 @@ absl::StatusOr<int> CountInJob(const std::string& role, absl::Duration timeout);
 absl::StatusOr<std::shared_ptr<rpc::Channel>> ConnectInJob(const std::string& role, int index,
                                                            absl::Duration timeout);
 
+// Connects to the server at an address, with the token in TANDEM_JOB_TOKEN if there is one. Blocks and fails
+// like rpc::Connect.
+absl::StatusOr<std::unique_ptr<rpc::Channel>> ConnectToAddress(const std::string& address);
+
 }  // namespace tandem::python
 
 #endif  // TANDEM_PYTHON_SRC_ENGINE_SERVER_H_

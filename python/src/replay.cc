@@ -22,7 +22,6 @@
 #include "python/src/replay_sharded.h"
 #include "python/src/weights.h"
 #include "replay/wire/messages.h"
-#include "rpc/connect.h"
 
 namespace nb = nanobind;
 
@@ -225,7 +224,7 @@ void BindReplay(nb::module_& module) {
   module.def("serve_engines", &Serve);
   module.def("connect_replay", [](const std::string& address, const std::string& name, double timeout_s) {
     std::shared_ptr<rpc::Channel> channel =
-        ValueOrRaise(OnHelperThread([address] { return rpc::Connect(address); }));
+        ValueOrRaise(OnHelperThread([address] { return ConnectToAddress(address); }));
     return ClientOver(nullptr, std::move(channel), name, timeout_s);
   });
   module.def("connect_replay_in_job",

@@ -18,7 +18,6 @@
 #include "python/src/config.h"
 #include "python/src/engine_calls.h"
 #include "python/src/helper_thread.h"
-#include "rpc/connect.h"
 #include "tandem/v1/weights.pb.h"
 #include "weights/client/publisher.h"
 #include "weights/client/remote_weights.h"
@@ -257,7 +256,7 @@ void BindWeights(nb::module_& module) {
       .def("list", &PyWeights::List);
   module.def("connect_weights", [](const std::string& address, double timeout_s) {
     std::shared_ptr<rpc::Channel> channel =
-        ValueOrRaise(OnHelperThread([address] { return rpc::Connect(address); }));
+        ValueOrRaise(OnHelperThread([address] { return ConnectToAddress(address); }));
     return ClientOver(nullptr, std::move(channel), timeout_s);
   });
   module.def("connect_weights_in_job", [](const std::string& role, int index, double timeout_s) {

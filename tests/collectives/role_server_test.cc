@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "collectives/job_token.h"
 #include "collectives/store/remote_store.h"
 #include "collectives/store/store_server.h"
 #include "rpc/connect.h"
@@ -63,6 +64,33 @@ TEST(RoleServerTest, RegistersAgainWhenTheStoreHasForgottenIt) {
   TANDEM_ASSERT_OK(store->Delete(RoleCountKey("replay")));
   EXPECT_EQ(job.Registered(), serving->address());
   EXPECT_EQ(CountRoleServers(store, "replay", absl::Seconds(60)).value(), 2);
+}
+
+// A learner that hosts the store and is started again brings a new store, and with it another token.
+TEST(RoleServerTest, MembersThatJoinAtANewStoreAreLetIn) {
+  Job job;
+  job.env.token = "the token of before";
+  rpc::Service service{.name = "test.Service"};
+  service.methods.push_back(
+      {.name = "Change",
+       .handler = [](std::shared_ptr<rpc::ServerCall> call) { call->Finish(Bytes("done")); },
+       .right = rpc::Right::kMember});
+  const auto serving = *RoleServer::Start({service}, job.env, job.Connect(), {});
+  const auto call = [&](const std::string& token) {
+    const auto channel = *rpc::ConnectGrpc(serving->address(), {.caller = {.token = token}});
+    return channel->Call("/test.Service/Change", Bytes(), {.timeout = absl::Seconds(60)}).status();
+  };
+  EXPECT_THAT(call("the token of before"), tandem::testing::IsOk());
+  EXPECT_THAT(call("the token of later"), StatusIs(absl::StatusCode::kPermissionDenied));
+  EXPECT_THAT(call(""), StatusIs(absl::StatusCode::kPermissionDenied));
+  // As the new store is, in which the learner has put its token.
+  Store* const store = job.server->store();
+  TANDEM_ASSERT_OK(store->Set(kJobTokenKey, "the token of later"));
+  TANDEM_ASSERT_OK(store->Delete(RoleAddressKey("replay", 1)));
+  EXPECT_EQ(job.Registered(), serving->address());
+  EXPECT_THAT(call("the token of later"), tandem::testing::IsOk());
+  EXPECT_THAT(call("the token of before"), tandem::testing::IsOk());
+  EXPECT_THAT(call("the token of nobody"), StatusIs(absl::StatusCode::kPermissionDenied));
 }
 
 TEST(RoleServerTest, ListensAgainWhereItsEarlierLifeDid) {

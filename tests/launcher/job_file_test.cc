@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "base/read_file.h"
 #include "gtest/gtest.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
@@ -32,6 +33,20 @@ TEST(JobFileTest, AReaderSeesAWholeFileWhileItIsRewritten) {
   int files = 0;
   for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(directory.path())) ++files;
   EXPECT_EQ(files, 1);
+}
+
+TEST(JobFileTest, OnlyTheUserOfTheJobCanReadItsToken) {
+  const testing::TempDir directory;
+  const std::string path = directory.File(kJobFile);
+  TANDEM_ASSERT_OK(WriteJobFile(directory.path(), {.store = "host:1", .token = "0123456789abcdef"}));
+  TANDEM_ASSERT_OK(WriteJobFile(directory.path(), {.store = "host:2", .token = "fedcba9876543210"}));
+  EXPECT_EQ(ReadJobFile(path)->token, "fedcba9876543210");
+  EXPECT_EQ(std::filesystem::status(directory.File(kTokenFile)).permissions(),
+            std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  EXPECT_EQ(ReadFile(path)->find("fedcba"), std::string::npos);
+  std::filesystem::remove(directory.File(kTokenFile));
+  EXPECT_EQ(ReadJobFile(path)->store, "host:2");
+  EXPECT_EQ(ReadJobFile(path)->token, "");
 }
 
 TEST(JobFileTest, AFileThatCannotBeWrittenIsNamed) {

@@ -63,6 +63,15 @@ TEST_F(VariablesTest, AndWhatOnlyTandemHas) {
                             Pair("TANDEM_EPOCH", "4")}));
 }
 
+TEST_F(VariablesTest, TheJobsTokenReplacesAnotherOne) {
+  ProcessSlot place = At("worker", 0);
+  EXPECT_THAT(VariablesOf({{"TANDEM_JOB_TOKEN", "outer"}}, place),
+              IsSupersetOf({Pair("TANDEM_JOB_TOKEN", "outer")}));
+  place.token = "inner";
+  EXPECT_THAT(VariablesOf({{"TANDEM_JOB_TOKEN", "outer"}}, place),
+              IsSupersetOf({Pair("TANDEM_JOB_TOKEN", "inner")}));
+}
+
 TEST_F(VariablesTest, OtherRolesHaveAPlaceInTheirRoleButNoRank) {
   const Variables actor = VariablesOf({{"RANK", "17"}}, At("actor", 0));
   EXPECT_EQ(actor.count("RANK"), 0u);

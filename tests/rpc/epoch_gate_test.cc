@@ -40,6 +40,7 @@ TEST(CallerTest, WhatIsSaidArrives) {
   EXPECT_EQ(heard.run_id, "job7");
   EXPECT_EQ(heard.epoch, 5);
   EXPECT_EQ(heard.member, "worker/3");
+  EXPECT_EQ(Caller::FromBytes(Caller{.token = "secret"}.ToBytes()).token, "secret");
   EXPECT_EQ(Caller().ToBytes(), "");
   EXPECT_EQ(Caller::FromBytes("").epoch, 0);
 }
@@ -53,7 +54,10 @@ TEST(CallerTest, WhatIsNotUnderstoodIsOfNoEpoch) {
 }
 
 TEST(CallerTest, TheLongestNamesTravel) {
-  Caller longest{.run_id = std::string(256, 'r'), .epoch = int64_t{1} << 62, .member = std::string(256, 'm')};
+  Caller longest{.run_id = std::string(256, 'r'),
+                 .epoch = int64_t{1} << 62,
+                 .member = std::string(256, 'm'),
+                 .token = std::string(kMaxTokenBytes, 't')};
   TANDEM_EXPECT_OK(CheckCaller(longest));
   EXPECT_LE(longest.ToBytes().size(), kMaxCallerBytes);
   longest.member += "m";
@@ -101,6 +105,25 @@ TEST(EpochGateTest, WithoutAnEpochYetEveryoneIsServed) {
   EXPECT_THAT(gate.Admit(Worker(4)), StatusIs(kRefused));
 }
 
+constexpr char kToken[] = "0123456789abcdef";
+constexpr char kOther[] = "0123456789abcdeF";
+
+TEST(EpochGateTest, OnlyTheTokenOfTheServerShowsAMember) {
+  const EpochGate gate(Caller{.run_id = "job7", .epoch = 5, .member = "ps/0", .token = kToken});
+  EXPECT_THAT(gate.Authorize({.token = kToken}, "Echo/Call"), IsOk());
+  for (const std::string& wrong :
+       {std::string(), std::string(kOther), std::string(kToken) + "0", std::string(kToken).substr(1)}) {
+    // An epoch and a name prove nothing.
+    EXPECT_THAT(
+        gate.Authorize({.run_id = "job7", .epoch = 5, .member = "worker/3", .token = wrong}, "Echo/Call"),
+        StatusIs(absl::StatusCode::kPermissionDenied,
+                 AllOf(HasSubstr("Echo/Call"), HasSubstr("worker/3"), HasSubstr("ps/0"),
+                       HasSubstr("TANDEM_JOB_TOKEN"), ::testing::Not(HasSubstr(kToken)),
+                       ::testing::Not(HasSubstr(kOther)))));
+  }
+  EXPECT_THAT(EpochGate(Server(5)).Authorize({}, "Echo/Call"), IsOk());  // it belongs to no job
+}
+
 // A server behind a gate, reached over each transport.
 class GatedServerTest : public ::testing::TestWithParam<std::string> {
  protected:
@@ -110,6 +133,9 @@ class GatedServerTest : public ::testing::TestWithParam<std::string> {
       call->Finish(
           Bytes(absl::StrCat(call->caller().run_id, " ", call->caller().epoch, " ", call->caller().member)));
     });
+    Start(echo);
+  }
+  void Start(const Service& echo) {
     if (GetParam() == "loopback") {
       services_ = std::make_shared<const std::vector<Service>>(std::vector<Service>{Gated(echo, gate_)});
       return;
@@ -136,6 +162,28 @@ class GatedServerTest : public ::testing::TestWithParam<std::string> {
   std::shared_ptr<const std::vector<Service>> services_;
   std::unique_ptr<rpc::Server> server_;
 };
+
+TEST_P(GatedServerTest, AMethodForMembersNeedsTheToken) {
+  gate_ =
+      std::make_shared<EpochGate>(Caller{.run_id = "job7", .epoch = 5, .member = "ps/0", .token = kToken});
+  Service echo = testing::EchoService([this](std::shared_ptr<ServerCall> call) {
+    ++served_;
+    call->Finish(Bytes("served"));
+  });
+  for (Method& method : echo.methods) method.right = Right::kMember;
+  Start(echo);
+  Caller caller = Worker(5);
+  EXPECT_THAT(Call(*Connect(caller)), StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("worker/3")));
+  caller.token = kOther;
+  EXPECT_THAT(Call(*Connect(caller)), StatusIs(absl::StatusCode::kPermissionDenied));
+  EXPECT_THAT(Call(*Connect({})), StatusIs(absl::StatusCode::kPermissionDenied));
+  EXPECT_EQ(served_, 0);
+  caller.token = kToken;
+  EXPECT_THAT(Call(*Connect(caller)), IsOk());
+  caller.epoch = 4;
+  EXPECT_THAT(Call(*Connect(caller)), StatusIs(kRefused));
+  EXPECT_EQ(served_, 1);
+}
 
 TEST_P(GatedServerTest, TheHandlerLearnsWhoCalls) {
   TANDEM_ASSERT_OK_AND_ASSIGN(std::string heard, Call(*Connect(Worker(5))));

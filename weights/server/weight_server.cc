@@ -54,6 +54,10 @@ rpc::Service WeightServer::service() {
       {"ListModels", rpc::ProtoHandler<v1::ListWeightsRequest, v1::ListWeightsResponse>(
                          [this](const auto&) -> absl::StatusOr<v1::ListWeightsResponse> { return State(); })},
   };
+  for (rpc::Method& method : service.methods) {
+    const bool reads = method.name == "Head" || method.name == "Pull" || method.name == "ListModels";
+    if (!reads) method.right = rpc::Right::kMember;
+  }
   return service;
 }
 

@@ -87,7 +87,8 @@ absl::Status CheckDurable(rpc::Channel& channel, const std::string& server, absl
 // Returns the function by which channels read the job's store, which it borrows.
 std::function<absl::StatusOr<std::string>(const std::string& key, absl::Duration timeout)> ReadFrom(
     collectives::Store* store) {
-  return [store](const std::string& key, absl::Duration timeout) { return store->GetIfPresent(key, timeout); };
+  return
+      [store](const std::string& key, absl::Duration timeout) { return store->GetIfPresent(key, timeout); };
 }
 
 }  // namespace
@@ -143,6 +144,7 @@ absl::Status WorkerSession::OpenInJob(const Options& options) {
         "the job has no parameter server (TANDEM_NUM_PS is 0 or not set); start it with `tandem run --ps N`");
   }
   TANDEM_ASSIGN_OR_RETURN(store_, collectives::OpenStore(env_, timeout));
+  env_ = store_->env();
   diagnostics_ = rpc::ProcessDiagnostics::Start(env_.member(), env_.epoch, store_->address());
   TANDEM_ASSIGN_OR_RETURN(
       monitor_,

@@ -16,6 +16,7 @@
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "ps/shard_map.h"
 #include "ps/table.h"
 #include "tests/cli/commands/exactly_once.h"
 #include "tests/cli/commands/shard_copies.h"
@@ -24,9 +25,11 @@
 namespace tandem::cli {
 namespace {
 
+using ::testing::AllOf;
 using testing::Finished;
 using ::testing::HasSubstr;
 using testing::kTestTimeout;
+using ::testing::Not;
 using testing::TandemProcess;
 
 constexpr uint64_t kSomePushes = 200;
@@ -45,6 +48,60 @@ absl::StatusOr<std::unique_ptr<ExactlyOnce>> StartPushes(ShardCopies& copies, ui
 }
 
 std::string HostOf(const std::string& address) { return address.substr(0, address.rfind(':')); }
+
+// Issue 29, item 2.4: the service was open to everyone who reached a port.
+TEST(PsMembersOnly, AStrangerCannotEndAttachToOrTakeOverCopies) {
+  ShardCopies copies(1, 1);
+  const int primary = copies.AwaitRedundant(0);
+  ASSERT_GE(primary, 0);
+  v1::ReplicaStatus before;
+  for (uint32_t copy = 0; copy < 2; ++copy) {
+    TANDEM_ASSERT_OK_AND_ASSIGN(before, copies.Status(0, copy));
+    for (const rpc::Caller& stranger :
+         {rpc::Caller{}, rpc::Caller{.member = "ps/1", .token = "0123456789abcdef"}}) {
+      TANDEM_ASSERT_OK_AND_ASSIGN(const auto channel,
+                                  rpc::ConnectGrpc(copies.address(0, copy), {.caller = stranger}));
+      v1::AttachRequest attach;
+      attach.set_num_servers(1);
+      attach.set_num_buckets(ps::kDefaultBuckets);
+      attach.mutable_me()->set_id("stranger");
+      attach.mutable_me()->set_address("127.0.0.1:1");
+      attach.set_term(before.placement().term());
+      attach.set_primary(before.placement().primary().id());
+      v1::TakeOverRequest take_over;
+      *take_over.mutable_placement() = before.placement();
+      v1::DetachRequest detach;
+      detach.set_me(before.placement().in_sync(0).id());
+      const std::vector<std::pair<std::string, std::string>> calls = {
+          {"Attach", attach.SerializeAsString()},
+          {"Append", ""},
+          {"Watch", ""},
+          {"HandOver", ""},
+          {"TakeOver", take_over.SerializeAsString()},
+          {"Leave", ""},
+          {"Detach", detach.SerializeAsString()}};
+      for (const auto& [method, request] : calls) {
+        EXPECT_THAT(
+            channel->Call("/tandem.v1.Failover/" + method, Bytes(request), {.timeout = kTestTimeout})
+                .status(),
+            testing::StatusIs(absl::StatusCode::kPermissionDenied,
+                              AllOf(HasSubstr("tandem.v1.Failover/" + method), HasSubstr("TANDEM_JOB_TOKEN"),
+                                    Not(HasSubstr("0123456789abcdef")))));
+      }
+      v1::ReplicaStatus seen;
+      TANDEM_EXPECT_OK(rpc::CallProto(*channel, "/tandem.v1.Failover/GetPlacement", v1::GetPlacementRequest(),
+                                      &seen, {.timeout = kTestTimeout}));
+    }
+  }
+  TANDEM_ASSERT_OK_AND_ASSIGN(const v1::ReplicaStatus after,
+                              copies.Status(0, static_cast<uint32_t>(primary)));
+  EXPECT_EQ(after.placement().term(), before.placement().term());
+  EXPECT_EQ(after.placement().version(), before.placement().version());
+  // The commands find the token in the store.
+  const Finished moved = testing::RunTandem(PsCommand(
+      copies, {"move", "--shard", "0", "--to", copies.address(0, static_cast<uint32_t>(1 - primary))}));
+  EXPECT_EQ(moved.exit_code, 0) << moved.err;
+}
 
 TEST(PsBalance, SpreadsThePrimariesOverTheHostsWhileWorkersPush) {
   constexpr uint32_t kShardsHere = 3;

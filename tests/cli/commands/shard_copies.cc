@@ -14,6 +14,8 @@
 #include "absl/strings/strip.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "collectives/job_token.h"
+#include "collectives/store/remote_store.h"
 #include "gtest/gtest.h"
 #include "ps/client/route/routed_channel.h"
 #include "worker/placement/store_board.h"
@@ -138,7 +140,14 @@ void ShardCopies::AwaitListening(uint32_t shard, uint32_t copy) {
   one.address = addresses[0];
   const std::string listens(absl::StripSuffix(addresses.back(), ")"));
   if (network_ == Network::kRelayed) one.callers->Forward(PortOf(listens));
-  absl::StatusOr<std::unique_ptr<rpc::Channel>> channel = rpc::ConnectGrpc(listens);
+  // The servers have agreed on a token in the store.
+  absl::StatusOr<std::unique_ptr<rpc::Channel>> to_store = rpc::ConnectGrpc(store_address_);
+  TANDEM_CHECK_MSG(to_store.ok(), to_store.status().message());
+  collectives::RemoteStore store(*std::move(to_store), kTestTimeout);
+  const absl::StatusOr<std::string> token = store.Get(collectives::kJobTokenKey, kTestTimeout);
+  TANDEM_CHECK_MSG(token.ok(), token.status().message());
+  absl::StatusOr<std::unique_ptr<rpc::Channel>> channel =
+      rpc::ConnectGrpc(listens, {.caller = {.member = "the test", .token = *token}});
   TANDEM_CHECK_MSG(channel.ok(), channel.status().message());
   one.channel = *std::move(channel);
 }

@@ -19,6 +19,7 @@
 #include "rpc/server.h"
 #include "rpc/wire/bulk_codec.h"
 #include "tests/replay/server/replay_peer.h"
+#include "tests/rpc/method_rights.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::replay {
@@ -33,6 +34,42 @@ using testing::ReplaceableServer;
 using testing::WriteId;
 
 constexpr auto kInvalidArgument = absl::StatusCode::kInvalidArgument;
+
+TEST(ReplayServer, OnlyLooksAreForEveryone) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto server, ReplayServer::Make({}));
+  EXPECT_THAT(tandem::testing::MethodsForAnyone(server->service()),
+              ElementsAre("Explain", "ListTables", "Peek"));
+}
+
+TEST(ReplayServer, AStrangerCannotChangeTheTablesOfAJob) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto server, ReplayServer::Make({}));
+  const auto gate =
+      std::make_shared<rpc::EpochGate>(rpc::Caller{.member = "replay/0", .token = "0123456789abcdef"});
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto listening, rpc::Server::Start({.gate = gate}, {server->service()}));
+  const auto connect = [&](const std::string& token) {
+    rpc::ConnectOptions options;
+    options.channel.caller.token = token;
+    return std::shared_ptr<rpc::Channel>(
+        rpc::Connect(absl::StrCat("127.0.0.1:", listening->port()), options).value());
+  };
+  RemoteReplay member(connect("0123456789abcdef")), stranger(connect(""));
+  TANDEM_ASSERT_OK(member.CreateTable(TableOptions::Queue("queue", 10)));
+  const auto writer = IdWriter(&member, "actor/0");
+  TANDEM_ASSERT_OK(WriteId(*writer, "queue", 7));
+  TANDEM_ASSERT_OK(writer->Flush(MonotonicNow() + absl::Seconds(30)));
+  const auto refused = StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("TANDEM_JOB_TOKEN"));
+  v1::ReplayResetRequest reset;
+  reset.set_table("queue");
+  v1::ReplayResetResponse was_reset;
+  EXPECT_THAT(stranger.Call("Reset", reset, &was_reset), refused);
+  EXPECT_THAT(stranger.Sample("queue", {.batch = 1}, MonotonicNow() + absl::Seconds(30)).status(), refused);
+  EXPECT_THAT(stranger.CreateTable(TableOptions::Queue("mine", 10)), refused);
+  v1::ListReplayTablesResponse state;
+  TANDEM_EXPECT_OK(stranger.Call("ListTables", v1::ListReplayTablesRequest(), &state));
+  ASSERT_EQ(state.tables_size(), 1);
+  EXPECT_EQ(state.tables(0).items(), 1u);
+  EXPECT_EQ(state.tables(0).total_samples(), 0u);
+}
 
 // The limits change while a request waits, so that its last item no longer fits.
 TEST(ReplayServer, AnItemRefusedAfterOthersOfItsRequestWereInsertedRepeatsNoneOfThem) {

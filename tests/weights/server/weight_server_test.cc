@@ -13,6 +13,7 @@
 #include "rpc/server.h"
 #include "rpc/transport/loopback.h"
 #include "rpc/wire/bulk_codec.h"
+#include "tests/rpc/method_rights.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/weights/models.h"
 #include "weights/client/publisher.h"
@@ -86,6 +87,33 @@ class ReplaceableServer {
   std::shared_ptr<Process> current_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<rpc::Channel> channel_;  // destroyed first
 };
+
+TEST(WeightServer, OnlyReadsAreForEveryone) {
+  WeightServer server({});
+  EXPECT_THAT(tandem::testing::MethodsForAnyone(server.service()),
+              ::testing::ElementsAre("Head", "ListModels", "Pull"));
+}
+
+// One call of StartEpoch of a process without any identity ended a job.
+TEST(WeightServer, AStrangerCannotTakeTheEpochOfAJobsLearner) {
+  WeightServer server({});
+  const auto services =
+      std::make_shared<const std::vector<rpc::Service>>(std::vector<rpc::Service>{rpc::Gated(
+          server.service(), std::make_shared<rpc::EpochGate>(rpc::Caller{.token = "0123456789abcdef"}))});
+  v1::StartWeightsEpochRequest request;
+  request.set_model("policy");
+  request.set_publisher("learner/0");
+  v1::StartWeightsEpochResponse first, second;
+  const auto member = rpc::ConnectLoopback(services, nullptr, {}, {.token = "0123456789abcdef"});
+  TANDEM_ASSERT_OK(rpc::CallProto(*member, "/tandem.v1.Weights/StartEpoch", request, &first, {}));
+  request.set_publisher("stranger");
+  const auto stranger = rpc::ConnectLoopback(services);
+  EXPECT_THAT(rpc::CallProto(*stranger, "/tandem.v1.Weights/StartEpoch", request, &second, {}),
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("TANDEM_JOB_TOKEN")));
+  request.set_publisher("learner/0");
+  TANDEM_ASSERT_OK(rpc::CallProto(*member, "/tandem.v1.Weights/StartEpoch", request, &second, {}));
+  EXPECT_EQ(second.epoch(), first.epoch() + 1);
+}
 
 TEST(WeightServer, GivesReadersWhatALearnerPublishes) {
   ReplaceableServer server;

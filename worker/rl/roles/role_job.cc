@@ -48,6 +48,7 @@ absl::StatusOr<std::unique_ptr<RoleJob>> RoleJob::Open(absl::Duration timeout) {
     job->life_ = Mix64(static_cast<uint64_t>(env.epoch), restarts);
   }
   TANDEM_ASSIGN_OR_RETURN(job->store_, collectives::OpenStore(env, timeout));
+  job->env_ = job->store_->env();
   return job;
 }
 

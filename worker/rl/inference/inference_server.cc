@@ -21,6 +21,19 @@ namespace {
 constexpr absl::Duration kFollowSlice = absl::Milliseconds(500);
 constexpr size_t kMaxHeader = 4096;
 
+// A learner that has lost its way publishes a version after the other.
+constexpr absl::Duration kSayAgain = absl::Seconds(10);
+
+// As LoadWeights, but refuses values with which no action can be computed. After an error *policy is
+// unchanged.
+absl::Status LoadFinite(const weights::Model& model, Policy* policy) {
+  for (const float value : model.values()) {
+    if (std::isfinite(value)) continue;
+    return absl::FailedPreconditionError(absl::StrCat("it has the value ", value, ", which is not finite"));
+  }
+  return LoadWeights(model, policy);
+}
+
 absl::Status GoneError() { return absl::CancelledError("the client is gone"); }
 
 }  // namespace
@@ -119,6 +132,7 @@ void InferenceServer::Follow() {
     if (newer.ok() && *newer != nullptr) {
       have = (*newer)->info.version;
       newest_ = *std::move(newer);
+      failure_ = absl::OkStatus();
       continue;
     }
     // The store may be away for a while; the weights that are here still act. An error that comes at once
@@ -140,24 +154,49 @@ void InferenceServer::Compute() {
       calls.swap(waiting_);
       newest = newest_;
     }
-    if (newest != model_) {
-      const absl::Status loaded = LoadWeights(*newest, &policy_);
-      if (!loaded.ok()) {
-        LogError(loaded.message());
-        std::vector<Call> later;
-        {
-          absl::MutexLock lock(&mutex_);
-          failure_ = Annotate(loaded, options_.name);
-          later.swap(waiting_);
-        }
-        FinishAll(calls, Annotate(loaded, options_.name));
-        FinishAll(later, Annotate(loaded, options_.name));
-        return;
+    if (newest != model_ && newest != skipped_) {
+      const absl::Status loaded = LoadFinite(*newest, &policy_);
+      if (loaded.ok()) {
+        model_ = newest;
+      } else {
+        Skip(newest, loaded);
       }
-      model_ = std::move(newest);
     }
-    Run(std::move(calls));
+    if (model_ != nullptr) {
+      Run(std::move(calls));
+      continue;
+    }
+    absl::Status status;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (newest_ == newest) {
+        // Until there are other weights.
+        status = failure_ = skip_reason_;
+        std::move(waiting_.begin(), waiting_.end(), std::back_inserter(calls));
+        waiting_.clear();
+      } else {
+        calls.insert(calls.end(), std::make_move_iterator(waiting_.begin()),
+                     std::make_move_iterator(waiting_.end()));
+        waiting_ = std::exchange(calls, {});
+      }
+    }
+    FinishAll(calls, status);
   }
+}
+
+void InferenceServer::Skip(std::shared_ptr<const weights::Model> model, const absl::Status& why) {
+  const std::string version =
+      absl::StrCat("version ", model->info.version.number, " of '", model->info.model, "', published by ",
+                   model->info.publisher.empty() ? "an unnamed process" : model->info.publisher);
+  skip_reason_ = Annotate(why, absl::StrCat(options_.name, " skips ", version));
+  skipped_ = std::move(model);
+  const absl::Time now = MonotonicNow();
+  if (now - said_ < kSayAgain) return;
+  said_ = now;
+  LogWarning(absl::StrCat(skip_reason_.message(),
+                          model_ == nullptr
+                              ? "; calls fail until there is another version"
+                              : absl::StrCat("; version ", model_->info.version.number, " acts on")));
 }
 
 void InferenceServer::Run(std::vector<Call> calls) {

@@ -34,7 +34,9 @@ struct InferenceServerOptions {
 
 // Batches the calls of all actors, without a timer: a batch starts at once when none is running, and takes
 // all calls that have arrived while the one before was computed. A caller that is gone holds nothing up.
-// Follows the newest weights; each answer says which ones have acted. Thread-safe.
+// Follows the newest weights; each answer says which ones have acted. A version that does not fit the policy,
+// or has values that are not finite, is skipped, and a warning says so: the version before acts on. Without
+// one, calls fail until there is another version. Thread-safe.
 class InferenceServer {
  public:
   // `weights` must outlive the server. Starts two threads.
@@ -60,6 +62,8 @@ class InferenceServer {
   void Compute();  // the thread of the policy
   void Follow();   // the thread that waits for weights
   void Run(std::vector<Call> calls);
+  // Remembers that `model` cannot act, and says so.
+  void Skip(std::shared_ptr<const weights::Model> model, const absl::Status& why);
   void Respond(const Call& call, size_t begin);
   // Removes the calls whose callers have gone or whose deadlines have passed, and returns them.
   static std::vector<Call> TakeGone(std::vector<Call>* calls);
@@ -74,12 +78,16 @@ class InferenceServer {
   ActorCritic policy_;
   const size_t observation_size_, action_size_;
   CounterRandom random_;
-  std::shared_ptr<const weights::Model> model_;
+  std::shared_ptr<const weights::Model> model_;    // the one that acts; nullptr: none yet
+  std::shared_ptr<const weights::Model> skipped_;  // the last one that cannot
+  absl::Status skip_reason_;
+  absl::Time said_ = absl::InfinitePast();
   std::vector<float> observations_, actions_, log_probabilities_, values_;
 
   mutable absl::Mutex mutex_;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // of the weights; later calls get it
+  // Why no version has acted yet; calls get it. OK: the newest version has not been tried.
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const weights::Model> newest_ ABSL_GUARDED_BY(mutex_);
   std::vector<Call> waiting_ ABSL_GUARDED_BY(mutex_);
   v1::InferenceStatistics sums_ ABSL_GUARDED_BY(mutex_);  // sums in place of means

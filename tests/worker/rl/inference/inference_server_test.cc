@@ -216,6 +216,79 @@ TEST(InferenceServerTest, RefusesWhatAreNoObservations) {
   TANDEM_EXPECT_OK(act(1, Observations(1, 1)));
 }
 
+// Publishes tensors of other shapes or other numbers than a policy of this job has.
+void PublishBad(Served& served, const std::string& how) {
+  std::vector<weights::NamedTensor> tensors = TensorsOf(*served.policy);
+  std::vector<float> values(tensors[0].values.begin(), tensors[0].values.end());
+  if (how == "other shape") tensors[0].shape = {tensors[0].values.size()};
+  if (how == "missing tensor") tensors.pop_back();
+  if (how == "nan") values[0] = NAN;
+  if (how == "infinity") values.back() = INFINITY;
+  tensors[0].values = values;
+  TANDEM_EXPECT_OK(served.publisher->Publish(tensors, {}, InAMinute()));
+}
+
+// One bad version made the server answer errors for ever.
+TEST(InferenceServerTest, ABadVersionIsSkippedAndTheNextGoodOneActs) {
+  for (const std::string how : {"other shape", "missing tensor", "nan", "infinity"}) {
+    SCOPED_TRACE(how);
+    Served served;
+    RemotePolicy remote(served.Connect());
+    const std::vector<float> observations = Observations(1, 2);
+    std::vector<float> actions(2), logs(2);
+    const auto act = [&] {
+      return remote.Act(observations, 2, absl::MakeSpan(actions), absl::MakeSpan(logs), InAMinute());
+    };
+    const auto act_until = [&](uint64_t version) {
+      for (;;) {  // the server follows the weights on a thread of its own
+        const auto with = act();
+        TANDEM_ASSERT_OK(with);
+        ASSERT_LE(with->version.number, version);
+        if (with->version.number == version) return;
+      }
+    };
+    served.Publish(0.0f);
+    act_until(1);
+    PublishBad(served, how);
+    // The version before acts on, whether the server has seen the new one yet or not.
+    for (int i = 0; i < 50; ++i) {
+      const auto with = act();
+      TANDEM_ASSERT_OK(with);
+      EXPECT_EQ(with->version.number, 1u);
+      EXPECT_TRUE(std::isfinite(logs[0]));
+    }
+    served.Publish(0.1f);
+    act_until(3);
+    PublishBad(served, how);
+    PublishBad(served, how);
+    served.Publish(0.2f);
+    act_until(6);
+  }
+}
+
+TEST(InferenceServerTest, CallsFailWhileThereIsNoVersionThatCanAct) {
+  Served served;
+  PublishBad(served, "other shape");
+  RemotePolicy remote(served.Connect());
+  const std::vector<float> observations = Observations(1, 1);
+  std::vector<float> action(1), log(1);
+  const auto act = [&] {
+    return remote.Act(observations, 1, absl::MakeSpan(action), absl::MakeSpan(log), InAMinute());
+  };
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THAT(act().status(),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         ::testing::AllOf(HasSubstr("skips version 1 of 'policy'"),
+                                          HasSubstr("learners and actors must run the same job"))));
+  }
+  served.Publish(0.0f);
+  const absl::Time deadline = InAMinute();
+  while (!act().ok() && MonotonicNow() < deadline) std::this_thread::yield();
+  const auto with = act();
+  TANDEM_ASSERT_OK(with);
+  EXPECT_EQ(with->version.number, 2u);
+}
+
 TEST(InferenceServerTest, AStoppedServerEndsCalls) {
   Served served;  // no weights: the call waits
   const std::shared_ptr<rpc::Channel> channel = served.Connect();

@@ -136,7 +136,8 @@ bool Acceptor::Wait(int stop, TakeLink& take) {
     ipc::Descriptor socket = ipc::AcceptAbstract(listener_.get());
     if (socket.get() >= 0 && pending_clients_.size() < kMaxPendingClients) {
       pending_clients_.push_back({std::move(socket), now + kClientTimeout});
-    } else if (socket.get() < 0 && (errno == EMFILE || errno == ENFILE)) {
+    } else if (socket.get() < 0 &&
+               (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
       // No descriptor is left; wait until one is closed.
       absl::SleepFor(absl::Milliseconds(50));
     }

@@ -5,12 +5,14 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/ipc/unix_socket.h"
@@ -148,7 +150,12 @@ class SegmentOwner {
       }
       if (polled[0].revents != 0) {
         ipc::Descriptor client = ipc::AcceptAbstract(listener_.get());
-        if (client.get() >= 0 && clients_.size() < 2 * kMaxRanks) clients_.push_back({std::move(client)});
+        if (client.get() >= 0 && clients_.size() < 2 * kMaxRanks) {
+          clients_.push_back({std::move(client)});
+        } else if (client.get() < 0 && (errno == EMFILE || errno == ENFILE)) {
+          // The waiting client would make poll() return at once, again and again.
+          absl::SleepFor(absl::Milliseconds(20));
+        }
       }
     }
   }

@@ -13,6 +13,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/status.h"
@@ -148,6 +149,9 @@ class MeshConnector {
         if (socket.get() >= 0) {
           DropOldestSilent();
           waiting_.push_back({std::move(socket), -1, {}, 0});
+        } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+          // The waiting client would make poll() return at once, again and again.
+          absl::SleepFor(absl::Milliseconds(20));
         }
       }
     }

@@ -92,6 +92,18 @@ void ConnectionLimit::AddConnection(int fd) {
                    "further clients are refused"));
 }
 
+std::vector<ipc::Descriptor> ConnectionLimit::DuplicateListeners() {
+  std::vector<ipc::Descriptor> listeners;
+  absl::MutexLock lock(&mutex_);
+  for (const Socket& one : listeners_) {
+    const int flags = InodeOf(one.fd) == one.inode ? ::fcntl(one.fd, F_GETFL) : -1;
+    if (flags < 0 || (flags & O_NONBLOCK) == 0) continue;
+    ipc::Descriptor copy(::fcntl(one.fd, F_DUPFD_CLOEXEC, 0));
+    if (copy.valid() && InodeOf(copy.get()) == one.inode) listeners.push_back(std::move(copy));
+  }
+  return listeners;
+}
+
 size_t ConnectionLimit::size() {
   absl::MutexLock lock(&mutex_);
   RemoveClosed();

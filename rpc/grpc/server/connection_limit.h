@@ -16,6 +16,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/ipc/descriptor.h"
 #include "grpcpp/support/channel_arguments.h"
 
 namespace tandem::rpc {
@@ -40,6 +41,8 @@ class ConnectionLimit : public std::enable_shared_from_this<ConnectionLimit> {
   // Called by gRPC with a socket that is about to listen, and with a new connection.
   void AddListener(int fd);
   void AddConnection(int fd);
+  // Returns duplicates of the sockets that listen.
+  std::vector<ipc::Descriptor> DuplicateListeners();
   // Returns the number of open connections.
   size_t size();
 

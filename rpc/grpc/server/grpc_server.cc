@@ -21,6 +21,7 @@
 #include "rpc/grpc/grpc_time.h"
 #include "rpc/grpc/server/connection_limit.h"
 #include "rpc/grpc/server/health_service.h"
+#include "rpc/grpc/server/listener_watch.h"
 #include "rpc/grpc/server/stream_service.h"
 #include "rpc/grpc/server/unary_service.h"
 #include "rpc/server.h"
@@ -40,9 +41,10 @@ class GrpcServer : public Server {
 
   ~GrpcServer() override { Shutdown(absl::Seconds(5)); }
 
-  void Run(std::unique_ptr<grpc::Server> server, int port) {
+  void Run(std::unique_ptr<grpc::Server> server, int port, std::unique_ptr<ListenerWatch> watch) {
     server_ = std::move(server);
     port_ = port;
+    watch_ = std::move(watch);
     for (const std::string& name : names_) health_->SetServing(name, true);
     for (grpc::ServerCompletionQueue* queue : streams_->queues()) {
       for (const auto& service : services_) service->Serve(queue);
@@ -61,6 +63,7 @@ class GrpcServer : public Server {
     absl::MutexLock lock(&shutdown_mutex_);  // a second caller returns when the first has finished
     if (shut_down_ || server_ == nullptr) return;
     shut_down_ = true;
+    if (watch_ != nullptr) watch_->Stop();  // it holds the listeners open
     health_->Shutdown();
     streams_->Drain();
     server_->Shutdown(GrpcDeadlineIn(grace));
@@ -76,6 +79,7 @@ class GrpcServer : public Server {
   const std::unique_ptr<StreamService> streams_;
   const std::unique_ptr<HealthService> health_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<ListenerWatch> watch_;
   int port_ = 0;
   absl::Mutex shutdown_mutex_;
   bool shut_down_ ABSL_GUARDED_BY(shutdown_mutex_) = false;
@@ -104,7 +108,8 @@ int ClampToInt(size_t value) {
   return static_cast<int>(std::min<size_t>(value, std::numeric_limits<int>::max()));
 }
 
-void Configure(const ServerOptions& options, grpc::ServerBuilder* builder) {
+void Configure(const ServerOptions& options, std::shared_ptr<ConnectionLimit> limit,
+               grpc::ServerBuilder* builder) {
   // Larger requests are refused here, call by call; gRPC would end the whole stream.
   builder->SetMaxReceiveMessageSize(ClampToInt(std::max(options.max_message_bytes, kMaxFrameBytes)));
   // Checked when calls are answered, with a more precise message.
@@ -123,8 +128,7 @@ void Configure(const ServerOptions& options, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 20000);
   // Tandem's own channels need a few streams each. Stock clients wait for a free one.
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 1024);
-  builder->SetOption(std::make_unique<LimitConnections>(
-      std::make_shared<ConnectionLimit>(options.listen, EffectiveConnections(options.max_connections))));
+  builder->SetOption(std::make_unique<LimitConnections>(std::move(limit)));
   if (!options.reflection) builder->SetOption(std::make_unique<NoReflection>());
   // Reflection is the only synchronous service, so one thread suffices. (In addition to the server's queues,
   // gRPC gives it a queue that does not wait for connections.)
@@ -153,8 +157,10 @@ absl::StatusOr<std::unique_ptr<Server>> StartGrpcServer(const ServerOptions& opt
   grpc::EnableDefaultHealthCheckService(false);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
 
+  const auto limit =
+      std::make_shared<ConnectionLimit>(options.listen, EffectiveConnections(options.max_connections));
   grpc::ServerBuilder builder;
-  Configure(options, &builder);
+  Configure(options, limit, &builder);
   for (size_t i = 0; i < names.size(); ++i) builder.RegisterService(raw_services[i].get());
   auto health = std::make_unique<HealthService>();
   builder.RegisterService(health->service());
@@ -162,6 +168,10 @@ absl::StatusOr<std::unique_ptr<Server>> StartGrpcServer(const ServerOptions& opt
   int port = 0;
   builder.AddListeningPort(ResolvableAddress(address, options.listen), grpc::InsecureServerCredentials(),
                            &port);
+  std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor =
+      builder.experimental().AddExternalConnectionAcceptor(
+          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+          grpc::InsecureServerCredentials());
 
   auto server = std::make_unique<GrpcServer>(std::move(raw_services), std::move(names), std::move(streams),
                                              std::move(health));
@@ -170,7 +180,14 @@ absl::StatusOr<std::unique_ptr<Server>> StartGrpcServer(const ServerOptions& opt
     return absl::UnavailableError(
         absl::StrCat("cannot listen on ", options.listen, ": the address was taken, or is not permitted"));
   }
-  server->Run(std::move(built), address.is_unix() ? 0 : port);
+  const auto take = [limit, acceptor](size_t, int fd) {
+    limit->AddConnection(fd);
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.fd = fd;
+    acceptor->HandleNewConnection(&connection);
+  };
+  server->Run(std::move(built), address.is_unix() ? 0 : port,
+              std::make_unique<ListenerWatch>(limit->DuplicateListeners(), options.listen, take));
   return server;
 }
 

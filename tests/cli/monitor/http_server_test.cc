@@ -2,6 +2,10 @@
 // Sends the HTTP server what a scraper never sends. After each case it must still serve its page.
 #include "cli/monitor/http_server.h"
 
+#include <arpa/inet.h>
+#include <poll.h>
+#include <sys/socket.h>
+
 #include <array>
 #include <memory>
 #include <random>
@@ -13,6 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/cli/monitor/http_client.h"
+#include "tests/testing/all_descriptors.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::cli {
@@ -187,6 +192,26 @@ TEST_F(HttpServerTest, ManyClientsAtOnceAreAllServed) {
   }
   for (std::thread& thread : threads) thread.join();
   for (const std::string& response : responses) EXPECT_THAT(response, HasSubstr("the page"));
+}
+
+TEST_F(HttpServerTest, AClientThatCameWhileNoDescriptorWasLeftIsServedLater) {
+  const ipc::Descriptor early(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(server_->port()));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  {
+    const testing::AllDescriptors taken;
+    ASSERT_EQ(::connect(early.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+    ASSERT_EQ(::send(early.get(), kGet, sizeof(kGet) - 1, MSG_NOSIGNAL),
+              static_cast<ssize_t>(sizeof(kGet) - 1));
+  }
+  pollfd one = {early.get(), POLLIN, 0};
+  EXPECT_EQ(::poll(&one, 1, 60'000), 1);
+  char bytes[64] = {};
+  EXPECT_GT(::recv(early.get(), bytes, sizeof(bytes) - 1, 0), 0);
+  EXPECT_THAT(std::string(bytes), StartsWith("HTTP/1.1 200 OK"));
+  ExpectServesItsPage();
 }
 
 TEST_F(HttpServerTest, ATakenPortIsNamed) {

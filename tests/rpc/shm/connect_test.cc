@@ -22,6 +22,7 @@
 #include "rpc/shm/layout.h"
 #include "tandem/v1/shared_memory.pb.h"
 #include "tests/rpc/echo_service.h"
+#include "tests/testing/all_descriptors.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/testing/watched.h"
@@ -71,6 +72,19 @@ TEST(ConnectTest, AClientBeyondTheLimitOfSharedMemoryUsesGrpc) {
   TANDEM_ASSERT_OK_AND_ASSIGN(auto second, Connect(TargetOf(*server)));
   TANDEM_EXPECT_OK(second->Call(kEcho, Bytes(), {.timeout = kTestTimeout}));
   TANDEM_EXPECT_OK(first->Call(kEcho, Bytes(), {.timeout = kTestTimeout}));
+}
+
+TEST(ConnectTest, AServerThatHadNoDescriptorSharesMemoryAgain) {
+  auto server = StartServer(PlainEchoService());
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto member, Connect(TargetOf(*server), {.transport = "shm"}));
+  {
+    const tandem::testing::AllDescriptors taken;
+    // Both ends are in this process: neither gets a descriptor.
+    EXPECT_FALSE(Connect(TargetOf(*server), {.transport = "shm", .offer_timeout = absl::Seconds(1)}).ok());
+    TANDEM_EXPECT_OK(member->Call(kEcho, Bytes(), {.timeout = kTestTimeout}));
+  }
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto late, Connect(TargetOf(*server), {.transport = "shm"}));
+  TANDEM_EXPECT_OK(late->Call(kEcho, Bytes(), {.timeout = kTestTimeout}));
 }
 
 TEST(ConnectTest, AServerOfThisHostSharesMemoryByItself) {

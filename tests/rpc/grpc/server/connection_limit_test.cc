@@ -2,23 +2,25 @@
 #include "rpc/grpc/server/connection_limit.h"
 
 #include <arpa/inet.h>
-#include <dirent.h>
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/ipc/descriptor.h"
 #include "tests/rpc/stream_peers.h"
+#include "tests/testing/all_descriptors.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::rpc {
 namespace {
 
+using ::tandem::testing::AllDescriptors;
+using ::tandem::testing::OpenDescriptors;
 using ::tandem::testing::StatusIs;
 
 // Opens a connection to the server that sends nothing.
@@ -43,14 +45,6 @@ bool IsClosed(const ipc::Descriptor& socket) {
 
 absl::Status Echo(Channel& channel, absl::Duration timeout = testing::kTestTimeout) {
   return channel.Call(testing::kEcho, Bytes(), {.timeout = timeout}).status();
-}
-
-int OpenDescriptors() {
-  int count = 0;
-  DIR* const directory = ::opendir("/proc/self/fd");
-  while (::readdir(directory) != nullptr) ++count;
-  ::closedir(directory);
-  return count;
 }
 
 TEST(ConnectionLimitTest, AClientBeyondTheLimitIsRefusedUntilAnotherOneLeaves) {
@@ -93,6 +87,59 @@ TEST(ConnectionLimitTest, ManySilentClientsDoNotUseUpTheDescriptors) {
   const absl::Time end = absl::Now() + testing::kTestTimeout;
   while (OpenDescriptors() > before + kClients + 8 && absl::Now() < end) TANDEM_ASSERT_OK(Echo(*member));
   EXPECT_LE(OpenDescriptors(), before + kClients + 8);
+  TANDEM_EXPECT_OK(Echo(*member));
+}
+
+// gRPC never accepts again once it had no descriptor for a client.
+TEST(ConnectionLimitTest, AServerThatHadNoDescriptorForAClientServesClientsAgain) {
+  auto server = testing::StartServer(testing::PlainEchoService(), {.transport = "grpc"});
+  auto member = testing::Connect(*server);
+  TANDEM_ASSERT_OK(Echo(*member));
+  const ipc::Descriptor client(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(server->port()))};
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  {
+    const AllDescriptors taken;
+    ASSERT_EQ(::connect(client.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+    // The threads that answer these calls see the client, too.
+    for (int i = 0; i < 200; ++i) TANDEM_ASSERT_OK(Echo(*member));
+  }
+  for (int i = 0; i < 3; ++i) {
+    auto late = testing::Connect(*server);
+    TANDEM_EXPECT_OK(Echo(*late));
+  }
+  TANDEM_EXPECT_OK(Echo(*member));
+  const int port = server->port();
+  server->Shutdown(absl::ZeroDuration());
+  // Nobody listens any more.
+  const ipc::Descriptor refused(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  EXPECT_NE(::connect(refused.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+}
+
+// Clients that gRPC does not accept count as well.
+TEST(ConnectionLimitTest, TheLimitHoldsForClientsThatGrpcDoesNotAccept) {
+  auto server =
+      testing::StartServer(testing::PlainEchoService(), {.transport = "grpc", .max_connections = 2});
+  auto member = testing::Connect(*server);
+  TANDEM_ASSERT_OK(Echo(*member));
+  ipc::Descriptor client(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(server->port()))};
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  {
+    const AllDescriptors taken;
+    ASSERT_EQ(::connect(client.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+    for (int i = 0; i < 200; ++i) TANDEM_ASSERT_OK(Echo(*member));
+  }
+  // One of these is the second connection; the other ones are refused.
+  std::vector<ipc::Descriptor> more;
+  more.push_back(std::move(client));
+  for (int i = 0; i < 4; ++i) more.push_back(ConnectSilently(*server));
+  int closed = 0;
+  for (const ipc::Descriptor& one : more) {
+    if (closed < 4 && IsClosed(one)) ++closed;
+  }
+  EXPECT_EQ(closed, 4);
   TANDEM_EXPECT_OK(Echo(*member));
 }
 

@@ -12,6 +12,7 @@
 #include "launcher/plan/copies.h"
 #include "worker/job/fields.h"
 #include "worker/job/job_errors.h"
+#include "worker/job/load_yaml.h"
 #include "yaml-cpp/yaml.h"
 
 namespace tandem::launcher {
@@ -147,7 +148,7 @@ absl::Status CheckRoleName(absl::string_view name) {
 absl::Status ReadClusterFile(absl::string_view text, const std::string& file_name, LaunchPlan* plan) {
   JobErrors errors(file_name);
   try {
-    const YAML::Node root = YAML::Load(std::string(text));
+    const YAML::Node root = worker::LoadYaml(text);
     if (!root.IsMap()) {
       errors.Add("", 1, "a cluster file is a mapping: lines of 'field: value', one of them 'roles:'");
       return errors.ToStatus();

@@ -14,6 +14,7 @@
 #include "worker/job/fields.h"
 #include "worker/job/job_errors.h"
 #include "worker/job/job_schema.h"
+#include "worker/job/load_yaml.h"
 #include "worker/job/parse_fields.h"
 #include "worker/job/path_expansion.h"
 #include "yaml-cpp/yaml.h"
@@ -46,7 +47,7 @@ class Override {
     }
     parts_ = absl::StrSplit(text_.substr(0, equals), '.');
     try {
-      value_.reset(YAML::Load(std::string(text_.substr(equals + 1))));
+      value_.reset(LoadYaml(text_.substr(equals + 1)));
     } catch (const YAML::Exception& e) {
       return Wrong(root, absl::StrCat("the value is no YAML: ", e.msg));
     }
@@ -119,18 +120,14 @@ class FileReader {
 
   // Returns the mapping of `text`, merged into that of the file which it extends, or null after an error.
   YAML::Node Parse(const std::string& text, const JobOrigin& file) {
-    std::vector<YAML::Node> documents;
+    YAML::Node parsed;
     try {
-      documents = YAML::LoadAll(text);
+      parsed.reset(LoadYaml(text));
     } catch (const YAML::Exception& e) {
       return Wrong(file, e.mark.is_null() ? 0 : e.mark.line + 1, absl::StrCat("this is no YAML: ", e.msg));
     }
-    if (documents.empty() || documents[0].IsNull()) return Wrong(file, 0, "the job file is empty");
-    if (documents.size() > 1) {
-      return Wrong(file, documents[1].Mark().line + 1,
-                   "a job file holds one YAML document, this is a second one");
-    }
-    const YAML::Node root = documents[0];
+    const YAML::Node root = parsed;
+    if (root.IsNull()) return Wrong(file, 0, "the job file is empty");
     if (!root.IsMap()) {
       return Wrong(file, root.Mark().line + 1, "a job file is a mapping: lines of 'field: value'");
     }
@@ -256,7 +253,7 @@ bool IsRlJob(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadFile(path);
   if (!text.ok()) return false;
   try {
-    const YAML::Node root = YAML::Load(*text);
+    const YAML::Node root = LoadYaml(*text);
     return root.IsMap() && root["env"].IsDefined();
   } catch (const YAML::Exception&) {
     return false;

@@ -90,8 +90,8 @@ roles:
 }
 
 TEST(ClusterFileTest, WhatIsNoClusterFileIsRefused) {
-  for (const char* text :
-       {"", "[1, 2]", "roles: 3", "roles: {}", "a: [", "main: boss\nroles: {worker: {program: x}}"}) {
+  for (const char* text : {"", ",", "{} , roles", "[1, 2]", "roles: 3", "roles: {}", "a: [",
+                           "main: boss\nroles: {worker: {program: x}}"}) {
     LaunchPlan plan;
     EXPECT_THAT(ReadClusterFile(text, "c.yaml", &plan),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("c.yaml")))

@@ -185,8 +185,21 @@ TEST(JobErrorsTest, TextThatIsNoJobIsRefused) {
   EXPECT_THAT(Errors("a: 1\nb: [1, 2\nc: 3\n"), StartsWith("jobs/x.yaml:"));
   EXPECT_THAT(Errors("a: 1\nb: [1, 2\nc: 3\n"), HasSubstr("this is no YAML"));
   EXPECT_THAT(Errors("a: 1\n---\nb: 2\n"), HasSubstr("one YAML document"));
+  EXPECT_THAT(Errors("a: 1\n---\nb: 2\n"), StartsWith("jobs/x.yaml:2:"));
   EXPECT_THAT(Errors(std::string(100000, '[')), HasSubstr("jobs/x.yaml"));
   EXPECT_THAT(Errors(std::string("\0\1\2\377{]", 6)), HasSubstr("jobs/x.yaml"));
+}
+
+// yaml-cpp 0.7 makes documents for ever of a text that it does not consume, or ignores the text.
+TEST(JobErrorsTest, TextThatBelongsToNoDocumentIsRefusedAtOnce) {
+  for (const std::string& text :
+       {std::string(","), std::string(", a: 1"), std::string("\n ,\n"), std::string("--- ,"),
+        std::string("{a: 1} ,"), std::string("[1] [2]"), std::string("\"a\" , b")}) {
+    EXPECT_THAT(Errors(text), AllOf(StartsWith("jobs/x.yaml:"), HasSubstr("one YAML document"))) << text;
+    EXPECT_THAT(Errors(kGood, {"train.epochs=" + text}),
+                AllOf(StartsWith("--set"), HasSubstr("one YAML document")))
+        << text;
+  }
 }
 
 TEST(JobErrorsTest, ErrorsOfOverridesNameTheOverride) {

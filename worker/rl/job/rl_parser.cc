@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/read_file.h"
 #include "base/status.h"
+#include "worker/job/load_yaml.h"
 #include "worker/job/parse_fields.h"
 #include "worker/job/path_expansion.h"
 #include "worker/rl/job/rl_schema.h"
@@ -28,7 +29,7 @@ absl::StatusOr<RlSpec> ParseRlJob(absl::string_view text, absl::string_view file
 
 absl::StatusOr<RlSpec> ParseWholeRlJob(absl::string_view text, absl::string_view file_name) {
   try {
-    const YAML::Node root = YAML::Load(std::string(text));
+    const YAML::Node root = worker::LoadYaml(text);
     if (root.IsMap() && root["extend"].IsDefined()) {
       return absl::InvalidArgumentError(
           absl::StrCat(file_name, ": the field 'extend' is only allowed in a job file of its own"));

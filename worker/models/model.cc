@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "worker/models/registry.h"
 
@@ -55,6 +56,36 @@ absl::Status CheckFeatures(const ModelOptions& options) {
   return absl::OkStatus();
 }
 
+// Returns how many weights the layers of an MLP have, without biases.
+double LayerWeights(double in, const std::vector<int>& widths) {
+  double weights = 0;
+  for (const int width : widths) {
+    weights += in * width;
+    in = width;
+  }
+  return weights;
+}
+
+// Returns how many weights the layers of the model have at least. In a double, because each factor has passed
+// its own check only.
+double LeastWeights(const ModelOptions& options) {
+  const double dense = options.num_dense, embeddings = double{1} * options.num_sparse * options.dim;
+  if (options.kind == "lr" || options.kind == "fm") return 0;
+  if (options.kind == "dcn") {
+    const double width = embeddings + dense;
+    return (options.cross == "vector" ? 1 : width) * width * options.cross_layers +
+           LayerWeights(width, options.hidden);
+  }
+  if (options.kind == "dlrm") {
+    std::vector<int> bottom = options.bottom;
+    bottom.push_back(options.dim);
+    const double vectors = options.num_sparse + (options.num_dense > 0 ? 1 : 0);
+    const double top = options.interaction == "cat" ? embeddings : vectors * (vectors - 1) / 2;
+    return (options.num_dense > 0 ? LayerWeights(dense, bottom) : 0) + LayerWeights(top, options.hidden);
+  }
+  return LayerWeights(embeddings + dense, options.hidden);
+}
+
 }  // namespace
 
 const ModelRegistry& Models() {
@@ -104,6 +135,15 @@ absl::StatusOr<std::unique_ptr<Model>> CreateModel(const ModelOptions& options) 
   TANDEM_ASSIGN_OR_RETURN(const ModelKind* const kind, Models().Get(options.kind));
   TANDEM_RETURN_IF_ERROR(Models().ValidateAllFields(*kind, options));
   TANDEM_RETURN_IF_ERROR(CheckFeatures(options));
+  const double weights = LeastWeights(options), most = static_cast<double>(options.max_parameters);
+  if (weights > most) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "the layers of model.kind %s have %.0f weights and more, and at most %.0f are possible%s",
+        options.kind, weights, most,
+        options.max_parameters < kMostParameters
+            ? ", which is the number of dense parameters in the checkpoint"
+            : ": lower model.hidden, model.dim or the number of layers"));
+  }
   return kind->build(options);
 }
 

@@ -20,6 +20,9 @@
 
 namespace tandem::worker {
 
+// The most dense parameters that a model may have: a checkpoint cannot hold more.
+inline constexpr int64_t kMostParameters = int64_t{1} << 29;
+
 struct ModelOptions {
   std::string kind;    // one of ModelKinds()
   int num_dense = 0;   // numeric features, 0 to 100000
@@ -37,6 +40,9 @@ struct ModelOptions {
   float batch_norm_momentum = 0.1f;  // weight of a new batch in the running averages, as in PyTorch
   float batch_norm_epsilon = 1e-5f;  // added to the variance
   uint64_t seed = 1;                 // of the initial parameters and of dropout
+  // CreateModel refuses a model whose layers have more weights, before it allocates any. If the other options
+  // come from a checkpoint, it is the number of parameters that the checkpoint has.
+  int64_t max_parameters = kMostParameters;
 };
 
 // The inputs of a batch of B examples. The caller owns the arrays, which must stay valid during the call.

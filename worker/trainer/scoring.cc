@@ -127,6 +127,14 @@ absl::StatusOr<Input> FindInput(const ScoreOptions& options, const JobSpec& job,
 }
 
 // A client of the only parameter server, which is in this process.
+// Returns the number of dense parameters in a checkpoint.
+absl::StatusOr<int64_t> DenseParametersOf(const std::string& checkpoint) {
+  TANDEM_ASSIGN_OR_RETURN(const v1::DenseState dense, ps::ReadDenseState(checkpoint));
+  uint64_t bytes = 0;
+  for (const v1::DenseBlock& block : dense.parameters()) bytes += block.values().size();
+  return static_cast<int64_t>(bytes / sizeof(float));
+}
+
 class LocalTables {
  public:
   static absl::StatusOr<std::unique_ptr<LocalTables>> Open() {
@@ -136,9 +144,9 @@ class LocalTables {
         std::vector<rpc::Service>{tables->server_->service()});
     std::vector<std::unique_ptr<rpc::Channel>> channels;
     channels.push_back(rpc::ConnectLoopback(std::move(services)));
-    TANDEM_ASSIGN_OR_RETURN(tables->client_, ps::Client::Connect(std::move(channels),
-                                                                 {.timeout = absl::Minutes(10),
-                                                                  .checkpoint_timeout = kLoadTimeout}));
+    TANDEM_ASSIGN_OR_RETURN(tables->client_,
+                            ps::Client::Connect(std::move(channels), {.timeout = absl::Minutes(10),
+                                                                      .checkpoint_timeout = kLoadTimeout}));
     return tables;
   }
   ps::Client* client() { return client_.get(); }
@@ -170,6 +178,8 @@ absl::StatusOr<Scores> ScoreCheckpoint(const ScoreOptions& options) {
   model_options.num_dense = dataset->num_dense();
   model_options.num_sparse = dataset->num_sparse();
   model_options.seed = job.train.seed;
+  // The job may come from somebody else, with the checkpoint. LoadModel says what is wrong with its files.
+  model_options.max_parameters = DenseParametersOf(scores.checkpoint).value_or(kMostParameters);
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model, CreateModel(model_options));
   TANDEM_ASSIGN_OR_RETURN(const TrainingPlan plan, PlanJob(job, dataset->schema(), *model, 1));
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<LocalTables> tables, LocalTables::Open());

@@ -11,12 +11,14 @@
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/status_matchers.h"
 #include "worker/nn/dense_optimizer.h"
 #include "worker/nn/loss.h"
 
 namespace tandem::worker {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 ModelOptions Options(const std::string& kind) {
@@ -34,6 +36,34 @@ std::string Refusal(const ModelOptions& options) {
   const auto model = CreateModel(options);
   EXPECT_EQ(model.status().code(), absl::StatusCode::kInvalidArgument);
   return std::string(model.status().message());
+}
+
+// A checkpoint from somebody else says any sizes. No memory is allocated for them.
+TEST(ModelTest, MoreWeightsThanACheckpointCanHaveAreRefusedBeforeAnyIsAllocated) {
+  for (const std::string& kind : ModelKinds()) {
+    ModelOptions options = Options(kind);
+    const auto model = CreateModel(options);
+    TANDEM_ASSERT_OK(model);
+    const auto parameters = static_cast<int64_t>((*model)->parameters().size());
+    options.max_parameters = parameters;
+    TANDEM_EXPECT_OK(CreateModel(options).status());
+    if (kind == "lr" || kind == "fm") continue;
+    options.max_parameters = parameters / 2;
+    EXPECT_THAT(Refusal(options), HasSubstr("dense parameters in the checkpoint")) << kind;
+    options = Options(kind);
+    options.hidden = std::vector<int>(100000, 65536);
+    EXPECT_THAT(Refusal(options), AllOf(HasSubstr("weights and more"), HasSubstr("model.hidden"))) << kind;
+    options.hidden = {20000, 30000};
+    EXPECT_THAT(Refusal(options), HasSubstr("at most 536870912 are possible")) << kind;
+  }
+  ModelOptions options = Options("dcn");
+  options.num_sparse = 1000;
+  options.dim = 4096;
+  options.cross_layers = 64;
+  EXPECT_THAT(Refusal(options), HasSubstr("weights and more"));
+  options = Options("dlrm");
+  options.bottom = {65536, 65536};
+  EXPECT_THAT(Refusal(options), HasSubstr("weights and more"));
 }
 
 TEST(ModelTest, RefusalsNameTheField) {

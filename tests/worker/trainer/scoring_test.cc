@@ -58,13 +58,12 @@ class ScoringTest : public ::testing::Test {
     collectives::MemoryStore store;
     std::vector<absl::StatusOr<RunReport>> reports(workers, absl::UnknownError("did not run"));
     const auto work = [&](int rank) -> absl::StatusOr<RunReport> {
-      TANDEM_ASSIGN_OR_RETURN(auto client, ps::Client::Connect(cluster.Channels(),
-                                                               {.worker = static_cast<uint32_t>(rank),
-                                                                .timeout = absl::Seconds(30)}));
-      TANDEM_ASSIGN_OR_RETURN(auto group, collectives::InitProcessGroup(
-                                              &store, {.rank = rank,
-                                                       .world_size = workers,
-                                                       .timeout = absl::Seconds(30)}));
+      TANDEM_ASSIGN_OR_RETURN(auto client,
+                              ps::Client::Connect(cluster.Channels(), {.worker = static_cast<uint32_t>(rank),
+                                                                       .timeout = absl::Seconds(30)}));
+      TANDEM_ASSIGN_OR_RETURN(
+          auto group, collectives::InitProcessGroup(
+                          &store, {.rank = rank, .world_size = workers, .timeout = absl::Seconds(30)}));
       return RunTraining(job, {.baselines = false, .predictions = dir_.File("predictions.tsv")},
                          {.client = client.get(), .group = group.get()});
     };
@@ -153,9 +152,8 @@ TEST_F(ScoringTest, MeasuresTheTrainingDataIfAnOldCheckpointDoesNotSay) {
 
 TEST_F(ScoringTest, KeepsTheOrderOfTheFile) {
   TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport report, Train({}, 1, 2));
-  TANDEM_ASSERT_OK_AND_ASSIGN(
-      const Scores whole,
-      ScoreCheckpoint({.checkpoint = report.checkpoint, .files = {dir_.File("clicks.csv")}}));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Scores whole, ScoreCheckpoint({.checkpoint = report.checkpoint,
+                                                                   .files = {dir_.File("clicks.csv")}}));
   const std::string text = *ReadFile(dir_.File("clicks.csv"));
   const std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
   ASSERT_EQ(whole.examples.size(), lines.size() - 1);
@@ -183,6 +181,16 @@ TEST_F(ScoringTest, TakesTheBestEpochOfADirectory) {
   TANDEM_ASSERT_OK_AND_ASSIGN(const Scores scores, ScoreCheckpoint({.checkpoint = dir_.File("ckpt")}));
   EXPECT_EQ(scores.checkpoint, report.checkpoint);
   EXPECT_EQ(scores.epoch, static_cast<uint64_t>(report.best_epoch));
+}
+
+TEST_F(ScoringTest, AJobThatNeedsMoreParametersThanTheCheckpointHasIsRefused) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport report, Train({"model.kind=dnn"}, 1, 1));
+  for (const std::string hidden : {"[1000, 1000]", "[20000, 30000]", "[65536, 65536, 65536]"}) {
+    EXPECT_THAT(
+        ScoreCheckpoint({.checkpoint = report.checkpoint, .set = {"model.hidden=" + hidden}}).status(),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("dense parameters in the checkpoint")))
+        << hidden;
+  }
 }
 
 TEST_F(ScoringTest, SaysWhatDoesNotFit) {

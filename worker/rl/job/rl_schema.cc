@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -132,6 +133,14 @@ void DescribeRlJob(Fields& f, RlSpec& job) {
   DescribeRequired(f, "env", "which environment; required", Environments(), learner.environment);
   f.Group("policy", nullptr, "", [&](Fields& g) {
     g.Wholes("hidden", &learner.policy.hidden, Between(1, 1 << 16), "widths of the hidden layers");
+    // Their initial values are orthogonal, which costs the square of a width for each row.
+    constexpr double kMostWeights = 1 << 24;
+    double weights = 0, in = 1;
+    for (const int width : learner.policy.hidden) weights += std::exchange(in, width) * width;
+    if (weights > kMostWeights) {
+      g.Wrong("hidden", absl::StrCat("means ", weights, " weights between hidden layers; at most ",
+                                     kMostWeights, " are possible"));
+    }
     g.Choice("activation", &learner.policy.activation, {"relu", "tanh"}, "of hidden layers");
     g.Bool("normalize_observations", &learner.policy.normalize_observations,
            "shift and scale each number of an observation by its running mean and deviation, which are saved "

@@ -103,6 +103,17 @@ TEST(RlParserTest, MissingKindsAreNamed) {
               HasSubstr("field 'kind' in 'env' is missing: it is one of cartpole"));
 }
 
+TEST(RlParserTest, APolicyOfImpossibleSizeIsRefused) {
+  const std::string job = kJob;
+  for (const std::string hidden : {"[8192, 8192]", "[20000, 30000]", "[65536, 65536, 65536]"}) {
+    EXPECT_THAT(ParseRlJob(job, "job.yaml", {"policy.hidden=" + hidden}).status().message(),
+                AllOf(HasSubstr("policy.hidden"), HasSubstr("weights between hidden layers")));
+  }
+  EXPECT_TRUE(ParseRlJob(job, "job.yaml", {"policy.hidden=[4096, 4096]"}).ok());
+  EXPECT_THAT(ParseRlJob(",", "job.yaml").status().message(), HasSubstr("one YAML document"));
+  EXPECT_THAT(ParseWholeRlJob(",", "weights").status().message(), HasSubstr("one YAML document"));
+}
+
 TEST(RlParserTest, FieldsThatContradictEachOtherAreRefused) {
   const auto error = [](const std::string& text) {
     return std::string(ParseRlJob(text, "job.yaml").status().message());

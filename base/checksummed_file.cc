@@ -58,13 +58,14 @@ class PosixWritableFile : public WritableFile {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<WritableFile>> OpenPosixFile(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (descriptor < 0) return Failed(errno, absl::StrCat("creating ", path));
   return std::make_unique<PosixWritableFile>(path, descriptor);
 }
 
 absl::StatusOr<std::unique_ptr<ReadableFile>> ReadableFile::Open(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Without O_NONBLOCK the opening of a pipe would wait for a writer.
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (descriptor < 0) return Failed(errno, absl::StrCat("opening ", path));
   struct stat info;
   if (::fstat(descriptor, &info) != 0 || !S_ISREG(info.st_mode)) {
@@ -92,6 +93,15 @@ absl::Status ReadableFile::Read(uint64_t offset, size_t bytes, char* out) const 
     bytes -= got;
   }
   return absl::OkStatus();
+}
+
+bool IsPlainFileName(absl::string_view name) {
+  constexpr size_t kLongest = 255;
+  if (name.empty() || name.size() > kLongest || name == "." || name == "..") return false;
+  return std::none_of(name.begin(), name.end(), [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return c == '/' || byte < ' ' || byte == 0x7f;
+  });
 }
 
 absl::Status SyncDirectory(const std::string& directory) {

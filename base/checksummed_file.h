@@ -29,7 +29,7 @@ class WritableFile {
 // A function that opens a file for writing. Tests pass one whose disk is full.
 using OpenFile = std::function<absl::StatusOr<std::unique_ptr<WritableFile>>(const std::string& path)>;
 
-// Creates the file `path`, or truncates an existing one.
+// Creates the file `path`, or truncates an existing one. Fails if it is a symbolic link.
 absl::StatusOr<std::unique_ptr<WritableFile>> OpenPosixFile(const std::string& path);
 
 // A file that can be read at any offset. Thread-safe.
@@ -54,6 +54,10 @@ class ReadableFile {
   const int descriptor_;
   const uint64_t size_;
 };
+
+// Returns whether `name`, from a file or a peer, is the name of a file within a directory: at most 255 bytes,
+// without '/' and control characters, and neither "." nor "..".
+bool IsPlainFileName(absl::string_view name);
 
 // Makes renames within `directory` durable, if the file system can do that.
 absl::Status SyncDirectory(const std::string& directory);

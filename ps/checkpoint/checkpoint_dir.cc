@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -309,6 +310,21 @@ absl::StatusOr<v1::CheckpointManifest> ReadManifest(const std::string& directory
     return absl::FailedPreconditionError(absl::StrCat(path, " is of format version ",
                                                       manifest.format_version(),
                                                       ", this program reads up to ", kDeltaFormatVersion));
+  }
+  if (!manifest.base().empty() && !IsCheckpointName(manifest.base())) {
+    return absl::DataLossError(absl::StrCat(path, " builds on '", absl::CHexEscape(manifest.base()),
+                                            "', which is no name of a checkpoint, such as ",
+                                            CheckpointName(1000)));
+  }
+  std::set<absl::string_view> names;
+  for (const v1::CheckpointFile& file : manifest.files()) {
+    // Another name could lead out of the directory.
+    if (IsPlainFileName(file.name()) && file.name() != kManifest && names.insert(file.name()).second)
+      continue;
+    return absl::DataLossError(
+        absl::StrCat(path, " lists a file '", absl::CHexEscape(file.name()),
+                     "', which cannot be one of a checkpoint: expected the name of a file within ", directory,
+                     ", listed once. The checkpoint may be from somebody who means harm"));
   }
   return manifest;
 }

@@ -89,6 +89,11 @@ absl::StatusOr<bool> CompactCheckpoint(const std::string& directory) {
   for (const v1::CheckpointFile& file : manifest.files()) {
     const std::string from = (path / file.name()).string();
     const std::string to = absl::StrCat(aside, "/", file.name());
+    // A link would be followed by those who write or read there later, and files are written as *.tmp first.
+    if (absl::EndsWith(file.name(), ".tmp") ||
+        fs::symlink_status(from, error).type() != fs::file_type::regular) {
+      return absl::DataLossError(absl::StrCat(from, " is no regular file of a checkpoint"));
+    }
     if (file.base().empty()) {
       TANDEM_RETURN_IF_ERROR(LinkOrCopy(from, to));
       continue;

@@ -13,6 +13,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/checksummed_file.h"
@@ -214,10 +215,11 @@ absl::Status ExportDense(const v1::DenseState& dense, const std::string& to, boo
   const auto add_block = [&](const v1::DenseBlock& block) -> absl::Status {
     const std::vector<uint64_t> shape(block.shape().begin(), block.shape().end());
     uint64_t size = sizeof(float);
-    for (const uint64_t side : shape) size *= side;
-    if (size != block.values().size()) {
+    bool fits = true;
+    for (const uint64_t side : shape) fits = fits && !__builtin_mul_overflow(size, side, &size);
+    if (!fits || size != block.values().size()) {
       return absl::DataLossError(absl::StrCat("dense block '", block.name(), "' has ", block.values().size(),
-                                              " bytes for ", size, " of its shape"));
+                                              " bytes for the shape [", absl::StrJoin(shape, ","), "]"));
     }
     add(block.name(), "<f4", shape, block.values());
     return absl::OkStatus();

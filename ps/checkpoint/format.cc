@@ -15,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "ps/policies/admission.h"
 #include "ps/shard_map.h"
 #include "ps/storage/row_codec.h"
 #include "ps/table.h"
@@ -26,7 +27,12 @@ static_assert(std::endian::native == std::endian::little,
               "files are little-endian and written as memory lies");
 
 constexpr size_t kBuffer = size_t{1} << 20;
-constexpr uint64_t kTrailer = 4 + 4 + 8;               // G, H, I
+constexpr uint64_t kTrailer = 4 + 4 + 8;  // G, H, I
+// No optimizer has more floats of state for each value of a row, and no job more buckets.
+constexpr uint64_t kMostFloatsPerValue = 16;
+constexpr uint32_t kMostBuckets = uint32_t{1} << 20;
+// Of one bucket's admission counters. Those of a file with a base are larger than its part of the file.
+constexpr uint64_t kMostFilterBytes = uint64_t{1} << 30;
 constexpr uint64_t kMaxMetadata = uint64_t{64} << 20;  // of header and footer; real ones are far smaller
 
 std::string U32(uint32_t value) { return std::string(reinterpret_cast<const char*>(&value), sizeof(value)); }
@@ -220,6 +226,11 @@ absl::Status TableFileReader::ReadHeader(uint64_t* rows_begin) {
     return Corrupt(fixed, "the header does not parse");
   }
   TANDEM_RETURN_IF_ERROR(Annotate(ValidateTableConfig(header_.config()), path()));
+  const uint64_t dim = header_.config().dim();
+  if (header_.row_floats() > kMostFloatsPerValue * (dim + 1) || header_.num_buckets() > kMostBuckets) {
+    return Corrupt(fixed, absl::StrCat("it says that rows of ", dim, " values have ", header_.row_floats(),
+                                       " floats, in ", header_.num_buckets(), " buckets"));
+  }
   if (header_.server_index() >= header_.num_servers() || !absl::has_single_bit(header_.num_buckets()) ||
       header_.row_floats() < header_.config().dim() ||
       header_.worker_clock_size() != static_cast<int64_t>(header_.config().num_workers()) ||
@@ -249,10 +260,18 @@ absl::Status TableFileReader::ReadFooter(uint64_t rows_begin) {
   if (!footer_.ParseFromArray(end.data(), static_cast<int>(footer_bytes))) {
     return Corrupt(footer_at, "the footer does not parse");
   }
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Admission> admission,
+                          MakeAdmission(header_.config().admission()));
+  const uint64_t filter_bytes = admission->counter_bytes(header_.num_buckets());
+  if (header_.has_base() && filter_bytes > kMostFilterBytes) {
+    return Corrupt(rows_begin,
+                   absl::StrCat("a bucket would have ", filter_bytes, " bytes of admission counters"));
+  }
   uint64_t at = rows_begin;
   std::vector<bool> seen(header_.num_buckets());
   for (const v1::BucketIndex& bucket : footer_.buckets()) {
     if (bucket.offset() != at || bucket.bytes() > footer_at - at || bucket.filter_bytes() > bucket.bytes() ||
+        (bucket.all_filter_bytes() != 0 && bucket.all_filter_bytes() != filter_bytes) ||
         bucket.removed() > (bucket.bytes() - bucket.filter_bytes()) / sizeof(uint64_t) ||
         (!header_.has_base() && bucket.removed() != 0) || rows_bytes(bucket) % row_bytes() != 0 ||
         rows_bytes(bucket) / row_bytes() != bucket.rows() || bucket.bucket() >= header_.num_buckets() ||

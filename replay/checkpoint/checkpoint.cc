@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -232,6 +233,11 @@ absl::StatusOr<v1::ReplayCheckpointManifest> ReadManifest(const std::string& dir
     return absl::FailedPreconditionError(absl::StrCat(path, " has format ", manifest.format_version(),
                                                       "; this program reads up to ", kFormatVersion,
                                                       ": use a newer one"));
+  }
+  for (const v1::ReplayCheckpointFile& file : manifest.files()) {
+    if (IsPlainFileName(file.name())) continue;
+    return Damaged(path, absl::StrCat("it lists '", absl::CHexEscape(file.name()),
+                                      "', which is no name of a file in its directory"));
   }
   return manifest;
 }

@@ -306,8 +306,6 @@ void ItemStore::Restore(std::vector<Item> items, uint64_t serial, uint64_t draws
     slots = std::max(slots, SlotOf(item.key) + 1);
   }
   for (const uint32_t slot : order.free) slots = std::max(slots, slot + 1);
-  if (slots > items.size() + order.free.size()) slots = 0;  // `order` has other slots than the free ones
-  for (const uint32_t slot : by_serial) slots = std::max(slots, slot + 1);
   items_.resize(slots);
   for (Item& item : items) {
     const uint32_t slot = SlotOf(item.key);

@@ -13,8 +13,6 @@
 namespace tandem::replay {
 namespace {
 
-constexpr uint32_t kMaxSlots = uint32_t{1} << 31;
-
 // Returns "; learner/0 last sampled 41 s ago".
 std::string Last(absl::string_view who, absl::string_view verb, absl::Time when, absl::Time now) {
   if (when == absl::InfinitePast()) return absl::StrCat("; nobody has ", verb, " yet");
@@ -35,6 +33,11 @@ absl::StatusOr<std::shared_ptr<Table>> Table::Restore(TableSnapshot snapshot, Cl
   absl::flat_hash_set<uint32_t> slots;
   absl::flat_hash_set<uint64_t> tickets;
   uint64_t serial = 0;
+  // Each slot has an item or is free. The table allocates them all.
+  const uint64_t most_slots = snapshot.items.size() + snapshot.order.free.size();
+  for (const uint32_t slot : snapshot.order.free) {
+    if (slot >= most_slots) return wrong(absl::StrCat("there is no slot ", slot, " of ", most_slots));
+  }
   absl::MutexLock lock(&table->mutex_);
   if (!options.columns.empty()) {
     TANDEM_ASSIGN_OR_RETURN(table->signature_, Signature::Make(options.columns));
@@ -51,7 +54,7 @@ absl::StatusOr<std::shared_ptr<Table>> Table::Restore(TableSnapshot snapshot, Cl
       return wrong("items are not ordered by serial");
     serial = item.serial;
     const auto slot = static_cast<uint32_t>(item.key);
-    if (slot >= kMaxSlots || !slots.insert(slot).second || item.key >> 32 != (item.serial & 0xffffffff)) {
+    if (slot >= most_slots || !slots.insert(slot).second || item.key >> 32 != (item.serial & 0xffffffff)) {
       return wrong(absl::StrCat("key ", item.key, " of an item is impossible"));
     }
     if (options.max_times_sampled > 0 && item.times_sampled >= options.max_times_sampled) {

@@ -6,21 +6,22 @@
 #include <fstream>
 #include <map>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/random.h"
+#include "absl/strings/str_format.h"
+#include "base/checksummed_file.h"
 #include "base/read_file.h"
 #include "gmock/gmock.h"
+#include "google/protobuf/text_format.h"
 #include "gtest/gtest.h"
 #include "ps/checkpoint/digest.h"
 #include "ps/checkpoint/export.h"
 #include "ps/shard_map.h"
 #include "ps/table.h"
 #include "tests/ps/checkpoint/killed_process.h"
-#include "tests/ps/storage/spill/memory_tier.h"
+#include "tests/ps/checkpoint/trained_table.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 
@@ -33,9 +34,6 @@ using ::tandem::testing::TempDir;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-constexpr uint32_t kBuckets = 16;
-constexpr uint32_t kDim = 4;
 
 // A row and its history, as a checkpoint has them.
 struct SavedRow {
@@ -85,12 +83,6 @@ struct Case {
   RowsComeFrom rows_come_from = RowsComeFrom::kAdmission;
 };
 
-v1::TableConfig Table(const v1::OptimizerConfig& optimizer) {
-  v1::TableConfig config = EmbeddingTable("user", kDim, optimizer, Uniform(-1, 1));
-  config.set_seed(3);
-  return config;
-}
-
 std::vector<Case> Cases() {
   std::vector<Case> cases = {{"plain", Table(Adagrad(0.1f))},
                              {"plain_from_pushes", Table(Adam(0.1f)), RowsComeFrom::kPushes}};
@@ -113,86 +105,6 @@ std::vector<Case> Cases() {
   cases.push_back({"spill", spilling});
   return cases;
 }
-
-// A table and the checkpoints that are taken of it.
-class TrainedTable {
- public:
-  TrainedTable(const v1::TableConfig& config, std::string root, RowsComeFrom from = RowsComeFrom::kAdmission)
-      : config_(config), root_(std::move(root)) {
-    storage_ = TableStorage::Create(
-        config, kBuckets, [](uint32_t) { return true; },
-        config.spill() ? std::make_unique<testing::MemoryTier>(&disk_) : nullptr, from);
-  }
-  TableStorage& storage() { return *storage_; }
-
-  // Pulls, pushes and writes rows of ids below `ids`.
-  void Train(int updates, uint64_t ids, size_t batch) {
-    std::vector<float> values;
-    for (int u = 0; u < updates; ++u) {
-      std::vector<uint64_t> some(batch);
-      for (uint64_t& id : some) id = random_.Below(ids);
-      values.resize(some.size() * kDim);
-      TANDEM_EXPECT_OK(storage_->Gather(some, /*create=*/true, values.data()));
-      for (float& value : values) value = static_cast<float>(random_.Below(1000)) * 1e-3f - 0.5f;
-      if (random_.Below(4) > 0) some.resize(batch / 2);  // the other rows were pulled only
-      TANDEM_EXPECT_OK(storage_->Apply(some, values.data(), {}));
-      if (random_.Below(8) > 0) continue;
-      const std::vector<uint64_t> one = {random_.Below(ids)};
-      const std::vector<float> row(storage_->row_floats(), 0.25f);
-      TANDEM_EXPECT_OK(storage_->WriteRows(one, row.data()));
-    }
-  }
-
-  // Saves a checkpoint that builds on the one before, unless it is the first, or `complete`.
-  absl::StatusOr<std::string> Save(uint64_t step, bool complete = false,
-                                   const OpenFile& open = OpenPosixFile) {
-    TANDEM_ASSIGN_OR_RETURN(const std::string unfinished, BeginCheckpoint(root_, step));
-    v1::TableFileHeader header;
-    *header.mutable_config() = config_;
-    header.set_num_servers(1);
-    header.set_num_buckets(kBuckets);
-    header.set_row_floats(storage_->row_floats());
-    header.set_version(storage_->clock());
-    header.add_worker_clock(0);
-    header.set_save_id(step * 1000 + 1);
-    if (save_id_ != 0 && !complete) {
-      header.mutable_base()->set_checkpoint(base_);
-      header.mutable_base()->set_save_id(save_id_);
-    }
-    std::vector<uint32_t> buckets(kBuckets);
-    std::iota(buckets.begin(), buckets.end(), 0);
-    TANDEM_ASSIGN_OR_RETURN(
-        const TableFileSummary summary,
-        WriteTableFile(unfinished + "/user.0-of-1.table", header, buckets, *storage_, cancel_, open));
-    TANDEM_RETURN_IF_ERROR(WriteDenseState(unfinished, {}));
-    v1::SavedFile written;
-    written.set_name("user.0-of-1.table");
-    written.set_bytes(summary.bytes);
-    written.set_crc32(summary.crc32);
-    written.set_clock(header.version());
-    written.set_footer_crc32(summary.footer_crc32);
-    written.set_base(header.base().checkpoint());
-    v1::CheckpointManifest manifest;
-    manifest.set_step(step);
-    TANDEM_ASSIGN_OR_RETURN(const std::string path, CommitCheckpoint(unfinished, manifest, {&written, 1}));
-    storage_->MarkCut();
-    save_id_ = header.save_id();
-    base_ = CheckpointName(step);
-    bytes_ = summary.bytes;
-    return path;
-  }
-  uint64_t bytes() const { return bytes_; }  // of the last table file
-
- private:
-  const v1::TableConfig config_;
-  const std::string root_;
-  testing::MemoryDisk disk_;
-  std::unique_ptr<TableStorage> storage_;
-  CounterRandom random_{7, 1};
-  const std::atomic<bool> cancel_{false};
-  std::string base_;
-  uint64_t save_id_ = 0, bytes_ = 0;
-};
 
 class Chain : public ::testing::Test {
  protected:
@@ -434,6 +346,37 @@ TEST_F(Chain, CompactingMakesACheckpointCompleteInPlace) {
     TANDEM_ASSERT_OK_AND_ASSIGN(const bool again, CompactCheckpoint(path(3)));
     EXPECT_FALSE(again);
   }
+}
+
+TEST_F(Chain, CompactingWritesNothingOutsideTheDirectory) {
+  TrainedTable run(Table(Adagrad(0.1f)), dir_.path());
+  MakeChain(&run, 2);
+  const std::string victim = dir_.File("victim");
+  std::ofstream(victim) << "precious";
+  TANDEM_ASSERT_OK_AND_ASSIGN(const v1::CheckpointManifest good, ReadManifest(PathOf(2)));
+  const auto compact_with = [&](const std::string& name) {
+    v1::CheckpointManifest bad = good;
+    bad.add_files()->set_name(name);
+    std::string text;
+    EXPECT_TRUE(google::protobuf::TextFormat::PrintToString(bad, &text));
+    std::ofstream(PathOf(2) + "/MANIFEST") << text << absl::StrFormat("# crc32: %08x\n", Crc32(text));
+    EXPECT_THAT(CompactCheckpoint(PathOf(2)), StatusIs(absl::StatusCode::kDataLoss)) << name;
+    EXPECT_EQ(*ReadFile(victim), "precious") << name;
+    EXPECT_FALSE(fs::exists(dir_.File("compacting-" + CheckpointName(2)))) << name;
+    EXPECT_TRUE(fs::exists(PathOf(2) + "/MANIFEST"));
+  };
+  compact_with("../victim");
+  compact_with(victim);
+  // Links to files and directories outside, and names under which files are written before they are whole.
+  fs::create_symlink(victim, PathOf(2) + "/link");
+  compact_with("link");
+  fs::create_directory_symlink(dir_.path(), PathOf(2) + "/tmp");
+  compact_with("tmp");
+  fs::create_symlink(victim, PathOf(2) + "/user.0-of-1.table.tmp");
+  compact_with("user.0-of-1.table.tmp");
+  // The name of a table file that is a link.
+  fs::create_symlink(PathOf(2) + "/user.0-of-1.table", PathOf(2) + "/other.0-of-1.table");
+  compact_with("other.0-of-1.table");
 }
 
 TEST_F(Chain, CompactingACheckpointThatChangesMeanwhileIsGivenUp) {

@@ -4,9 +4,11 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/str_format.h"
 #include "base/checksummed_file.h"
 #include "base/read_file.h"
 #include "gmock/gmock.h"
+#include "google/protobuf/text_format.h"
 #include "gtest/gtest.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
@@ -104,6 +106,38 @@ TEST_F(CheckpointDir, VerifyNamesTheFileThatIsWrong) {
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("4 bytes, the manifest says 9")));
   std::filesystem::remove(file);
   EXPECT_THAT(VerifyCheckpoint(path), StatusIs(absl::StatusCode::kNotFound, HasSubstr("user.0-of-1.table")));
+}
+
+// A checkpoint from somebody else has a right CRC and may say anything.
+TEST_F(CheckpointDir, AManifestThatNamesFilesElsewhereIsRefused) {
+  const std::string path = Make(1);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const v1::CheckpointManifest good, ReadManifest(path));
+  const auto write = [&](const v1::CheckpointManifest& manifest) {
+    std::string text;
+    ASSERT_TRUE(google::protobuf::TextFormat::PrintToString(manifest, &text));
+    std::ofstream(path + "/MANIFEST") << text << absl::StrFormat("# crc32: %08x\n", Crc32(text));
+  };
+  for (const std::string& name :
+       {std::string("../victim"), std::string("/etc/passwd"), std::string("a/b"), std::string("."),
+        std::string(".."), std::string(), std::string("a\nb"), std::string("a\0b", 3),
+        std::string("MANIFEST"), std::string(300, 'x'), std::string("user.0-of-1.table")}) {
+    v1::CheckpointManifest bad = good;
+    bad.add_files()->set_name(name);
+    write(bad);
+    const auto refused =
+        StatusIs(absl::StatusCode::kDataLoss, ::testing::AllOf(HasSubstr(path), HasSubstr("lists a file")));
+    EXPECT_THAT(ReadManifest(path), refused) << name;
+    EXPECT_THAT(VerifyCheckpoint(path), refused) << name;
+  }
+  for (const std::string& base :
+       {std::string("../step-000000000001"), std::string("/tmp"), std::string("step-1/x")}) {
+    v1::CheckpointManifest bad = good;
+    bad.set_base(base);
+    write(bad);
+    EXPECT_THAT(ReadManifest(path), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("builds on"))) << base;
+  }
+  write(good);
+  TANDEM_EXPECT_OK(VerifyCheckpoint(path));
 }
 
 TEST_F(CheckpointDir, AManifestThatWasTouchedOrCutIsFound) {

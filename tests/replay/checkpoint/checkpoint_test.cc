@@ -6,10 +6,15 @@
 #include <set>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "base/checksummed_file.h"
+#include "base/read_file.h"
 #include "gmock/gmock.h"
+#include "google/protobuf/text_format.h"
 #include "gtest/gtest.h"
 #include "tests/replay/items.h"
 #include "tests/replay/server/replay_peer.h"
+#include "tests/testing/mutate_message.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 
@@ -52,6 +57,83 @@ class CheckpointTest : public ::testing::Test {
   tandem::testing::TempDir directory_;
   std::vector<std::shared_ptr<Table>> tables_;
 };
+
+// Files of others have right CRCs and may say anything.
+TEST_F(CheckpointTest, AFileThatSaysImpossibleThingsIsRestoredOrRefused) {
+  auto paced = Table::Create(TableOptions::PacedQueue("paced", 4, 2));
+  TANDEM_ASSERT_OK(paced);
+  tables_.push_back(*paced);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const WrittenCheckpoint written, WriteCheckpoint(root(), SaveOf(tables_)));
+  const auto rewrite_manifest = [&](v1::ReplayCheckpointManifest manifest) {
+    for (v1::ReplayCheckpointFile& file : *manifest.mutable_files()) {
+      const absl::StatusOr<std::string> bytes = ReadFile(written.directory + "/" + file.name());
+      if (!bytes.ok()) continue;
+      file.set_bytes(bytes->size());
+      file.set_crc32(Crc32(*bytes));
+    }
+    std::string text;
+    ASSERT_TRUE(google::protobuf::TextFormat::PrintToString(manifest, &text));
+    std::ofstream(written.directory + "/MANIFEST")
+        << text << "# crc32 " << absl::StrCat(absl::Hex(Crc32(text)), "\n");
+  };
+  v1::ReplayCheckpointManifest manifest;
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string manifest_text, ReadFile(written.directory + "/MANIFEST"));
+  ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(
+      manifest_text.substr(0, manifest_text.rfind("# crc32")), &manifest));
+  int refused = 0, all = 0;
+  const auto read = [&] {
+    ++all;
+    absl::StatusOr<std::vector<SavedTable>> saved = ReadCheckpoint(written.directory, Share);
+    bool ok = saved.ok();
+    for (size_t t = 0; ok && t < saved->size(); ++t) {
+      const auto restored = Table::Restore(std::move((*saved)[t].snapshot));
+      ok = restored.ok();
+      if (!ok) break;
+      // What was restored can be used.
+      (void)(*restored)->Info();
+      (void)(*restored)->SampleItems({.batch = 1});
+      (void)(*restored)->Insert({testing::IdItem(1000)});
+    }
+    refused += ok ? 0 : 1;
+  };
+  rewrite_manifest(manifest);
+  read();
+  ASSERT_EQ(refused, 0);
+  for (size_t t = 0; t < tables_.size(); ++t) {
+    const std::string path = absl::StrCat(written.directory, "/TABLE-", t);
+    TANDEM_ASSERT_OK_AND_ASSIGN(const std::string good, ReadFile(path));
+    v1::ReplayTableCheckpoint message;
+    ASSERT_TRUE(message.ParseFromString(good));
+    tandem::testing::ForEachMutation(message,
+                                     [&](const google::protobuf::Message& bad, const std::string& what) {
+                                       SCOPED_TRACE(what);
+                                       std::ofstream(path, std::ios::binary) << bad.SerializeAsString();
+                                       rewrite_manifest(manifest);
+                                       read();
+                                     });
+    std::ofstream(path, std::ios::binary) << good;
+  }
+  // The head of the first chunk: its bytes, its steps and its CRC.
+  const std::string chunks = written.directory + "/CHUNKS";
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string good, ReadFile(chunks));
+  for (size_t at = 0; at < 16; ++at) {
+    for (const int byte : {0, 1, 127, 255}) {
+      std::string bad = good;
+      bad[at] = static_cast<char>(byte);
+      std::ofstream(chunks, std::ios::binary) << bad;
+      rewrite_manifest(manifest);
+      read();
+    }
+  }
+  EXPECT_GT(refused, all / 4);
+  for (const std::string& name : {std::string("../x"), std::string("/etc/passwd"), std::string("..")}) {
+    v1::ReplayCheckpointManifest bad = manifest;
+    bad.mutable_files(0)->set_name(name);
+    rewrite_manifest(bad);
+    EXPECT_THAT(ReadCheckpoint(written.directory, Share).status(),
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr("no name of a file")));
+  }
+}
 
 TEST_F(CheckpointTest, BringsTablesBackAndWritesEachChunkOnce) {
   TANDEM_ASSERT_OK_AND_ASSIGN(const WrittenCheckpoint written, WriteCheckpoint(root(), SaveOf(tables_)));

@@ -9,7 +9,9 @@
 #include "base/logging.h"
 #include "base/status.h"
 #include "ps/server/state_capture.h"
+#include "ps/server/table/update_order.h"
 #include "ps/storage/row_evictor.h"
+#include "ps/table.h"
 
 namespace tandem::ps {
 namespace {
@@ -43,6 +45,19 @@ absl::Status StateRestore::RestoreState(const v1::SnapshotState& state) {
 }
 
 absl::Status StateRestore::RestoreTable(const v1::SnapshotTable& saved) {
+  // The bytes may come from a file or another process.
+  size_t tables = 0;
+  uint64_t bytes = 0;
+  TANDEM_RETURN_IF_ERROR(ValidateTableConfig(saved.config()));
+  TANDEM_RETURN_IF_ERROR(
+      server_.tables->CheckNewTable(saved.config(), /*max_memory_bytes=*/0, &tables, &bytes));
+  const std::string who = absl::StrCat("table '", saved.config().name(), "'");
+  if (server_.tables->Find(saved.config().name()).ok()) {
+    return absl::DataLossError(absl::StrCat(who, " was saved twice"));
+  }
+  TANDEM_RETURN_IF_ERROR(Annotate(ValidateUpdateMode(saved.update_mode()), who));
+  TANDEM_RETURN_IF_ERROR(Annotate(
+      UpdateOrder::CheckState(saved.order(), saved.config().dim(), saved.config().num_workers()), who));
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<TableStorage> storage, server_.tables->NewStorage(saved.config()));
   if (storage->row_floats() != saved.row_floats()) {
     return absl::FailedPreconditionError(
@@ -142,6 +157,7 @@ absl::Status StateRestore::Replay(const Record& record, const std::shared_ptr<co
     case RecordKind::kChangeMode: {
       TANDEM_ASSIGN_OR_RETURN(const auto change, Parse<v1::SetUpdateModeRequest>(record));
       TANDEM_ASSIGN_OR_RETURN(const auto table, server_.tables->Find(change.table()));
+      TANDEM_RETURN_IF_ERROR(ValidateUpdateMode(change.update_mode()));
       RequestHandler::Waiters released;  // nobody waits yet
       table->SetUpdateMode(change.update_mode(), &released);
       return absl::OkStatus();

@@ -77,6 +77,9 @@ class TableRegistry {
   absl::Status CheckNewTable(const v1::TableConfig& config, size_t* new_tables, uint64_t* new_bytes) const {
     return CheckNewTable(config, options_.max_memory_bytes, new_tables, new_bytes);
   }
+  // The same with another limit of memory; 0: none, as for tables that the server had before.
+  absl::Status CheckNewTable(const v1::TableConfig& config, uint64_t max_memory_bytes, size_t* new_tables,
+                             uint64_t* new_bytes) const;
   // Returns new storage for the buckets of this server. Requires a `config` that has passed
   // ValidateTableConfig. FailedPrecondition: the table has `spill` and the server no cold store; other errors
   // are those of ColdStore::NewTier.
@@ -91,8 +94,6 @@ class TableRegistry {
 
  private:
   absl::Status CreateWithin(const v1::TableConfig& config, uint64_t max_memory_bytes);
-  absl::Status CheckNewTable(const v1::TableConfig& config, uint64_t max_memory_bytes, size_t* new_tables,
-                             uint64_t* new_bytes) const;
   // Returns the memory of all tables, in bytes.
   uint64_t MemoryBytes() const;
 

@@ -133,7 +133,11 @@ class UpdateOrder {
   // Returns the clocks and the queued pushes, of these only what the rows do not contain. `dim` is that of
   // the gradients; `filter` may be nullptr: the rows contain nothing.
   v1::UpdateOrderState SaveState(uint32_t dim, const ReplayFilter* filter) const;
-  // Replaces the state, but not the mode. Returns the memory of the queued pushes, in bytes.
+  // Returns DataLoss unless `state` is one that RestoreState may be given in a table of `num_workers` workers
+  // and rows of `dim` values: its queued pushes are whole and of workers that exist.
+  static absl::Status CheckState(const v1::UpdateOrderState& state, uint32_t dim, uint32_t num_workers);
+  // Replaces the state, but not the mode. Returns the memory of the queued pushes, in bytes. Requires that
+  // CheckState has accepted the state.
   uint64_t RestoreState(const v1::UpdateOrderState& state);
   // Returns the log positions of the queued pushes.
   std::vector<uint64_t> QueuedPositions() const;

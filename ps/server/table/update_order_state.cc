@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "ps/server/table/global_batch.h"
 #include "ps/server/table/replay_filter.h"
 #include "ps/server/table/update_order.h"
@@ -126,6 +128,36 @@ v1::UpdateOrderState UpdateOrder::SaveState(uint32_t dim, const ReplayFilter* fi
   }
   batch_.SaveState(dim, filter, &state);
   return state;
+}
+
+absl::Status UpdateOrder::CheckState(const v1::UpdateOrderState& state, uint32_t dim, uint32_t num_workers) {
+  const auto check = [&](const v1::QueuedPush& push) -> absl::Status {
+    const size_t ids = push.ids().size() / sizeof(uint64_t);
+    const bool factors_fit = push.row_factors().empty() || push.row_factors().size() == ids * sizeof(float);
+    if (push.worker() < num_workers && push.ids().size() == ids * sizeof(uint64_t) &&
+        push.gradients().size() == ids * dim * sizeof(float) && factors_fit) {
+      return absl::OkStatus();
+    }
+    return absl::DataLossError(absl::StrCat(
+        "a queued push of worker ", push.worker(), " of ", num_workers, " has ", push.ids().size(),
+        " bytes of ids, ", push.gradients().size(), " of gradients of ", dim, " values and ",
+        push.row_factors().size(), " of row factors, which do not fit together"));
+  };
+  if (static_cast<uint32_t>(state.workers_size()) > num_workers) {
+    return absl::DataLossError(
+        absl::StrCat("clocks of ", state.workers_size(), " workers for a table of ", num_workers));
+  }
+  for (int w = 0; w < state.workers_size(); ++w) {
+    for (const v1::QueuedPush& push : state.workers(w).queued()) {
+      TANDEM_RETURN_IF_ERROR(check(push));
+      if (push.worker() == static_cast<uint32_t>(w)) continue;
+      return absl::DataLossError(
+          absl::StrCat("a push of worker ", push.worker(), " is queued for worker ", w));
+    }
+  }
+  for (const v1::QueuedPush& push : state.placed()) TANDEM_RETURN_IF_ERROR(check(push));
+  for (const v1::QueuedPush& push : state.unplaced()) TANDEM_RETURN_IF_ERROR(check(push));
+  return absl::OkStatus();
 }
 
 uint64_t UpdateOrder::RestoreState(const v1::UpdateOrderState& state) {

@@ -242,6 +242,19 @@ TEST_F(ReceiverTest, ADamagedMessageIsNotStoredAndMayComeAgain) {
   EXPECT_EQ(receiver_.state().stored_position, 12u);
 }
 
+// What a follower stores it passes on when it is the primary: no byte that nobody has sent may be part of it.
+TEST_F(ReceiverTest, ARecordWithoutItsPaddingIsDamaged) {
+  TANDEM_EXPECT_OK(Send(1, StateAt(10)).Wait());
+  const std::string whole = PushAt(11);
+  ASSERT_EQ(whole.size() % 8, 0u);
+  for (size_t missing = 1; missing < 8; ++missing) {
+    const std::string cut = whole.substr(0, whole.size() - missing);
+    EXPECT_FALSE(ParseRecord(cut, 0).has_value()) << missing;
+    EXPECT_THAT(Send(2, cut).Wait(), StatusIs(absl::StatusCode::kDataLoss)) << missing;
+  }
+  TANDEM_EXPECT_OK(Send(2, whole).Wait());
+}
+
 TEST_F(ReceiverTest, ADamagedMessageThatCameTooEarlyFailsAlone) {
   Answer& damaged = Send(2, "no record");
   TANDEM_EXPECT_OK(Send(1, StateAt(10)).Wait());

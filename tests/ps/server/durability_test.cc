@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <map>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -12,8 +13,11 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ps/checkpoint/checkpoint_dir.h"
+#include "ps/log/record.h"
+#include "ps/snapshot/snapshot_file.h"
 #include "tandem/v1/durability.pb.h"
 #include "tests/ps/server/durable_shard.h"
+#include "tests/testing/mutate_message.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 
@@ -329,6 +333,53 @@ TEST(Durability, ADamagedSnapshotIsNamed) {
     });
   }
   EXPECT_THAT(shard.Start(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("snapshot-")));
+}
+
+// A follower gets such a state from another process; it is restored by the same code.
+TEST(Durability, AStateThatSaysImpossibleThingsIsRestoredOrRefused) {
+  for (const Mode& mode : Modes()) {
+    SCOPED_TRACE(mode.name);
+    Shard shard([](ParameterServerOptions* options) { options->durability.snapshot_bytes = 1000; });
+    TANDEM_ASSERT_OK(shard.Start());
+    v1::TableConfig config = CountTable(2, mode.mode);
+    *config.mutable_admission() = AdmitAfter(2, 4096);
+    TANDEM_ASSERT_OK(shard->CreateTable(config));
+    for (uint64_t step = 0; step < 20; ++step) {  // worker 1 does not push: some modes queue
+      TANDEM_ASSERT_OK(shard->Push({.worker = 0, .step = step}, {CountPush(0, step)}));
+    }
+    shard.AwaitSnapshot(0);
+    shard.Kill();
+    const std::vector<std::string> paths = shard.files().Paths("/shard/snapshot-");
+    ASSERT_EQ(paths.size(), 1u);
+    std::string good;
+    shard.files().Change(paths[0], [&](std::string* content) { good = *content; });
+    const std::optional<Record> first = ParseRecord(good, kSnapshotMagic.size());
+    ASSERT_TRUE(first.has_value() && first->kind == RecordKind::kState);
+    v1::SnapshotState state;
+    ASSERT_TRUE(state.ParseFromArray(first->body.data(), static_cast<int>(first->body.size())));
+    int refused = 0, all = 0;
+    const auto start_with = [&](const std::string& body) {
+      std::string bad(kSnapshotMagic);
+      AppendRecord(first->kind, first->position, first->durable, Bytes(std::string(body)), &bad);
+      bad += good.substr(kSnapshotMagic.size() + first->bytes);
+      shard.files().Change(paths[0], [&](std::string* content) { *content = bad; });
+      ++all;
+      if (const absl::Status started = shard.Start(); !started.ok()) {
+        ++refused;
+        return;
+      }
+      shard->Flush("user").IgnoreError();
+      shard.Kill();
+    };
+    start_with(state.SerializeAsString());
+    ASSERT_EQ(refused, 0);
+    tandem::testing::ForEachMutation(state,
+                                     [&](const google::protobuf::Message& bad, const std::string& what) {
+                                       SCOPED_TRACE(what);
+                                       start_with(bad.SerializeAsString());
+                                     });
+    EXPECT_GT(refused, all / 4);
+  }
 }
 
 TEST(Durability, TheLogOfAnotherServerIsRefused) {

@@ -77,7 +77,7 @@ absl::StatusOr<uint64_t> LocalReplay::ReturnTickets(absl::string_view name,
   return table->ReturnTickets(tickets);
 }
 
-absl::Status LocalReplay::Commit(absl::string_view name, const CommittedVersion& version) {
+absl::Status LocalReplay::Commit(absl::string_view name, const CommittedVersion& version, absl::Time) {
   TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<Table> table, Find(name));
   return table->Commit(version);
 }

@@ -34,18 +34,18 @@ class LocalReplay : public Replay {
   absl::Status CreateTable(const TableOptions& options) override;
   absl::StatusOr<std::unique_ptr<InsertStream>> OpenStream(absl::string_view writer) override;
   absl::StatusOr<Batch> Sample(absl::string_view table, const SampleSize& size,
-                               absl::Time deadline = absl::InfiniteFuture(),
+                               absl::Time deadline = DefaultDeadline(),
                                absl::string_view sampler = "") override;
   absl::StatusOr<uint64_t> UpdatePriorities(absl::string_view table, absl::Span<const uint64_t> keys,
                                             absl::Span<const double> priorities) override;
   absl::StatusOr<std::vector<Ticket>> Admit(absl::string_view table, const AdmitRequest& request,
-                                            absl::Time deadline = absl::InfiniteFuture()) override;
+                                            absl::Time deadline = DefaultDeadline()) override;
   absl::StatusOr<uint64_t> Renew(absl::string_view table, absl::Span<const uint64_t> tickets) override;
   absl::StatusOr<uint64_t> ReturnTickets(absl::string_view table,
                                          absl::Span<const uint64_t> tickets) override;
-  absl::Status Commit(absl::string_view table, const CommittedVersion& version) override;
-  absl::StatusOr<TableInfo> Info(absl::string_view table,
-                                 absl::Time deadline = absl::InfiniteFuture()) override;
+  absl::Status Commit(absl::string_view table, const CommittedVersion& version,
+                      absl::Time deadline = DefaultDeadline()) override;
+  absl::StatusOr<TableInfo> Info(absl::string_view table, absl::Time deadline = DefaultDeadline()) override;
 
   // Returns a table. NotFound, which lists the tables, if there is none of this name.
   absl::StatusOr<std::shared_ptr<Table>> Find(absl::string_view name) const;

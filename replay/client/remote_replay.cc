@@ -254,9 +254,11 @@ absl::StatusOr<uint64_t> RemoteReplay::ReturnTickets(absl::string_view table,
   return response.in_use();
 }
 
-absl::Status RemoteReplay::Commit(absl::string_view table, const CommittedVersion& version) {
+absl::Status RemoteReplay::Commit(absl::string_view table, const CommittedVersion& version,
+                                  absl::Time deadline) {
   v1::ReplayCommitResponse response;
-  absl::Status status = Call("Commit", CommitRequest(table, version), &response);
+  const absl::Status status =
+      Call("Commit", CommitRequest(table, version), &response, TimeOfCall(deadline - MonotonicNow()));
   absl::MutexLock lock(&mutex_);
   if (status.ok()) {
     commits_[std::string(table)] = version;
@@ -264,6 +266,12 @@ absl::Status RemoteReplay::Commit(absl::string_view table, const CommittedVersio
     commits_.erase(std::string(table));  // another learner has committed a later version
   }
   return status;
+}
+
+std::optional<int64_t> RemoteReplay::LastCommit(absl::string_view table) const {
+  absl::MutexLock lock(&mutex_);
+  const auto last = commits_.find(std::string(table));
+  return last == commits_.end() ? std::nullopt : std::optional(last->second.version);
 }
 
 void RemoteReplay::ForgetUnanswered(absl::string_view table) {

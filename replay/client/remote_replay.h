@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <stop_token>
 #include <string>
@@ -72,21 +73,23 @@ class RemoteReplay : public Replay {
   absl::Status CreateTable(const TableOptions& options) override;
   absl::StatusOr<std::unique_ptr<InsertStream>> OpenStream(absl::string_view writer) override;
   absl::StatusOr<Batch> Sample(absl::string_view table, const SampleSize& size,
-                               absl::Time deadline = absl::InfiniteFuture(),
+                               absl::Time deadline = DefaultDeadline(),
                                absl::string_view sampler = "") override;
   absl::StatusOr<uint64_t> UpdatePriorities(absl::string_view table, absl::Span<const uint64_t> keys,
                                             absl::Span<const double> priorities) override;
   // Requests of one actor must not be made by several RemoteReplay objects at the same time. Calls for one
   // actor in several threads are made one after the other.
   absl::StatusOr<std::vector<Ticket>> Admit(absl::string_view table, const AdmitRequest& request,
-                                            absl::Time deadline = absl::InfiniteFuture()) override;
+                                            absl::Time deadline = DefaultDeadline()) override;
   absl::StatusOr<uint64_t> Renew(absl::string_view table, absl::Span<const uint64_t> tickets) override;
   absl::StatusOr<uint64_t> ReturnTickets(absl::string_view table,
                                          absl::Span<const uint64_t> tickets) override;
-  absl::Status Commit(absl::string_view table, const CommittedVersion& version) override;
-  absl::StatusOr<TableInfo> Info(absl::string_view table,
-                                 absl::Time deadline = absl::InfiniteFuture()) override;
+  absl::Status Commit(absl::string_view table, const CommittedVersion& version,
+                      absl::Time deadline = DefaultDeadline()) override;
+  absl::StatusOr<TableInfo> Info(absl::string_view table, absl::Time deadline = DefaultDeadline()) override;
   void ForgetUnanswered(absl::string_view table) override;
+  // Returns the last version that was committed to the table through this object.
+  std::optional<int64_t> LastCommit(absl::string_view table) const;
 
   // Starts one sample call. It ends with DeadlineExceeded after `timeout`; if that is 0 or less, after
   // round_trip, and the server does not wait for its table. `done` runs exactly once, on an RPC thread or
@@ -119,7 +122,7 @@ class RemoteReplay : public Replay {
   // The identity of Sample's requests.
   const uint64_t incarnation_;
   const std::string sampler_;
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   uint64_t next_sequence_ ABSL_GUARDED_BY(mutex_) = 1;
   std::set<uint64_t> outstanding_ ABSL_GUARDED_BY(mutex_);  // sequences whose answers have not arrived
   // Sequences of calls that ended without an answer, by what they asked for. The server may have drawn items

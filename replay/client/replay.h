@@ -17,6 +17,7 @@
 #include "replay/staleness/ticket.h"
 #include "replay/staleness/version_clock.h"
 #include "replay/table/batch.h"
+#include "replay/table/default_deadline.h"
 #include "replay/table/table.h"
 #include "replay/table/table_options.h"
 
@@ -52,7 +53,7 @@ class Replay {
   // Draws a batch. Blocks until the table's limiter permits it, or `deadline`. Errors: those of
   // Table::SampleItems, and NotFound. `sampler` names the caller in reports.
   virtual absl::StatusOr<Batch> Sample(absl::string_view table, const SampleSize& size,
-                                       absl::Time deadline = absl::InfiniteFuture(),
+                                       absl::Time deadline = DefaultDeadline(),
                                        absl::string_view sampler = "") = 0;
   // Changes priorities. Returns the number of items changed; the others have left the table. Errors: those of
   // Table::UpdatePriorities, and NotFound.
@@ -63,7 +64,7 @@ class Replay {
   // for each other: see Table::Admit. A call after one that ended with DeadlineExceeded or Unavailable gets
   // the tickets which that one may have been granted. Errors: those of Table::Admit, and NotFound.
   virtual absl::StatusOr<std::vector<Ticket>> Admit(absl::string_view table, const AdmitRequest& request,
-                                                    absl::Time deadline = absl::InfiniteFuture()) = 0;
+                                                    absl::Time deadline = DefaultDeadline()) = 0;
   // Renews the leases of tickets. Returns how many of them are in use; the others have ended. NotFound: there
   // is no such table.
   virtual absl::StatusOr<uint64_t> Renew(absl::string_view table, absl::Span<const uint64_t> tickets) = 0;
@@ -72,12 +73,13 @@ class Replay {
                                                  absl::Span<const uint64_t> tickets) = 0;
   // Says that the learners have published a version of the policy, after it can be pulled. To be called once
   // for each version; a repetition has no effect. A learner that starts or resumes commits the version that
-  // it starts from, with a larger epoch, before it samples. Errors: those of VersionClock::Commit, and
-  // NotFound.
-  virtual absl::Status Commit(absl::string_view table, const CommittedVersion& version) = 0;
+  // it starts from, with a larger epoch, before it samples. rl::CommittedTable does so for a publisher of
+  // weights. Blocks until `deadline` at most. Errors: those of VersionClock::Commit, and NotFound.
+  virtual absl::Status Commit(absl::string_view table, const CommittedVersion& version,
+                              absl::Time deadline = DefaultDeadline()) = 0;
   // Returns the state of a table, or NotFound. Blocks until `deadline` at most.
   virtual absl::StatusOr<TableInfo> Info(absl::string_view table,
-                                         absl::Time deadline = absl::InfiniteFuture()) = 0;
+                                         absl::Time deadline = DefaultDeadline()) = 0;
   // Says that no sample which ended without an answer will be made again. The items that a server may have
   // drawn for it are not given to later samples, and are not kept for them.
   virtual void ForgetUnanswered(absl::string_view table) {}

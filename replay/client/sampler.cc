@@ -2,6 +2,7 @@
 #include "replay/client/sampler.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -106,6 +107,9 @@ absl::StatusOr<Batch> Sampler::Next(absl::Time deadline) {
     }
     if (result.ok()) {
       batch_bytes_ = BytesOf(*result);
+      // The batch was drawn a while ago; its lags are those of its use.
+      if (const std::optional<int64_t> last = replay_->LastCommit(options_.table))
+        result->committed_version = std::max(result->committed_version.value_or(*last), *last);
       Prefetch();
       return result;
     }

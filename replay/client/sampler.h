@@ -39,11 +39,12 @@ class Sampler {
   // Cancels the requests on their way.
   ~Sampler();
 
-  // Returns the next batch that has arrived. Blocks until there is one, or `deadline`. Errors:
+  // Returns the next batch that has arrived. Its committed version, and so its lags, are those of now, if the
+  // learner commits through the same RemoteReplay. Blocks until there is one, or `deadline`. Errors:
   // DeadlineExceeded, which says why the table gives no samples if the server has said so; otherwise those of
   // Replay::Sample. After DeadlineExceeded and Unavailable the next call goes on waiting for the same
   // batches.
-  absl::StatusOr<Batch> Next(absl::Time deadline = absl::InfiniteFuture());
+  absl::StatusOr<Batch> Next(absl::Time deadline = DefaultDeadline());
 
  private:
   struct Request {

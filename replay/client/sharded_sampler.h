@@ -93,12 +93,12 @@ class ShardedSampler {
   //
   // Errors: those of Replay::Sample and Replay::Info, which name the shard's index; InvalidArgument if the
   // shards' items have different columns.
-  absl::StatusOr<ShardedBatch> Sample(uint32_t batch, absl::Time deadline = absl::InfiniteFuture(),
+  absl::StatusOr<ShardedBatch> Sample(uint32_t batch, absl::Time deadline = DefaultDeadline(),
                                       std::stop_token stop = {});
   // Returns the next batch of options.batch items, which a thread draws ahead by Sample. Blocks until there
   // is one, or `deadline`. Errors: DeadlineExceeded, with the last error of a shard that may pass; those of
   // Sample that do not, which later calls return as well; InvalidArgument if options.batch is 0.
-  absl::StatusOr<ShardedBatch> Next(absl::Time deadline = absl::InfiniteFuture());
+  absl::StatusOr<ShardedBatch> Next(absl::Time deadline = DefaultDeadline());
   // Changes the priorities of the items of `batch`, in all shards at once. Returns the number of items
   // changed; the others have left their table. Errors: InvalidArgument (not one priority and one shard for
   // each item, or a shard that this sampler does not have; nothing has changed then), and those of

@@ -3,6 +3,7 @@
 #define TANDEM_REPLAY_CLIENT_TICKET_HOLDER_H_
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "replay/client/replay.h"
 #include "replay/staleness/ticket.h"
 
@@ -23,6 +25,13 @@ class TicketHolder {
 
   const std::string& table() const { return table_; }
   bool empty() const { return held_.empty(); }
+  size_t size() const { return held_.size(); }
+  // Returns the ids of all tickets.
+  std::vector<uint64_t> Ids() const {
+    std::vector<uint64_t> ids;
+    for (const Held& held : held_) ids.push_back(held.ticket.id);
+    return ids;
+  }
   // Holds a ticket that was granted, or renewed, at `now`.
   void Add(const Ticket& ticket, absl::Time now) { held_.push_back({.ticket = ticket, .renewed = now}); }
   void Clear() { held_.clear(); }
@@ -45,11 +54,24 @@ class TicketHolder {
   // Renews all tickets. Returns how many are in use; the others have ended. A server that does not answer is
   // asked again soon. Errors are those of Replay::Renew, after which the tickets may still be in use.
   absl::StatusOr<uint64_t> Renew(Replay* replay, absl::Time now) {
-    std::vector<uint64_t> ids;
-    for (const Held& held : held_) ids.push_back(held.ticket.id);
-    const absl::StatusOr<uint64_t> in_use = replay->Renew(table_, ids);
+    const absl::StatusOr<uint64_t> in_use = replay->Renew(table_, Ids());
     for (Held& held : held_) held.renewed = in_use.ok() ? now : now - held.ticket.lease / 4;
     return in_use;
+  }
+  // Asks which tickets have ended, and forgets those that no item uses. Returns how many that were. Errors
+  // are those of Replay::Renew; the tickets are held then.
+  absl::StatusOr<size_t> DropEnded(Replay* replay) {
+    size_t ended = 0;
+    for (size_t i = held_.size(); i-- > 0;) {
+      if (held_[i].used) continue;
+      const uint64_t id = held_[i].ticket.id;
+      const absl::StatusOr<uint64_t> in_use = replay->Renew(table_, absl::MakeConstSpan(&id, 1));
+      if (!in_use.ok()) return in_use.status();
+      if (*in_use > 0) continue;
+      held_.erase(held_.begin() + static_cast<ptrdiff_t>(i));
+      ++ended;
+    }
+    return ended;
   }
 
  private:

@@ -93,7 +93,7 @@ Writer::Writer(Replay* replay, std::unique_ptr<InsertStream> stream,
 uint64_t Writer::oldest_step() const { return next_step_ - versions_.size(); }
 
 absl::Status Writer::Append(absl::Span<const ConstTensorView> values, const StepInfo& info,
-                            absl::Time deadline) {
+                            std::optional<absl::Time> deadline) {
   if (values.size() != columns_) {
     return absl::InvalidArgumentError(absl::StrCat(
         "writer '", options_.name, "': a step of ", Counted(static_cast<int64_t>(values.size()), "value"),
@@ -125,7 +125,8 @@ absl::Status Writer::Append(absl::Span<const ConstTensorView> values, const Step
   versions_.push_back(info.policy_version);
   if (versions_.size() > options_.history_steps) versions_.pop_front();
   while (episode_begins_.size() > 1 && episode_begins_[1] <= oldest_step()) episode_begins_.pop_front();
-  if (!tickets_.empty() && !options_.deliver_on_request) RenewTickets();
+  absl::Status renewed;
+  if (!tickets_.empty() && !options_.deliver_on_request) renewed = RenewTickets();
   const bool item_follows = std::exchange(item_follows_, false);
   bool deliver = std::exchange(delivery_due_, false);
   if (current_steps_ == options_.chunk_steps) {
@@ -139,7 +140,11 @@ absl::Status Writer::Append(absl::Span<const ConstTensorView> values, const Step
       deliver = true;
     }
   }
-  return deliver ? DeliverOrDefer(deadline) : absl::OkStatus();
+  if (deliver) {
+    const absl::Status delivered = DeliverOrDefer(deadline);
+    if (!delivered.ok()) return delivered;
+  }
+  return renewed;
 }
 
 void Writer::CutChunk() {
@@ -218,7 +223,7 @@ absl::StatusOr<std::shared_ptr<const ItemLayout>> Writer::Layout(absl::Span<cons
 }
 
 absl::Status Writer::CreateItem(absl::string_view table, std::optional<double> priority,
-                                absl::Span<const ItemColumn> columns, absl::Time deadline) {
+                                absl::Span<const ItemColumn> columns, std::optional<absl::Time> deadline) {
   PendingItem item = {.priority = priority};
   absl::StatusOr<std::shared_ptr<const ItemLayout>> layout = Layout(columns);
   if (!layout.ok()) return Annotate(layout.status(), absl::StrCat("writer '", options_.name, "'"));
@@ -228,7 +233,7 @@ absl::Status Writer::CreateItem(absl::string_view table, std::optional<double> p
 }
 
 absl::Status Writer::CreateItem(absl::string_view table, std::optional<double> priority, const Window& window,
-                                absl::Time deadline) {
+                                std::optional<absl::Time> deadline) {
   if (all_columns_ == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("writer '", options_.name, "' has no columns"));
   }
@@ -237,7 +242,7 @@ absl::Status Writer::CreateItem(absl::string_view table, std::optional<double> p
              deadline);
 }
 
-absl::Status Writer::Add(absl::string_view table, PendingItem item, absl::Time deadline) {
+absl::Status Writer::Add(absl::string_view table, PendingItem item, std::optional<absl::Time> deadline) {
   if (item.priority && !(std::isfinite(*item.priority) && *item.priority >= 0)) {
     return absl::InvalidArgumentError(absl::StrCat("writer '", options_.name, "', table '", table,
                                                    "': priority ", *item.priority,
@@ -327,8 +332,8 @@ std::shared_ptr<const Trajectory> Writer::Build(const PendingItem& item) const {
   return trajectory;
 }
 
-absl::Status Writer::DeliverOrDefer(absl::Time deadline) {
-  if (!options_.deliver_on_request) return Deliver(deadline);
+absl::Status Writer::DeliverOrDefer(std::optional<absl::Time> deadline) {
+  if (!options_.deliver_on_request) return deadline ? Deliver(*deadline) : Deliver();
   const uint64_t complete = next_step_ - current_steps_;
   deferred_ = std::any_of(queues_.begin(), queues_.end(), [&](const TableQueue& queue) {
     return !queue.ready.empty() || (!queue.pending.empty() && queue.pending.front().end <= complete);
@@ -351,7 +356,8 @@ bool Writer::delivery_due() const {
 absl::Status Writer::Deliver(absl::Time deadline) {
   delivery_due_ = false;
   deferred_ = false;
-  if (!tickets_.empty() && options_.deliver_on_request) RenewTickets();
+  absl::Status first;
+  if (!tickets_.empty() && options_.deliver_on_request) first = RenewTickets();
   const uint64_t complete = next_step_ - current_steps_;
   size_t tables = 0;
   for (TableQueue& queue : queues_) {
@@ -363,7 +369,6 @@ absl::Status Writer::Deliver(absl::Time deadline) {
     if (!queue.ready.empty()) ++tables;
   }
   DropOldChunks();
-  absl::Status first;
   // A table that takes no inserts must not keep items from the others.
   for (const bool wait : {false, true}) {
     if (!wait && tables < 2) continue;
@@ -416,12 +421,24 @@ void Writer::Hold(absl::string_view table, const Ticket& ticket) {
   found->Add(ticket, MonotonicNow());
 }
 
-void Writer::RenewTickets() {
+absl::Status Writer::RenewTickets() {
   const absl::Time now = MonotonicNow();
-  // A failure shows when the item is delivered.
+  absl::Status first;
   for (TicketHolder& tickets : tickets_) {
-    if (tickets.due(now)) tickets.Renew(replay_, now).IgnoreError();
+    if (!tickets.due(now)) continue;
+    // A failure, and the end of a ticket that an item uses, show when the item is delivered.
+    const absl::StatusOr<uint64_t> in_use = tickets.Renew(replay_, now);
+    if (!in_use.ok() || *in_use >= tickets.size()) continue;
+    const absl::StatusOr<size_t> ended = tickets.DropEnded(replay_);
+    if (!ended.ok() || *ended == 0) continue;
+    first.Update(absl::NotFoundError(
+        absl::StrCat("writer '", options_.name, "', table '", tickets.table(),
+                     "': ", Counted(static_cast<int64_t>(*ended), "ticket"),
+                     " of this writer ended: its lease or the longest rollout (max_rollout) is over, or the "
+                     "table was lost; the "
+                     "item of this rollout would be refused: end the rollout, and ask for another ticket")));
   }
+  return first;
 }
 
 }  // namespace tandem::replay

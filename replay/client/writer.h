@@ -73,15 +73,15 @@ class Writer {
 
   // Appends a step: one value for each column, in their order, which is copied. If this completes a chunk,
   // then delivers the items that wait for it, which blocks while their tables take no inserts, at most until
-  // `deadline`. If an item was made of the step before, one is expected of this step as well, and delivers
-  // them; or the next call of Append does. Errors:
+  // `deadline`, or for kDefaultWait. If an item was made of the step before, one is expected of this step as
+  // well, and delivers them; or the next call of Append does. Errors:
   //
   // - InvalidArgument: number, type or size of the values differ from the columns. No step has been appended.
   // - otherwise those of InsertStream::Insert: the step has been appended, and items remain to be delivered
   // by
   //   the next call. Items that the table refuses (InvalidArgument, ResourceExhausted, NotFound) are dropped.
   absl::Status Append(absl::Span<const ConstTensorView> values, const StepInfo& info = {},
-                      absl::Time deadline = absl::InfiniteFuture());
+                      std::optional<absl::Time> deadline = std::nullopt);
 
   // Returns the last `steps` steps, leaving out the `skip` newest ones. A window without steps if fewer have
   // been appended, or are in reach of history_steps. May reach across the beginning of an episode.
@@ -102,25 +102,32 @@ class Writer {
   // - ResourceExhausted: max_pending_items wait for delivery. There is no item.
   // - otherwise as of Append
   absl::Status CreateItem(absl::string_view table, std::optional<double> priority,
-                          absl::Span<const ItemColumn> columns, absl::Time deadline = absl::InfiniteFuture());
+                          absl::Span<const ItemColumn> columns,
+                          std::optional<absl::Time> deadline = std::nullopt);
   absl::Status CreateItem(absl::string_view table, std::optional<double> priority, const Window& window,
-                          absl::Time deadline = absl::InfiniteFuture());
+                          std::optional<absl::Time> deadline = std::nullopt);
 
   // Makes the next item for `table`, which must have StalenessKind::kPace, use this ticket. Tickets are used
   // in the order of the calls. Append renews them until the items are in the table, as long as it is called
-  // more often than their leases end. An item whose ticket has ended is refused (NotFound) and dropped.
+  // more often than their leases end. When it renews one that has ended and that no item uses yet, it forgets
+  // the ticket and returns NotFound: the step has been appended, but the rollout is in vain. An item whose
+  // ticket has ended is refused (NotFound) and dropped.
   void Hold(absl::string_view table, const Ticket& ticket);
 
   // Completes the current chunk with the steps that it has and delivers all items. Blocks at most until
   // `deadline`. To be called at the end of an episode or before the writer is destroyed, which drops items.
-  absl::Status Flush(absl::Time deadline = absl::InfiniteFuture());
+  absl::Status Flush(absl::Time deadline = DefaultDeadline());
 
   // Delivers the items whose chunks are complete, and renews the tickets whose leases have run for a third.
   // Blocks while their tables take no inserts, at most until `deadline`. Errors are those of Append.
-  absl::Status Deliver(absl::Time deadline = absl::InfiniteFuture());
+  absl::Status Deliver(absl::Time deadline = DefaultDeadline());
   // Returns whether Deliver has something to do that Append and CreateItem have left to it, or that an
   // earlier delivery could not do.
   bool delivery_due() const;
+
+  // Returns the tickets of rollouts whose items are not in their tables, by table. An actor that fails gives
+  // them back (Replay::ReturnTickets), so that others need not wait for the end of their leases.
+  const std::deque<TicketHolder>& held_tickets() const { return tickets_; }
 
   // Returns the number of items that have not been delivered.
   size_t pending_items() const { return pending_; }
@@ -155,19 +162,19 @@ class Writer {
 
   uint64_t oldest_step() const;
   absl::StatusOr<std::shared_ptr<const ItemLayout>> Layout(absl::Span<const ItemColumn> columns);
-  absl::Status Add(absl::string_view table, PendingItem item, absl::Time deadline);
+  absl::Status Add(absl::string_view table, PendingItem item, std::optional<absl::Time> deadline);
   // Turns the steps of the current chunk into a chunk, if there are any.
   void CutChunk();
   void DropOldChunks();
   // Builds the content of an item, whose chunks must be complete.
   std::shared_ptr<const Trajectory> Build(const PendingItem& item) const;
   // Delivers now, or, with deliver_on_request, later.
-  absl::Status DeliverOrDefer(absl::Time deadline);
+  absl::Status DeliverOrDefer(std::optional<absl::Time> deadline);
   absl::Status DeliverTo(TableQueue* queue, absl::Time deadline);
   // Forgets the first `items` of the queue, which are in the table or refused.
   void RemoveReady(TableQueue* queue, size_t items);
   // Renews the tickets of tables with a lease that has run for a third.
-  void RenewTickets();
+  absl::Status RenewTickets();
 
   Replay* const replay_;
   const std::unique_ptr<InsertStream> stream_;

@@ -263,13 +263,14 @@ std::string Pace::OldestText(absl::Time now) const {
 std::string Pace::WhyNotAdmitted(uint32_t count, absl::Time now) const {
   if (Admissible() >= count) return "";
   if (versions_.commits() == 0) return "admits no rollouts: no version of the policy has been committed yet";
-  return absl::StrCat(
-      "admits no ", count == 1 ? "rollout" : absl::StrCat(count, " rollouts"), " until a later version than ",
-      versions_.head().version, " is committed or items are dropped: ",
-      Count(sampled_ - std::min(sampled_, versions_.consumed()), "item"), " sampled since, ",
-      residents_.size(), " waiting, and ", Count(tickets_.size(), "rollout"), " running reach (max_lag ",
-      options_.max_lag, " + 1) x batch ", options_.batch, " x every ", options_.every,
-      tickets_.empty() ? "" : absl::StrCat("; the oldest rollout runs in ", OldestText(now)));
+  return absl::StrCat("admits no ", count == 1 ? "rollout" : absl::StrCat(count, " rollouts"),
+                      " until a later version than ", versions_.head().version,
+                      " is committed or items are dropped: ",
+                      Count(sampled_ - std::min(sampled_, versions_.consumed()), "item"),
+                      " sampled that no commit has counted as consumed, ", residents_.size(),
+                      " waiting, and ", Count(tickets_.size(), "rollout"), " running reach (max_lag ",
+                      options_.max_lag, " + 1) x batch ", options_.batch, " x every ", options_.every,
+                      tickets_.empty() ? "" : absl::StrCat("; the oldest rollout runs in ", OldestText(now)));
 }
 
 std::string Pace::WhyNoSample(uint64_t batch, absl::Time now) const {

@@ -12,8 +12,9 @@ namespace tandem::replay {
 struct CommittedVersion {
   uint64_t epoch = 0;  // grows with each start of the learner, or of the group of learners
   int64_t version = 0;
-  // How many items of the table the learners had used in updates when they published this version. Counts
-  // over the whole run: a learner that resumes goes on from the count in its checkpoint.
+  // How many sampled items of the table the learners were done with when they published this version: those
+  // that updates had used, and those that they had rejected. Counts over the whole run: a learner that
+  // resumes goes on from the count in its checkpoint.
   uint64_t items_consumed = 0;
 
   friend bool operator==(const CommittedVersion&, const CommittedVersion&) = default;

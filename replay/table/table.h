@@ -30,6 +30,7 @@
 #include "replay/staleness/pace.h"
 #include "replay/staleness/ticket.h"
 #include "replay/staleness/version_clock.h"
+#include "replay/table/default_deadline.h"
 #include "replay/table/item_store.h"
 #include "replay/table/table_options.h"
 
@@ -177,7 +178,7 @@ class Table {
   // new for its steps (InvalidArgument) or not in use any more (NotFound) is left out; the others
   // are inserted. `inserted` then counts all of them.
   absl::Status Insert(std::vector<NewItem> items, absl::string_view client = "",
-                      absl::Time deadline = absl::InfiniteFuture(), size_t* inserted = nullptr);
+                      absl::Time deadline = DefaultDeadline(), size_t* inserted = nullptr);
   // Draws items. Blocks until the limiter permits size.min_batch of them, or `deadline` has passed. Errors:
   //
   // - InvalidArgument: a batch of 0, a min_batch above it, or one larger than the table can ever give
@@ -185,7 +186,7 @@ class Table {
   // - ResourceExhausted: a batch of size.min_batch would exceed size.max_bytes. Nothing has been drawn.
   // - Cancelled: Stop was called
   absl::StatusOr<Sample> SampleItems(const SampleSize& size, absl::string_view client = "",
-                                     absl::Time deadline = absl::InfiniteFuture());
+                                     absl::Time deadline = DefaultDeadline());
 
   // Grants tickets for rollouts, all that are asked for at the same time. Grants fewer, at least one, if a
   // sample waits and no rollout runs: the learner and the caller would otherwise wait for each other. Blocks
@@ -197,7 +198,7 @@ class Table {
   // - DeadlineExceeded: the message says why no rollout is admitted
   // - Cancelled: Stop was called
   absl::StatusOr<std::vector<Ticket>> Admit(const AdmitRequest& request,
-                                            absl::Time deadline = absl::InfiniteFuture());
+                                            absl::Time deadline = DefaultDeadline());
   // Renews the leases of tickets. Returns how many of them are in use; the others have ended.
   uint64_t Renew(absl::Span<const uint64_t> tickets);
   // Gives back tickets that will not be used. Returns how many of them were in use.
@@ -237,6 +238,11 @@ class Table {
   // with StalenessKind::kPace, rollouts are admitted once a learner has committed again. Keys are not used
   // again.
   void Reset();
+
+  // Sets the function that says whether actors can pull a committed version (ReplayServerOptions).
+  void set_find_weights(std::function<absl::StatusOr<std::string>(const CommittedVersion&)> find);
+  // Returns what it says of the last commit; "" if there is no function, or no commit.
+  absl::StatusOr<std::string> FindWeights() const;
 
   TableInfo Info() const;
   // Returns up to `count` items in the order of their slots, from slot `*next` on, without counting them as
@@ -317,6 +323,8 @@ class Table {
   std::string WhyNoSample(uint64_t batch) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string WhyNotAdmitted(uint32_t count) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   StalenessInfo InfoOfStaleness() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns "; ..." if the weights of the last commit are missing, else "".
+  std::string MissingWeights() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns how many of the next `n` draws fit into size.max_bytes. ResourceExhausted: not even the smallest
   // batch that `size` permits.
   absl::StatusOr<uint64_t> Fitting(uint64_t n, const SampleSize& size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -334,6 +342,7 @@ class Table {
   ItemStore store_ ABSL_GUARDED_BY(mutex_);
   RateLimiter limiter_ ABSL_GUARDED_BY(mutex_);
   VersionClock versions_ ABSL_GUARDED_BY(mutex_);
+  std::function<absl::StatusOr<std::string>(const CommittedVersion&)> find_weights_ ABSL_GUARDED_BY(mutex_);
   const std::unique_ptr<Pace> pace_ ABSL_PT_GUARDED_BY(mutex_);  // nullptr without StalenessKind::kPace
   std::deque<std::unique_ptr<WaitingInsert>> inserts_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::unique_ptr<WaitingSample>> samples_ ABSL_GUARDED_BY(mutex_);

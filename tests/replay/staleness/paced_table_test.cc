@@ -76,7 +76,8 @@ TEST_F(PacedTable, AdmitsRolloutsAsFarAsTheLearnerHasConsumed) {
       table_->Admit({.actor = "actor/1"}, kAtOnce),
       StatusIs(kTooLate,
                "table 'queue' admits no rollout until a later version than 5 is committed or items are "
-               "dropped: 0 items sampled since, 0 waiting, and 4 rollouts running reach (max_lag 1 + 1) "
+               "dropped: 0 items sampled that no commit has counted as consumed, 0 waiting, and 4 rollouts "
+               "running reach (max_lag 1 + 1) "
                "x batch 2 x every 1; the oldest rollout runs in actor/0, since 3 s, by version 5; nobody "
                "has sampled yet"));
   for (int64_t i = 0; i < 4; ++i) TANDEM_ASSERT_OK(table_->Insert(Ticketed(i, tickets[i])));
@@ -397,9 +398,8 @@ TEST(TimeToLive, AnItemWhoseTimeIsOverIsNotSampledByACallThatHasWaited) {
     options.max_times_sampled = 1;
     options.ttl = absl::Seconds(10);
     TANDEM_ASSERT_OK_AND_ASSIGN(const auto table, Table::Create(options, &clock));
-    const uint64_t first = table->StartSample({.batch = 5}, "", [](absl::StatusOr<Sample> sample) {
-      EXPECT_THAT(sample, StatusIs(kTooLate));
-    });
+    const uint64_t first = table->StartSample(
+        {.batch = 5}, "", [](absl::StatusOr<Sample> sample) { EXPECT_THAT(sample, StatusIs(kTooLate)); });
     std::vector<int64_t> drawn;
     table->StartSample({.batch = 1}, "", [&](absl::StatusOr<Sample> sample) {
       TANDEM_EXPECT_OK(sample);

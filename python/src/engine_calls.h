@@ -35,13 +35,18 @@ namespace tandem::python {
 // Thread-safe.
 class Gate {
  public:
-  // `what` names the client in errors: "replay client".
-  explicit Gate(std::string what) : what_(std::move(what)) {}
+  // `what` names the client in errors: "replay client". `client`: the gate of the client from which the
+  // object was made; it closes this one as well.
+  explicit Gate(std::string what, std::shared_ptr<const Gate> client = nullptr)
+      : what_(std::move(what)), client_(std::move(client)) {}
 
   void Close() { closed_.store(true); }
-  bool closed() const { return closed_.load(); }
+  bool closed() const { return closed_.load() || (client_ != nullptr && client_->closed()); }
   bool forked() const { return ForkGeneration() != made_; }
-  absl::Status Closed() const { return absl::CancelledError(absl::StrCat("this ", what_, " is closed")); }
+  absl::Status Closed() const {
+    if (client_ != nullptr && client_->closed()) return client_->Closed();
+    return absl::CancelledError(absl::StrCat("this ", what_, " is closed"));
+  }
   // Raises if the client was closed, or if this process was forked after the client had connected. Requires
   // the GIL.
   void Check() const {
@@ -56,6 +61,7 @@ class Gate {
 
  private:
   const std::string what_;
+  const std::shared_ptr<const Gate> client_;
   const uint64_t made_ = ForkGeneration();
   std::atomic<bool> closed_{false};
 };

@@ -59,19 +59,25 @@ absl::StatusOr<std::unique_ptr<EngineServer>> EngineServer::Start(EngineServerOp
     SetLogName(member);
   }
   std::vector<rpc::Service> services;
+  if (options.weights) {
+    server->weights_ = std::make_unique<weights::WeightServer>(
+        weights::WeightServerOptions{.name = member, .store = options.weight_options});
+    services.push_back(server->weights_->service());
+  }
   if (options.replay) {
     options.replay_options.name = member;
+    if (server->weights_ != nullptr) {
+      options.replay_options.find_weights =
+          [store = &server->weights_->store()](const replay::CommittedVersion& version) {
+            return store->Find({.epoch = version.epoch, .number = static_cast<uint64_t>(version.version)});
+          };
+    }
     server->saves_ = !options.replay_options.checkpoint_directory.empty();
     TANDEM_ASSIGN_OR_RETURN(server->replay_, replay::ReplayServer::Make(options.replay_options));
     for (const replay::v1::ReplayTableOptions& table : options.tables) {
       TANDEM_RETURN_IF_ERROR(server->replay_->CreateTable(table));
     }
     services.push_back(server->replay_->service());
-  }
-  if (options.weights) {
-    server->weights_ = std::make_unique<weights::WeightServer>(
-        weights::WeightServerOptions{.name = member, .store = options.weight_options});
-    services.push_back(server->weights_->service());
   }
   server->services_ = std::make_shared<const std::vector<rpc::Service>>(services);
   if (options.in_job) {

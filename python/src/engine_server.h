@@ -62,8 +62,8 @@ class EngineServer {
 
   bool saves_ = false;  // there is a directory for checkpoints
   std::string address_;
+  std::unique_ptr<weights::WeightServer> weights_;  // outlives replay_, which looks into it
   std::unique_ptr<replay::ReplayServer> replay_;
-  std::unique_ptr<weights::WeightServer> weights_;
   std::shared_ptr<const std::vector<rpc::Service>> services_;
   std::unique_ptr<rpc::Server> listening_;
   std::unique_ptr<collectives::RoleServer> registered_;

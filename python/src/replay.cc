@@ -12,6 +12,7 @@
 #include "base/numeric/dtype.h"
 #include "google/protobuf/descriptor.h"
 #include "nanobind/stl/optional.h"
+#include "nanobind/stl/pair.h"
 #include "nanobind/stl/string.h"
 #include "nanobind/stl/tuple.h"
 #include "nanobind/stl/unique_ptr.h"

@@ -27,6 +27,8 @@ using replay::Writer;
 
 // Steps below this are copied with the GIL, which takes less time than releasing it.
 constexpr size_t kReleaseGilForBytes = 32 << 10;
+// How long close() waits for the end of a call that it has ended.
+constexpr double kCloseTurnS = 1;
 
 std::optional<DType> DTypeOfArray(const nb::dlpack::dtype& dtype) {
   if (dtype.lanes != 1) return std::nullopt;
@@ -88,7 +90,9 @@ nb::tuple BatchToPython(Batch batch) {
 
 PyReplayWriter::PyReplayWriter(std::shared_ptr<Gate> gate, std::shared_ptr<OnConnection<Writer>> writer,
                                uint32_t max_pending_items)
-    : gate_(std::move(gate)), max_pending_items_(max_pending_items), writer_(std::move(writer)) {}
+    : gate_(std::make_shared<Gate>("writer", std::move(gate))),
+      max_pending_items_(max_pending_items),
+      writer_(std::move(writer)) {}
 
 PyReplayWriter::~PyReplayWriter() { ReleaseWithoutGil(writer_); }
 
@@ -200,10 +204,20 @@ uint64_t PyReplayWriter::DroppedItems() {
   return writer().dropped_items();
 }
 
-void PyReplayWriter::Close() {
-  // A call under way has a reference of its own.
+std::vector<std::pair<std::string, std::vector<uint64_t>>> PyReplayWriter::Close() {
+  gate_->Close();  // ends a call under way, which has a reference of its own
+  std::vector<std::pair<std::string, std::vector<uint64_t>>> held;
   std::shared_ptr<OnConnection<Writer>> writer = std::exchange(writer_, nullptr);
-  ReleaseWithoutGil(writer);
+  if (writer == nullptr) return held;
+  GilReleased release;
+  if (turn_->Take(kCloseTurnS)) {
+    for (const replay::TicketHolder& tickets : writer->object->held_tickets()) {
+      if (!tickets.empty()) held.emplace_back(tickets.table(), tickets.Ids());
+    }
+    turn_->Return();
+  }
+  writer.reset();
+  return held;
 }
 
 // ---- Samplers.

@@ -64,8 +64,9 @@ class PyReplayWriter {
   void Flush(double timeout_s);
   size_t PendingItems();
   uint64_t DroppedItems();
-  // Drops what was not delivered. A call under way goes on.
-  void Close();
+  // Drops what was not delivered. A call under way ends with Cancelled. Returns the tickets that were held,
+  // by table.
+  std::vector<std::pair<std::string, std::vector<uint64_t>>> Close();
   bool closed() const { return writer_ == nullptr; }
 
  private:

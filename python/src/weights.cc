@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "nanobind/ndarray.h"
 #include "nanobind/stl/shared_ptr.h"
@@ -18,9 +19,11 @@
 #include "python/src/config.h"
 #include "python/src/engine_calls.h"
 #include "python/src/helper_thread.h"
+#include "python/src/replay_client.h"
 #include "tandem/v1/weights.pb.h"
 #include "weights/client/publisher.h"
 #include "weights/client/remote_weights.h"
+#include "worker/rl/actor/committed_table.h"
 
 namespace nb = nanobind;
 
@@ -39,9 +42,38 @@ struct WeightsConnection {
   std::unique_ptr<weights::RemoteWeights> weights;
 };
 
+// A table to which a publisher commits. Thread-safe. The replay client may be closed before.
+class TableOfClient : public weights::VersionReceiver {
+ public:
+  TableOfClient(const std::shared_ptr<ReplayConnection>& connection, std::string table)
+      : connection_(connection), table_(std::move(table)) {}
+
+  absl::StatusOr<uint64_t> Head(absl::Time deadline) override {
+    const std::shared_ptr<ReplayConnection> connection = connection_.lock();
+    if (connection == nullptr) return Closed();
+    return rl::CommittedTable(connection->replay.get(), table_).Head(deadline);
+  }
+  absl::Status Commit(const ModelVersion& version, const weights::PublishInfo& info,
+                      absl::Time deadline) override {
+    const std::shared_ptr<ReplayConnection> connection = connection_.lock();
+    if (connection == nullptr) return Closed();
+    return rl::CommittedTable(connection->replay.get(), table_).Commit(version, info, deadline);
+  }
+
+ private:
+  absl::Status Closed() const {
+    return absl::FailedPreconditionError(absl::StrCat("the replay client of table '", table_,
+                                                      "', to which this publisher commits, is closed"));
+  }
+
+  const std::weak_ptr<ReplayConnection> connection_;
+  const std::string table_;
+};
+
 // A publisher with its connection. `publisher` is destroyed first.
 struct ConnectedPublisher {
   std::shared_ptr<WeightsConnection> connection;
+  std::unique_ptr<TableOfClient> table;  // null: it commits to none
   std::unique_ptr<Publisher> publisher;
 };
 
@@ -148,23 +180,44 @@ class PyWeights {
   void Close() {
     gate_->Close();
     std::shared_ptr<WeightsConnection> connection = std::exchange(connection_, nullptr);
+    const std::vector<std::weak_ptr<ConnectedPublisher>> publishers = std::exchange(publishers_, {});
     GilReleased release;
+    for (const std::weak_ptr<ConnectedPublisher>& one : publishers) {
+      // Nothing is repaired any more.
+      if (const std::shared_ptr<ConnectedPublisher> publisher = one.lock())
+        publisher->publisher->EndRepairs();
+    }
     connection.reset();
   }
   bool closed() const { return gate_->closed(); }
 
+  // `replay`, which may be nullptr, is the client of the table to which the versions are committed.
   std::unique_ptr<PyPublisher> OpenPublisher(const std::string& model, const std::string& name,
-                                             uint64_t after_version, double timeout_s) {
-    const weights::PublisherOptions options = {.model = model, .name = name, .after_version = after_version};
-    std::unique_ptr<Publisher> publisher = ValueOrRaise(CallUntil(
-        gate_, timeout_s,
-        [connection = Use(), options](absl::Time deadline) -> absl::StatusOr<std::unique_ptr<Publisher>> {
-          return Publisher::Create(connection->weights.get(), options, deadline);
-        }));
+                                             uint64_t after_version, PyReplayClient* replay,
+                                             const std::string& table, double timeout_s) {
     auto connected = std::make_unique<ConnectedPublisher>();
     connected->connection = Use();
-    connected->publisher = std::move(publisher);
-    return std::make_unique<PyPublisher>(gate_, LeakAfterFork(std::move(connected)));
+    if (replay != nullptr) connected->table = std::make_unique<TableOfClient>(replay->Use(), table);
+    const weights::PublisherOptions options = {.model = model,
+                                               .name = name,
+                                               .after_version = after_version,
+                                               .commit_to = connected->table.get(),
+                                               // A store of this process does not start again by itself.
+                                               .repair_every = connected->connection->server == nullptr
+                                                                   ? weights::PublisherOptions().repair_every
+                                                                   : absl::ZeroDuration()};
+    connected = ValueOrRaise(CallUntil(
+        gate_, timeout_s,
+        [connected = std::move(connected),
+         options](absl::Time deadline) mutable -> absl::StatusOr<std::unique_ptr<ConnectedPublisher>> {
+          TANDEM_ASSIGN_OR_RETURN(connected->publisher,
+                                  Publisher::Create(connected->connection->weights.get(), options, deadline));
+          return std::move(connected);
+        }));
+    const std::shared_ptr<ConnectedPublisher> shared = LeakAfterFork(std::move(connected));
+    std::erase_if(publishers_, [](const auto& publisher) { return publisher.expired(); });
+    publishers_.push_back(shared);
+    return std::make_unique<PyPublisher>(gate_, shared);
   }
   // Returns a model, or None if none is newer, or the server does not say so in time.
   nb::object Newer(const std::string& model, uint64_t epoch, uint64_t number, double timeout_s) {
@@ -212,6 +265,7 @@ class PyWeights {
 
   const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>("weights client");
   std::shared_ptr<WeightsConnection> connection_;
+  std::vector<std::weak_ptr<ConnectedPublisher>> publishers_;
 };
 
 std::unique_ptr<PyWeights> ClientOver(std::shared_ptr<EngineServer> server,
@@ -250,7 +304,8 @@ void BindWeights(nb::module_& module) {
   nb::class_<PyWeights>(module, "WeightsClient")
       .def("close", &PyWeights::Close)
       .def_prop_ro("closed", &PyWeights::closed)
-      .def("open_publisher", &PyWeights::OpenPublisher)
+      .def("open_publisher", &PyWeights::OpenPublisher, nb::arg("model"), nb::arg("name"),
+           nb::arg("after_version"), nb::arg("replay").none(), nb::arg("table"), nb::arg("timeout_s"))
       .def("newer", &PyWeights::Newer)
       .def("head", &PyWeights::Head)
       .def("list", &PyWeights::List);

@@ -24,6 +24,7 @@ from tandem import _arrays
 from tandem._engine_client import EngineClient, seconds_of
 from tandem._load import load_core
 from tandem.errors import InvalidArgumentError, NotFoundError
+from tandem.replay._client import Client as _ReplayClient
 from tandem.replay._client import plain
 from tandem.replay._server import _serve
 from tandem.replay._tables import count
@@ -82,7 +83,11 @@ class Model:
 
 
 class Publisher:
-    """Publishes the versions of one model. Made by Client.publisher(). Calls of several threads take turns."""
+    """Publishes the versions of one model, and commits them to a paced table. Made by Client.publisher().
+
+    A server that has started again has lost all versions. The publisher notices that within about half a second, also while no call is
+    made, and publishes and commits the last version again. Calls of several threads take turns.
+    """
 
     def __init__(self, client: Client, core: Any, model: str, name: str) -> None:
         self._client = client
@@ -93,22 +98,26 @@ class Publisher:
     def publish(
         self, tensors: Mapping[str, Any], *, step: int = 0, items_consumed: int = 0, last: bool = False, timeout: float | None = None
     ) -> int:
-        """Commits the tensors as the next version, whose number is returned. They are copied.
+        """Publishes the tensors as the next version, whose number is returned, and commits it (`commit_to`). They are copied.
 
         tensors: arrays or tensors by name, such as a state_dict(). Values travel as float32. Others are converted if float32 has them
             exactly, such as float16 and integers up to 2^24; otherwise InvalidArgumentError names the tensor. Counters that grow beyond
             it, such as a BatchNorm's num_batches_tracked, are to be left out, or converted by .float().
-        step, items_consumed, last: what readers get with the version.
+        step, items_consumed, last: what readers get with the version. items_consumed: how many sampled items of the table of
+            `commit_to` the learner is done with, over the whole run: those that updates have used and those that it has rejected.
 
-        Blocks until the store has committed it. FailedPreconditionError: a newer publisher of this model has begun; this one must not
-        go on. After DeadlineExceededError or UnavailableError the version may have been committed: repeat() commits the same one,
-        publish() the next one.
+        Blocks until the store has it, and then the table. FailedPreconditionError: a newer publisher of this model has begun; this one
+        must not go on. After DeadlineExceededError or UnavailableError the version may be there or not, and the publisher goes on with it
+        in the background: repeat() waits for it, publish() replaces it by the next version.
         """
         named = [_named(name, value) for name, value in tensors.items()]
         return self._core.publish(named, count(step, "step"), count(items_consumed, "items_consumed"), bool(last), self._client._seconds(timeout))
 
     def repeat(self, *, timeout: float | None = None) -> None:
-        """Commits the last version again: for a store that may have started again and lost it. No effect if it is the head."""
+        """Publishes and commits the last version again, as the publisher does by itself. Blocks until that is done.
+
+        No effect if it is the head, or if nothing was published. The errors are those of publish().
+        """
         self._core.repeat(self._client._seconds(timeout))
 
     @property
@@ -152,20 +161,30 @@ class Subscriber:
 class Client(EngineClient):
     """The weights of a server, or of this process. Made by tandem.weights.connect() or local(). Thread-safe.
 
-    Calls are repeated after a broken connection, also to a server that has started again. Such a server has lost all versions until its
-    publisher publishes again.
+    Calls are repeated after a broken connection, also to a server that has started again. Such a server has lost all versions; a Publisher
+    that is still there publishes its last one again by itself.
     """
 
     _WHAT = "a weights client"
 
     def publisher(
-        self, model: str, *, name: str = "publisher", after_version: int = 0, timeout: float | None = None
+        self,
+        model: str,
+        *,
+        name: str = "publisher",
+        after_version: int = 0,
+        commit_to: tuple[_ReplayClient, str] | None = None,
+        timeout: float | None = None,
     ) -> Publisher:
         """Begins to publish a model. Earlier publishers of it are refused from then on.
 
-        name: for messages: "learner/0". after_version: versions are numbered above it, and above the head: for a learner that resumes.
+        name: for messages: "learner/0". after_version: versions are numbered above it, and above the heads of the store and of the table:
+        for a learner that resumes.
+        commit_to: (replay client, table): each version is committed to this table once it can be pulled, so that the table measures lags
+            and paces actors. The learner samples by the same client, which must not be closed before.
         """
-        core = self._core.open_publisher(model, name, count(after_version, "after_version"), self._seconds(timeout))
+        replay, table = _committed_table(commit_to)
+        core = self._core.open_publisher(model, name, count(after_version, "after_version"), replay, table, self._seconds(timeout))
         return Publisher(self, core, model, name)
 
     def newer(self, model: str, than: Model | Version | None = None, *, timeout: float | None = None) -> Model | None:
@@ -190,6 +209,15 @@ class Client(EngineClient):
     def models(self, *, timeout: float | None = None) -> list[dict[str, Any]]:
         """Returns the state of all models: "model", "head", "kept", "publishes", "refused", ... (tandem.v1.WeightsModelState)."""
         return plain(json.loads(self._core.list(self._seconds(timeout))))["models"]
+
+
+def _committed_table(commit_to: Any) -> tuple[Any, str]:
+    """Returns the core of the replay client and the table, or raises."""
+    if commit_to is None:
+        return None, ""
+    if not (isinstance(commit_to, tuple) and len(commit_to) == 2 and isinstance(commit_to[0], _ReplayClient) and isinstance(commit_to[1], str)):
+        raise InvalidArgumentError(f"commit_to is {commit_to!r}; it must be (client, table): a tandem.replay.Client and a table's name")
+    return commit_to[0]._core, commit_to[1]
 
 
 def _named(name: Any, value: Any) -> tuple[str, list[int], np.ndarray]:

@@ -126,6 +126,7 @@ absl::Status ReplayServerImpl::Restore() {
     if (!restored.ok()) return Annotate(restored.status(), *latest);
     served->table = *std::move(restored);
     served->fence.Restore({table.fences.begin(), table.fences.end()}, table.lost_items);
+    served->table->set_find_weights(options_.find_weights);
     TANDEM_RETURN_IF_ERROR(Annotate(tables_.Add(std::move(served)), *latest));
   }
   LogInfo(absl::StrCat("restored ", *latest, ": ", Summary(saved.size(), items, memory_.bytes())));
@@ -223,7 +224,10 @@ rpc::Service ReplayServerImpl::service() {
 
 absl::Status ReplayServerImpl::CreateTable(const v1::ReplayTableOptions& message) {
   TANDEM_ASSIGN_OR_RETURN(const TableOptions options, FromProto(message));
-  return tables_.Create(options);
+  TANDEM_RETURN_IF_ERROR(tables_.Create(options));
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<ServedTable> served, tables_.Find(options.name));
+  served->table->set_find_weights(options_.find_weights);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<v1::CreateReplayTableResponse> ReplayServerImpl::Create(
@@ -379,6 +383,13 @@ absl::StatusOr<v1::ReplayExplainResponse> ReplayServerImpl::Explain(
   if (info.options().staleness().kind() == v1::ReplayStaleness::PACE) {
     response.add_reasons(staleness.why_not_admitted().empty() ? absl::StrCat(table, "admits rollouts")
                                                               : staleness.why_not_admitted());
+    if (const absl::StatusOr<std::string> weights = served->table->FindWeights();
+        !weights.ok() || !weights->empty()) {
+      response.add_reasons(absl::StrCat(table,
+                                        weights.ok() ? "paces actors by weights that they can pull: "
+                                                     : "paces actors by weights that are missing: ",
+                                        weights.ok() ? *weights : weights.status().message()));
+    }
   }
   if (info.waiting_inserts() + info.waiting_samples() + staleness.waiting_admits() > 0) {
     response.add_reasons(

@@ -5,6 +5,7 @@
 // The service tandem.v1.Replay over tables in this process (proto/tandem/v1/replay.proto).
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -12,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "replay/staleness/version_clock.h"
 #include "rpc/service.h"
 #include "tandem/v1/replay.pb.h"
 
@@ -35,6 +37,10 @@ struct ReplayServerOptions {
   std::string checkpoint_directory;
   // How often a checkpoint is written; InfiniteDuration: only by the method SaveCheckpoint.
   absl::Duration checkpoint_every = absl::InfiniteDuration();
+  // Says whether actors can pull a committed version of the policy from a weight store beside this server
+  // (weights::ModelStore::Find): in words, or as an error. Reasons why a paced table waits then name weights
+  // that are missing. Called under the table's lock, so it must not call this server. Empty: not known.
+  std::function<absl::StatusOr<std::string>(const CommittedVersion&)> find_weights;
   Clock* clock = Clock::Real();
 };
 

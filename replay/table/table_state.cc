@@ -112,7 +112,24 @@ std::string Table::WhyNoSample(uint64_t batch) const {
       store_.size() < options_.limit.min_size && removed > 0
           ? absl::StrCat("; ", removed, " items have left because of max_bytes ", options_.max_bytes)
           : "",
-      Last(last_inserter_, "inserted", last_insert_, clock_->Now()));
+      Last(last_inserter_, "inserted", last_insert_, clock_->Now()), MissingWeights());
+}
+
+void Table::set_find_weights(std::function<absl::StatusOr<std::string>(const CommittedVersion&)> find) {
+  absl::MutexLock lock(&mutex_);
+  find_weights_ = std::move(find);
+}
+
+absl::StatusOr<std::string> Table::FindWeights() const {
+  absl::MutexLock lock(&mutex_);
+  if (!find_weights_ || pace_ == nullptr || versions_.commits() == 0) return std::string();
+  return find_weights_(versions_.head());
+}
+
+std::string Table::MissingWeights() const {
+  if (!find_weights_ || pace_ == nullptr || versions_.commits() == 0) return "";
+  const absl::StatusOr<std::string> found = find_weights_(versions_.head());
+  return found.ok() ? "" : absl::StrCat("; ", found.status().message());
 }
 
 bool Table::MayLoseItems() const {
@@ -125,9 +142,10 @@ bool Table::MayLoseItems() const {
 std::string Table::WhyNotAdmitted(uint32_t count) const {
   if (pace_ == nullptr) return "";
   const std::string why = pace_->WhyNotAdmitted(count, clock_->Now());
-  return why.empty() ? why
-                     : absl::StrCat("table '", name(), "' ", why,
-                                    Last(last_sampler_, "sampled", last_sample_, clock_->Now()));
+  return why.empty()
+             ? why
+             : absl::StrCat("table '", name(), "' ", why,
+                            Last(last_sampler_, "sampled", last_sample_, clock_->Now()), MissingWeights());
 }
 
 StalenessInfo Table::InfoOfStaleness() const {

@@ -3,6 +3,7 @@
 #define TANDEM_WEIGHTS_CLIENT_LOCAL_WEIGHTS_H_
 
 #include <memory>
+#include <stop_token>
 
 #include "weights/client/weights.h"
 
@@ -25,7 +26,7 @@ class LocalWeights : public Weights {
                                                      absl::Time deadline) override {
     return store_->Newer(model, than, deadline);
   }
-  absl::StatusOr<ModelVersion> Head(absl::string_view model, absl::Time) override {
+  absl::StatusOr<ModelVersion> Head(absl::string_view model, absl::Time, std::stop_token = {}) override {
     const std::shared_ptr<const Model> head = store_->Head(model);
     return head == nullptr ? ModelVersion() : head->info.version;
   }

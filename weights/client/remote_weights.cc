@@ -149,11 +149,14 @@ absl::Status RemoteWeights::CommitInPieces(const std::shared_ptr<const Model>& m
   return channel_->Call(kPublish, Bytes(publish.SerializeAsString()), Before(end)).status();
 }
 
-absl::StatusOr<ModelVersion> RemoteWeights::Head(absl::string_view model, absl::Time deadline) {
+absl::StatusOr<ModelVersion> RemoteWeights::Head(absl::string_view model, absl::Time deadline,
+                                                 std::stop_token cancel) {
   v1::WeightsHeadRequest request;
   request.set_model(std::string(model));
   v1::WeightsHeadResponse response;
-  TANDEM_RETURN_IF_ERROR(rpc::CallProto(*channel_, kHead, request, &response, Until(deadline)));
+  rpc::CallOptions options = Until(deadline);
+  options.cancel = std::move(cancel);
+  TANDEM_RETURN_IF_ERROR(rpc::CallProto(*channel_, kHead, request, &response, options));
   return FromProto(response.info()).version;
 }
 

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
+#include <stop_token>
 
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
@@ -35,7 +36,8 @@ class RemoteWeights : public Weights {
   absl::Status FillAndCommit(UnfilledModel* unfilled, absl::Time deadline) override;
   absl::StatusOr<std::shared_ptr<const Model>> Newer(absl::string_view model, const ModelVersion& than,
                                                      absl::Time deadline) override;
-  absl::StatusOr<ModelVersion> Head(absl::string_view model, absl::Time deadline) override;
+  absl::StatusOr<ModelVersion> Head(absl::string_view model, absl::Time deadline,
+                                    std::stop_token cancel = {}) override;
 
  private:
   // Commits the version as one message.

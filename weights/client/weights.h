@@ -6,6 +6,7 @@
 // (remote_weights.h). publisher.h publishes through it.
 
 #include <memory>
+#include <stop_token>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -43,8 +44,10 @@ class Weights {
   virtual absl::StatusOr<std::shared_ptr<const Model>> Newer(absl::string_view model,
                                                              const ModelVersion& than,
                                                              absl::Time deadline) = 0;
-  // Returns the version of the head, {} if nothing has been published.
-  virtual absl::StatusOr<ModelVersion> Head(absl::string_view model, absl::Time deadline) = 0;
+  // Returns the version of the head, {} if nothing has been published. Cancelled if `cancel` is requested
+  // meanwhile.
+  virtual absl::StatusOr<ModelVersion> Head(absl::string_view model, absl::Time deadline,
+                                            std::stop_token cancel = {}) = 0;
 };
 
 }  // namespace tandem::weights

@@ -16,6 +16,10 @@ namespace {
 // Epochs and numbers of commits are at most this large, so that those that follow do not overflow.
 constexpr uint64_t kGreatest = uint64_t{1} << 62;
 
+// StartEpoch grants epochs that are at least the microseconds since 1970: this is in 2004. Smaller ones are a
+// user's own.
+constexpr uint64_t kLeastGranted = uint64_t{1} << 50;
+
 uint64_t BytesOf(const Model& model) { return model.count * sizeof(float); }
 
 absl::Status CheckPublisher(absl::string_view publisher) {
@@ -277,6 +281,29 @@ std::vector<ModelState> ModelStore::List() const {
     for (const auto& [ticket, waiting] : watches_) state.waiting += waiting.model == name ? 1 : 0;
   }
   return all;
+}
+
+absl::StatusOr<std::string> ModelStore::Find(const ModelVersion& committed) const {
+  if (committed.epoch < kLeastGranted) return std::string();
+  std::string others;
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [name, entry] : models_) {
+    const std::shared_ptr<const Model>& head = entry.state.head;
+    if (head == nullptr) continue;
+    const ModelInfo& info = head->info;
+    if (info.version.epoch == committed.epoch && info.version.number >= committed.number) {
+      return absl::StrCat(ToString(info.version), " of model '", name, "' was published ",
+                          absl::ToInt64Seconds(options_.clock->Now() - entry.state.published_at),
+                          " s ago by ", info.publisher);
+    }
+    absl::StrAppend(&others, others.empty() ? "it has " : ", ", ToString(info.version), " of model '", name,
+                    "'");
+  }
+  return absl::NotFoundError(absl::StrCat("the weights of ", ToString(committed),
+                                          ", which the learner has committed, are not in the weight store of "
+                                          "this server, and actors that pull them here wait: ",
+                                          others.empty() ? "it is empty" : others,
+                                          "; their publisher must publish them again"));
 }
 
 void ModelStore::Stop() {

@@ -101,6 +101,11 @@ class ModelStore {
                                                      absl::Time deadline);
 
   std::vector<ModelState> List() const;
+  // Says in words whether readers can pull the version that a learner has committed to a replay table, of
+  // whichever model: "version 7 (epoch 3) of model 'policy' was published 2 s ago by learner/0". NotFound
+  // says that they cannot, and what there is. Empty: the epoch is not one of a weight store, so it is not
+  // known.
+  absl::StatusOr<std::string> Find(const ModelVersion& committed) const;
   // Ends all watches with Cancelled, also later ones. Idempotent.
   void Stop();
 

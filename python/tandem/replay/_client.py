@@ -242,10 +242,11 @@ class Client(EngineClient):
         return self._core.renew(table, [ticket.id for ticket in tickets], True)
 
     def commit(self, table: str, version: int, *, epoch: int = 1, items_consumed: int = 0) -> None:
-        """Says that the learner has published a version of the policy: after it can be pulled, once for each version.
+        """Says that actors can get a version of the policy, once for each version: for weights that travel another way.
 
-        epoch: grows with each start of the learner (Publisher.version.epoch is such a number).
-        items_consumed: how many items of the table updates have used, over the whole run.
+        A tandem.weights.Publisher with commit_to does so by itself. epoch: grows with each start of the learner.
+        items_consumed: how many sampled items of the table the learner is done with, over the whole run: those that updates have used and
+            those that it has rejected. Rejected ones that are not counted are taken for items in use, and no rollouts take their places.
 
         A learner commits the version that it starts from before it samples, and samples by the same client. FailedPreconditionError: an
         older epoch, or a version that is not above the committed one.

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import sys
 import threading
 from typing import Any, Callable, Mapping, NamedTuple, Sequence
@@ -10,11 +12,14 @@ from typing import Any, Callable, Mapping, NamedTuple, Sequence
 import numpy as np
 
 from tandem import _arrays
-from tandem.errors import CancelledError, DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
+from tandem.errors import CancelledError, DeadlineExceededError, FailedPreconditionError, InvalidArgumentError, TandemError
 from tandem.replay._tables import DTYPES, Column, Columns, column_dtype, count, dtype_name, flatten, numpy_dtype, parse_columns
 
 # The columns that every writer adds.
 _OWN_COLUMNS = ("is_first", "policy_version")
+
+# How long close() waits for the server to take back tickets.
+_RETURN_S = 1.0
 
 
 class Window(NamedTuple):
@@ -90,10 +95,15 @@ class Writer:
     # Life
 
     def close(self) -> None:
-        """Drops items that were not delivered; flush() delivers them. Later calls raise CancelledError. Idempotent."""
+        """Drops items that were not delivered; flush() delivers them. Gives back the tickets that it holds.
+
+        A call that waits in another thread, and later calls, raise CancelledError. Idempotent.
+        """
         self._closed = True
-        if self._core is not None:
-            self._core.close()
+        for table, tickets in self._core.close() if self._core is not None else ():
+            # Otherwise they would count until the end of their leases.
+            with contextlib.suppress(TandemError):
+                self._client._core.call("RenewTickets", json.dumps({"table": table, "tickets": tickets, "end": True}), _RETURN_S)
 
     @property
     def closed(self) -> bool:
@@ -258,7 +268,11 @@ class Writer:
         self._deliver(lambda: core.create_item(table, value_of_priority, made, self._client._seconds(timeout)))
 
     def hold(self, table: str, ticket: Ticket) -> None:
-        """Makes the next item for `table`, which must pace its actors, use this ticket. append() renews it until the item is delivered."""
+        """Makes the next item for `table`, which must pace its actors, use this ticket.
+
+        append() renews it until the item is delivered. It raises NotFoundError (a LookupError) if the ticket has ended: the step has been
+        appended, but the item of this rollout would be refused. close() gives the ticket back if no item has used it.
+        """
         if self._core is None and not self._closed:
             raise FailedPreconditionError(
                 f"writer '{self.name}' has no columns yet; give them to Client.writer(columns=...) to hold a ticket before the first step"

@@ -133,7 +133,8 @@ std::shared_ptr<const Model> Newest(RemoteWeights& weights, const ModelVersion& 
 TEST(Pieces, AReaderGetsWhatAPublisherHasSent) {
   Servers servers;
   RemoteWeights weights(servers.channel());
-  TANDEM_ASSERT_OK_AND_ASSIGN(const auto publisher, Publisher::Create(&weights, {.model = "policy"}, Soon()));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto publisher,
+                              Publisher::Create(&weights, {.model = "policy", .repair_every = {}}, Soon()));
   const std::vector<float> large = Ramp(600'001), small = Ramp(3), rest = Ramp(200'000, 5);
   TANDEM_ASSERT_OK(publisher->Publish(
       {{"large", {600'001}, large}, {"none", {0}, {}}, {"small", {3}, small}, {"rest", {200, 1000}, rest}},
@@ -158,7 +159,8 @@ TEST(Pieces, AServerOfAnEarlierReleaseTakesAndGivesWholeVersions) {
   servers.Forget("BeginUpload");
   servers.Forget("PutPiece");
   RemoteWeights weights(servers.channel());
-  TANDEM_ASSERT_OK_AND_ASSIGN(const auto publisher, Publisher::Create(&weights, {.model = "policy"}, Soon()));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto publisher,
+                              Publisher::Create(&weights, {.model = "policy", .repair_every = {}}, Soon()));
   const std::vector<float> values = Ramp(500'000);
   for (int i = 0; i < 2; ++i) TANDEM_ASSERT_OK(publisher->Publish({{"x", {500'000}, values}}, {}, Soon()));
   EXPECT_EQ(servers.calls("BeginUpload"), 1);  // it is not asked again
@@ -224,7 +226,8 @@ TEST(Pieces, RequestsThatArriveTwiceOrWhoseResponsesAreLostCountOnce) {
 TEST(Pieces, TheHeadIsNotSentAgain) {
   Servers servers;
   RemoteWeights weights(servers.channel());
-  TANDEM_ASSERT_OK_AND_ASSIGN(const auto publisher, Publisher::Create(&weights, {.model = "policy"}, Soon()));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto publisher,
+                              Publisher::Create(&weights, {.model = "policy", .repair_every = {}}, Soon()));
   const std::vector<float> values = Ramp(500'000);
   TANDEM_ASSERT_OK(publisher->Publish({{"x", {500'000}, values}}, {}, Soon()));
   const int pieces = servers.calls("PutPiece");
@@ -239,7 +242,8 @@ TEST(Pieces, TheHeadIsNotSentAgain) {
 TEST(Pieces, AVersionThatWasNotSentIsCompleteAllTheSame) {
   Servers servers;
   RemoteWeights weights(servers.channel());
-  TANDEM_ASSERT_OK_AND_ASSIGN(const auto publisher, Publisher::Create(&weights, {.model = "policy"}, Soon()));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto publisher,
+                              Publisher::Create(&weights, {.model = "policy", .repair_every = {}}, Soon()));
   const std::vector<float> original = Ramp(900'000);
   std::vector<float> values = original;
   servers.Before("PutPiece", 1, [&] { servers.Forget("PutPiece"); });

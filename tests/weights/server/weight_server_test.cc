@@ -301,7 +301,8 @@ TEST(WeightServer, AStartWhoseRequestArrivesTwiceDoesNotReplaceItsOwnPublisher) 
 TEST(WeightServer, ARestartedServerGetsTheHeadAgain) {
   ReplaceableServer server;
   RemoteWeights weights(server.channel());
-  TANDEM_ASSERT_OK_AND_ASSIGN(const auto publisher, Publisher::Create(&weights, {.model = "policy"}, Soon()));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto publisher,
+                              Publisher::Create(&weights, {.model = "policy", .repair_every = {}}, Soon()));
   const std::vector<float> values = {1};
   TANDEM_ASSERT_OK(publisher->Publish({{"x", {1}, values}}, {}, Soon()));
   server.Restart();

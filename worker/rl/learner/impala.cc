@@ -19,6 +19,7 @@
 #include "weights/client/local_weights.h"
 #include "weights/client/publisher.h"
 #include "weights/store/model_store.h"
+#include "worker/rl/actor/committed_table.h"
 #include "worker/rl/actor/unroll_actor.h"
 #include "worker/rl/learner/impala_update.h"
 #include "worker/rl/learner/registry.h"
@@ -121,11 +122,14 @@ class Impala : public Learner {
   // Publishes the first weights and starts the actors, once.
   absl::Status Begin() {
     if (publisher_ != nullptr) return absl::OkStatus();
-    TANDEM_ASSIGN_OR_RETURN(
-        publisher_,
-        weights::Publisher::Create(
-            &weights_, {.model = kPolicyModel, .name = "learner", .after_version = first_version_},
-            absl::InfiniteFuture()));
+    TANDEM_ASSIGN_OR_RETURN(publisher_,
+                            weights::Publisher::Create(&weights_,
+                                                       {.model = kPolicyModel,
+                                                        .name = "learner",
+                                                        .after_version = first_version_,
+                                                        .commit_to = IsPaced(options_) ? &table_ : nullptr,
+                                                        .repair_every = absl::ZeroDuration()},
+                                                       absl::InfiniteFuture()));
     TANDEM_RETURN_IF_ERROR(Publish());
     if (options_.lockstep) return absl::OkStatus();
     for (const std::unique_ptr<UnrollActor>& actor : actors_)
@@ -134,16 +138,10 @@ class Impala : public Learner {
   }
 
   absl::Status Publish() {
-    TANDEM_RETURN_IF_ERROR(publisher_
-                               ->Publish(TensorsOf(update_->policy()),
-                                         {.step = updates_, .items_consumed = consumed_},
-                                         absl::InfiniteFuture())
-                               .status());
-    if (!IsPaced(options_)) return absl::OkStatus();
-    const weights::ModelVersion version = publisher_->version();
-    return replay_.Commit(kUnrollTable, {.epoch = version.epoch,
-                                         .version = static_cast<int64_t>(version.number),
-                                         .items_consumed = consumed_});
+    return publisher_
+        ->Publish(TensorsOf(update_->policy()), {.step = updates_, .items_consumed = consumed_},
+                  absl::InfiniteFuture())
+        .status();
   }
 
   // Does one unroll of an actor.
@@ -185,6 +183,7 @@ class Impala : public Learner {
 
   const LearnerOptions options_;
   replay::LocalReplay replay_;
+  CommittedTable table_{&replay_, kUnrollTable};
   weights::ModelStore store_;
   weights::LocalWeights weights_;
   std::unique_ptr<ImpalaUpdate> update_;

@@ -8,10 +8,10 @@
 #include "base/random.h"
 #include "base/status.h"
 #include "replay/wire/messages.h"
-#include "worker/rl/roles/transition_actor.h"
 #include "worker/rl/envs/environment.h"
 #include "worker/rl/learner/dqn_update.h"
 #include "worker/rl/learner/impala_update.h"
+#include "worker/rl/roles/transition_actor.h"
 
 namespace tandem::rl {
 
@@ -21,7 +21,15 @@ absl::StatusOr<std::unique_ptr<ExperienceServer>> ExperienceServer::Start(
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Environment> environment,
                           MakeEnvironment(spec.learner.environment));
   std::unique_ptr<ExperienceServer> server(new ExperienceServer);
-  TANDEM_ASSIGN_OR_RETURN(server->replay_, replay::ReplayServer::Make({.name = env.member()}));
+  replay::ReplayServerOptions options = {.name = env.member()};
+  if (env.role_rank == 0) {
+    server->weights_ =
+        std::make_unique<weights::WeightServer>(weights::WeightServerOptions{.name = env.member()});
+    options.find_weights = [store = &server->weights_->store()](const replay::CommittedVersion& version) {
+      return store->Find({.epoch = version.epoch, .number = static_cast<uint64_t>(version.version)});
+    };
+  }
+  TANDEM_ASSIGN_OR_RETURN(server->replay_, replay::ReplayServer::Make(options));
   std::vector<replay::TableOptions> tables;
   if (spec.learner.algorithm.kind == "dqn") {
     tables = {TransitionTableOptions(spec.learner, env.role_world_size), EpisodeTableOptions()};
@@ -35,11 +43,7 @@ absl::StatusOr<std::unique_ptr<ExperienceServer>> ExperienceServer::Start(
   for (const replay::TableOptions& table : tables)
     TANDEM_RETURN_IF_ERROR(server->replay_->CreateTable(replay::ToProto(table)));
   std::vector<rpc::Service> services = {server->replay_->service()};
-  if (env.role_rank == 0) {
-    server->weights_ =
-        std::make_unique<weights::WeightServer>(weights::WeightServerOptions{.name = env.member()});
-    services.push_back(server->weights_->service());
-  }
+  if (server->weights_ != nullptr) services.push_back(server->weights_->service());
   TANDEM_ASSIGN_OR_RETURN(server->listening_, collectives::RoleServer::Start(std::move(services), env,
                                                                              job->store_channel(), listen));
   return server;

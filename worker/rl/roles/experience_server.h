@@ -34,8 +34,8 @@ class ExperienceServer {
  private:
   ExperienceServer() = default;
 
+  std::unique_ptr<weights::WeightServer> weights_;  // of replay/0; outlives replay_, which looks into it
   std::unique_ptr<replay::ReplayServer> replay_;
-  std::unique_ptr<weights::WeightServer> weights_;
   std::unique_ptr<collectives::RoleServer> listening_;  // destroyed first
 };
 

@@ -17,39 +17,15 @@
 #include "weights/client/remote_weights.h"
 #include "worker/rl/inference/remote_policy.h"
 #include "worker/rl/learner/impala_update.h"
+#include "worker/rl/roles/patience.h"
 
 namespace tandem::rl {
 namespace {
 
 // How long a call waits before the actor looks whether to stop.
 constexpr absl::Duration kSlice = absl::Milliseconds(500);
-constexpr absl::Duration kWarnEvery = absl::Seconds(30);
 constexpr absl::Duration kJoinTimeout = absl::Seconds(60);
 constexpr absl::Duration kCallTimeout = absl::Seconds(5);
-
-// Tells for how long something has been waited for, and says so now and then.
-class Patience {
- public:
-  explicit Patience(absl::Duration longest) : longest_(longest) { Reset(); }
-  void Reset() { begin_ = next_warning_ = MonotonicNow(), next_warning_ += kWarnEvery; }
-  // Returns an error once the longest time has passed.
-  absl::Status Check(absl::string_view what, const absl::Status& reason) {
-    const absl::Time now = MonotonicNow();
-    if (now - begin_ > longest_) {
-      return absl::DeadlineExceededError(absl::StrCat(what, " for ", absl::FormatDuration(longest_), ": ",
-                                                      reason.message(), "; the actor gives up"));
-    }
-    if (now < next_warning_) return absl::OkStatus();
-    next_warning_ = now + kWarnEvery;
-    LogWarning(absl::StrCat(what, " for ", absl::FormatDuration(absl::Trunc(now - begin_, absl::Seconds(1))),
-                            ": ", reason.message()));
-    return absl::OkStatus();
-  }
-
- private:
-  const absl::Duration longest_;
-  absl::Time begin_, next_warning_;
-};
 
 // Refuses more replay servers than actors: nobody would write to the last ones, and learners would wait for
 // them. Ends the job, since the launcher would start the actor again and again.
@@ -104,7 +80,7 @@ absl::Status RunActorLoop(const ActorLoopOptions& options, replay::Replay* repla
                                      : actor->AskWhetherLast(MonotonicNow() + kSlice);
     return replay::MayRepeat(asked) ? absl::OkStatus() : asked;
   };
-  Patience patience(options.patience);
+  Patience patience(options.patience, "the actor gives up");
   while (!over()) {
     if (alone && actor->behind()) {
       const absl::StatusOr<bool> newer = actor->TakeWeights(MonotonicNow() + kSlice);
@@ -113,7 +89,7 @@ absl::Status RunActorLoop(const ActorLoopOptions& options, replay::Replay* repla
         const absl::Status none = absl::NotFoundError(
             actor->model() == nullptr ? "no learner has published any"
                                       : "those that the replay server knows have not been published");
-        TANDEM_RETURN_IF_ERROR(patience.Check("no weights", newer.ok() ? none : newer.status()));
+        TANDEM_RETURN_IF_ERROR(patience.Check("weights", newer.ok() ? none : newer.status()));
         // A server that has started again knows no tickets, and its new ones may require an earlier version.
         if (actor->model() != nullptr) {
           const absl::Status admitted = actor->Admit(absl::InfinitePast());
@@ -126,7 +102,7 @@ absl::Status RunActorLoop(const ActorLoopOptions& options, replay::Replay* repla
     const absl::Status admitted = actor->Admit(MonotonicNow() + kSlice);
     if (!admitted.ok()) {
       if (!replay::MayRepeat(admitted)) return admitted;
-      TANDEM_RETURN_IF_ERROR(patience.Check("no tickets for unrolls", admitted));
+      TANDEM_RETURN_IF_ERROR(patience.Check("tickets for unrolls", admitted));
       TANDEM_RETURN_IF_ERROR(look_whether_over());
       continue;
     }
@@ -137,7 +113,7 @@ absl::Status RunActorLoop(const ActorLoopOptions& options, replay::Replay* repla
       const absl::Status looked = actor->TakeWeights(absl::InfinitePast()).status();
       if (!looked.ok()) {
         if (!replay::MayRepeat(looked)) return looked;
-        TANDEM_RETURN_IF_ERROR(patience.Check("no weights", looked));
+        TANDEM_RETURN_IF_ERROR(patience.Check("weights", looked));
         continue;
       }
       if (over()) break;
@@ -146,7 +122,7 @@ absl::Status RunActorLoop(const ActorLoopOptions& options, replay::Replay* repla
     const absl::Status acted = actor->Act(MonotonicNow() + kSlice);
     if (!acted.ok()) {
       if (!replay::MayRepeat(acted)) return acted;
-      TANDEM_RETURN_IF_ERROR(patience.Check("no actions", acted));
+      TANDEM_RETURN_IF_ERROR(patience.Check("actions", acted));
       continue;
     }
     patience.Reset();
@@ -155,7 +131,7 @@ absl::Status RunActorLoop(const ActorLoopOptions& options, replay::Replay* repla
     while (!(delivered = actor->Deliver(MonotonicNow() + kSlice)).ok()) {
       if (!replay::MayRepeat(delivered)) return delivered;
       if (stopped()) return absl::OkStatus();
-      TANDEM_RETURN_IF_ERROR(patience.Check("no place for unrolls", delivered));
+      TANDEM_RETURN_IF_ERROR(patience.Check("a place for unrolls", delivered));
       TANDEM_RETURN_IF_ERROR(look_whether_over());
       if (over()) return absl::OkStatus();
     }
@@ -169,7 +145,7 @@ absl::Status RunTransitionActorLoop(const TransitionActorLoopOptions& options, r
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<TransitionActor> actor,
                           TransitionActor::Create(options.actor, replay, weights));
   const auto over = [&] { return (options.stop != nullptr && options.stop->load()) || actor->last(); };
-  Patience patience(options.patience);
+  Patience patience(options.patience, "the actor gives up");
   while (!over()) {
     // An actor that has weights goes on while their store is away for a moment.
     const bool waits = actor->must_wait();
@@ -179,7 +155,7 @@ absl::Status RunTransitionActorLoop(const TransitionActorLoopOptions& options, r
     if (actor->must_wait()) {
       if (newer.ok() && *newer) patience.Reset();
       TANDEM_RETURN_IF_ERROR(patience.Check(
-          "no weights",
+          "weights",
           newer.ok() ? absl::NotFoundError(actor->model() == nullptr ? "no learner has published any"
                                                                      : "the learner is far behind the actors")
                      : newer.status()));
@@ -191,7 +167,7 @@ absl::Status RunTransitionActorLoop(const TransitionActorLoopOptions& options, r
     absl::Status delivered;
     while (!(delivered = actor->Deliver(MonotonicNow() + kSlice)).ok() && !over()) {
       if (!replay::MayRepeat(delivered)) return delivered;
-      TANDEM_RETURN_IF_ERROR(patience.Check("no place for transitions", delivered));
+      TANDEM_RETURN_IF_ERROR(patience.Check("a place for transitions", delivered));
       const absl::Status looked = actor->TakeWeights(absl::InfinitePast()).status();
       if (!looked.ok() && !replay::MayRepeat(looked)) return looked;
     }

@@ -20,6 +20,7 @@
 #include "worker/rl/envs/environment.h"
 #include "worker/rl/learner/dqn_update.h"
 #include "worker/rl/learner/registry.h"
+#include "worker/rl/roles/patience.h"
 #include "worker/rl/roles/policy_publisher.h"
 #include "worker/rl/roles/transition_actor.h"
 
@@ -28,7 +29,6 @@ namespace {
 
 // How often the learner looks whether actors have done further steps.
 constexpr absl::Duration kCountPause = absl::Milliseconds(5);
-constexpr absl::Duration kDqnWarnsEvery = absl::Seconds(30);
 // How long a rank waits for a batch before it lets the others go on.
 constexpr absl::Duration kBatchTime = absl::Seconds(2);
 // After so long without steps a version is published: actors that wait may have done steps which were lost
@@ -43,43 +43,16 @@ constexpr char kDqnStopText[] = "stop";
 // The numbers that the ranks add up beside their gradients.
 enum DqnExtra { kDrawnBatches, kDqnStopRequests, kDqnInterruptions, kDqnExtras };
 
-// Says now and then that something has been waited for, and ends the wait.
-class WaitLimit {
- public:
-  explicit WaitLimit(absl::Duration longest) : longest_(longest) {}
-  void Reset() { since_ = absl::InfiniteFuture(); }
-  // Returns DeadlineExceeded if the wait, which the first call begins, has lasted too long. `what` has not
-  // come, for `reason`.
-  absl::Status Check(absl::string_view what, const absl::Status& reason) {
-    const absl::Time now = MonotonicNow();
-    if (since_ == absl::InfiniteFuture()) since_ = now, next_warning_ = now + kDqnWarnsEvery;
-    const std::string why = reason.ok() ? "" : absl::StrCat(": ", reason.message());
-    if (now - since_ > longest_) {
-      return absl::DeadlineExceededError(absl::StrCat("the learner has got no ", what, " for ",
-                                                      absl::FormatDuration(longest_), why,
-                                                      "; are the actors alive?"));
-    }
-    if (now < next_warning_) return absl::OkStatus();
-    next_warning_ = now + kDqnWarnsEvery;
-    LogWarning(absl::StrCat("no ", what, " for ",
-                            absl::FormatDuration(absl::Trunc(now - since_, absl::Seconds(1))), why));
-    return absl::OkStatus();
-  }
-
- private:
-  const absl::Duration longest_;
-  absl::Time since_ = absl::InfiniteFuture(), next_warning_;
-};
-
 class DqnRoleLearner : public Learner {
  public:
   DqnRoleLearner(const RoleLearnerOptions& options, std::vector<replay::Replay*> shards,
                  weights::Weights* weights, collectives::ProcessGroup* group)
       : options_(options),
         group_(group),
-        publisher_(weights, [this] { return MustStop(); }),
-        idle_(options.patience),
-        batchless_(options.patience) {
+        publisher_(
+            weights, [this] { return MustStop(); }, options.waits),
+        idle_(options.patience, "are the actors alive?"),
+        batchless_(options.patience, "are the actors alive?") {
     for (replay::Replay* const shard : shards) shards_.push_back({.replay = shard});
   }
 
@@ -116,7 +89,7 @@ class DqnRoleLearner : public Learner {
       }
       if (!drawn_ && !stopped_) {
         // The steps are counted again, since a table may have been lost.
-        TANDEM_RETURN_IF_ERROR(batchless_.Check("batch of transitions", sample.status()));
+        TANDEM_RETURN_IF_ERROR(batchless_.Check("a batch of transitions", sample.status()));
         break;
       }
       batchless_.Reset();
@@ -132,9 +105,8 @@ class DqnRoleLearner : public Learner {
     TANDEM_ASSIGN_OR_RETURN(const bool begun, Begin());
     if (!begun) return absl::OkStatus();
     const absl::Status told = Publish(/*last=*/true);
-    // A store that starts again meanwhile is empty, and actors wait for the last version.
-    const absl::Status left =
-        publisher_.Await(group_->Barrier({.async = publisher_.begun() && group_->world_size() > 1}));
+    const WaitLog::Wait wait = WaitLog::Begin(options_.waits, kForTheEnd);
+    const absl::Status left = group_->Barrier().Wait();
     return told.ok() ? Annotate(left, "the end of the learners") : told;
   }
 
@@ -193,6 +165,7 @@ class DqnRoleLearner : public Learner {
     const absl::Status own = BeginOwn();
     const bool stops = stop_requested_ && replay::MayRepeat(own);
     if (!own.ok() && !stops) return own;
+    const WaitLog::Wait wait = WaitLog::Begin(options_.waits, kForTheBegin);
     TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> all,
                             group_->AllGatherBytes(stops ? kDqnStopText : ""));
     begun_ = true;
@@ -246,12 +219,12 @@ class DqnRoleLearner : public Learner {
   // Repeats a call while a replay server is away, at most options.patience. Cancelled if a stop is requested
   // meanwhile.
   absl::Status AwaitServers(absl::FunctionRef<absl::Status()> call) {
-    const absl::Time deadline = MonotonicNow() + options_.patience;
+    Patience patience(options_.patience, "are the replay servers alive?");
     for (;;) {
       const absl::Status status = call();
-      if (!replay::MayRepeat(status) || MonotonicNow() > deadline) return status;
+      if (!replay::MayRepeat(status)) return status;
       if (MustStop()) return absl::CancelledError("the learner was asked to stop");
-      TANDEM_RETURN_IF_ERROR(publisher_.Keep());
+      TANDEM_RETURN_IF_ERROR(patience.Check("the replay servers", status));
       absl::SleepFor(kCountPause);
     }
   }
@@ -322,7 +295,7 @@ class DqnRoleLearner : public Learner {
           const absl::Status again = Publish(/*last=*/false);
           if (!again.ok() && !replay::MayRepeat(again)) return again;
         } else if (now - begin >= kLearnerSlice) {
-          TANDEM_RETURN_IF_ERROR(publisher_.Keep());
+          TANDEM_RETURN_IF_ERROR(publisher_.status());
           break;
         }
         absl::SleepFor(kCountPause);
@@ -330,6 +303,7 @@ class DqnRoleLearner : public Learner {
       TANDEM_RETURN_IF_ERROR(TakeEpisodeReports());
     }
     if (group_->world_size() > 1) {
+      const WaitLog::Wait wait = WaitLog::Begin(options_.waits, "the steps that learner/0 has counted");
       TANDEM_ASSIGN_OR_RETURN(const std::string sent,
                               group_->BroadcastBytes(absl::StrCat(seen_, " ", fill_)));
       const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(sent, ' ');
@@ -379,7 +353,7 @@ class DqnRoleLearner : public Learner {
       if (MustStop()) return absl::CancelledError("the learner was asked to stop");
       absl::StatusOr<replay::ShardedBatch> batch = Draw(MonotonicNow() + kLearnerSlice);
       if (batch.ok() || !replay::MayRepeat(batch.status())) return batch;
-      TANDEM_RETURN_IF_ERROR(publisher_.Keep());
+      TANDEM_RETURN_IF_ERROR(publisher_.status());
       if (MonotonicNow() > end) return batch;
       if (sampler_ == nullptr) absl::SleepFor(kCountPause);  // the attempt may have failed at once
     }
@@ -395,9 +369,9 @@ class DqnRoleLearner : public Learner {
     extras[kDqnStopRequests] = MustStop() ? 1 : 0;
     extras[kDqnInterruptions] = interrupt_requested_ ? 1 : 0;
     if (group_->world_size() > 1) {
+      const WaitLog::Wait wait = WaitLog::Begin(options_.waits, kForGradients);
       TANDEM_RETURN_IF_ERROR(
-          Annotate(publisher_.Await(group_->AllReduce(absl::MakeSpan(sums_), {.async = publisher_.begun()})),
-                   "averaging the learners' gradients"));
+          Annotate(group_->AllReduce(absl::MakeSpan(sums_)).Wait(), "averaging the learners' gradients"));
     }
     stopped_ = extras[kDqnStopRequests] > 0;
     interrupted_ = extras[kDqnInterruptions] > 0;
@@ -427,7 +401,7 @@ class DqnRoleLearner : public Learner {
   std::vector<Shard> shards_;  // their figures are those of rank 0
   collectives::ProcessGroup* const group_;
   PolicyPublisher publisher_;
-  WaitLimit idle_, batchless_;
+  Patience idle_, batchless_;
   std::unique_ptr<DqnUpdate> update_;
   std::unique_ptr<replay::ShardedSampler> sampler_;  // null while the tables fill
   uint64_t learned_ = 0;  // steps for which the updates have been done, with those that fill the tables

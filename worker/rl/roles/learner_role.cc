@@ -55,7 +55,8 @@ absl::StatusOr<RlReport> Train(const RlSpec& spec, const RlRunOptions& options, 
   weights::RemoteWeights weights(first);
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<collectives::ProcessGroup> group,
                           job->LearnerGroup(kGroupTimeout));
-  const RoleLearnerOptions learning = {.learner = spec.learner, .servers = servers, .stop = options.stop};
+  const RoleLearnerOptions learning = {
+      .learner = spec.learner, .servers = servers, .stop = options.stop, .waits = &job->waits()};
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Learner> learner,
                           sharded ? MakeDqnRoleLearner(learning, shards, &weights, group.get())
                                   : MakeRoleLearner(learning, shards[0], &weights, group.get()));
@@ -101,7 +102,9 @@ absl::StatusOr<RlReport> RunLearnerRole(const RlSpec& spec, const RlRunOptions& 
                                 std::_Exit(1);
                               }));
   diagnostics->SetServing(true);
-  absl::StatusOr<RlReport> report = Train(spec, options, job);
+  RlRunOptions reported = options;
+  reported.status = diagnostics->status().get();
+  absl::StatusOr<RlReport> report = Train(spec, reported, job);
   diagnostics->SetServing(false);
   leaving = true;
   const absl::Status result = report.ok() ? report->failure : report.status();

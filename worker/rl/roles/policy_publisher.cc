@@ -21,12 +21,14 @@ constexpr absl::Duration kPublishSlice = absl::Seconds(5), kLongestSlice = absl:
 constexpr double kPublishBytesPerSecond = 50e6;
 // An attempt may fail at once.
 constexpr absl::Duration kPublishPause = absl::Milliseconds(100);
+constexpr char kForStore[] = "the store of the weights (replay/0)";
 
 }  // namespace
 
 absl::Status PolicyPublisher::Begin(uint64_t after_version, Policy& policy,
                                     const weights::PublishInfo& info) {
   const absl::Time end = MonotonicNow() + kPublishTimeout;
+  const WaitLog::Wait wait = WaitLog::Begin(waits_, kForStore);
   for (;;) {
     auto publisher = weights::Publisher::Create(
         weights_, {.model = kPolicyModel, .name = "learner/0", .after_version = after_version},
@@ -47,6 +49,7 @@ absl::Status PolicyPublisher::Publish(Policy& policy, const weights::PublishInfo
   const auto bytes = static_cast<double>(policy.parameters().values().size() * sizeof(float));
   const absl::Duration longest = kLongestSlice + absl::Seconds(bytes / kPublishBytesPerSecond);
   absl::Duration slice = kPublishSlice;
+  const WaitLog::Wait wait = WaitLog::Begin(waits_, kForStore);
   absl::Status published = publisher_->Publish(TensorsOf(policy), info, MonotonicNow() + slice).status();
   while (replay::MayRepeat(published) && !must_stop_() && MonotonicNow() < end) {
     absl::SleepFor(kPublishPause);
@@ -54,27 +57,6 @@ absl::Status PolicyPublisher::Publish(Policy& policy, const weights::PublishInfo
     published = publisher_->Repeat(std::min(end, MonotonicNow() + slice));
   }
   return published;
-}
-
-absl::Status PolicyPublisher::Keep() {
-  if (!begun()) return absl::OkStatus();
-  const absl::Time deadline = MonotonicNow() + kLearnerSlice;
-  const absl::StatusOr<weights::ModelVersion> head = weights_->Head(kPolicyModel, deadline);
-  if (head.ok() && *head == publisher_->version()) return absl::OkStatus();
-  const absl::Status repeated = head.ok() ? publisher_->Repeat(deadline) : head.status();
-  return replay::MayRepeat(repeated) ? absl::OkStatus() : repeated;
-}
-
-absl::Status PolicyPublisher::Await(const collectives::Work& work) {
-  absl::Status kept;
-  while (begun() && kept.ok()) {
-    const absl::Status waited = work.Wait(kLearnerSlice);
-    if (!absl::IsDeadlineExceeded(waited) || work.IsCompleted()) break;
-    kept = Keep();
-  }
-  // Also after an error: the operation uses memory of this learner.
-  const absl::Status done = work.Wait();
-  return kept.ok() ? done : kept;
 }
 
 }  // namespace tandem::rl

@@ -9,24 +9,25 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "collectives/work.h"
+#include "base/wait_log.h"
 #include "weights/client/publisher.h"
 #include "weights/client/weights.h"
 #include "worker/rl/policy/policy.h"
 
 namespace tandem::rl {
 
-// How long a learner waits for a batch, or for other ranks, before it looks whether to stop, and whether the
-// weights are still there. A store that is away holds it up for 5 s.
+// How long a learner waits for a batch, or for other ranks, before it looks whether to stop, and whether
+// another one has taken over.
 inline constexpr absl::Duration kLearnerSlice = absl::Milliseconds(500);
 
-// Publishes the policy of the learner of rank 0, again if the store of the weights loses it. The other ranks
+// Publishes the policy of the learner of rank 0, and waits for a store that is away. The other ranks
 // have one that does not begin, and whose other functions do nothing. Not thread-safe.
 class PolicyPublisher {
  public:
   // `weights` must outlive it. `must_stop` says whether the learner is to stop, which ends waits early.
-  PolicyPublisher(weights::Weights* weights, std::function<bool()> must_stop)
-      : weights_(weights), must_stop_(std::move(must_stop)) {}
+  // `waits`, which may be nullptr, logs waits for the store.
+  PolicyPublisher(weights::Weights* weights, std::function<bool()> must_stop, WaitLog* waits)
+      : weights_(weights), must_stop_(std::move(must_stop)), waits_(waits) {}
 
   // Begins an epoch and publishes the first parameters. Versions are numbered above `after_version`, and
   // above those of the store. Waits as Publish does, with its errors.
@@ -38,17 +39,14 @@ class PolicyPublisher {
   // Publishes the parameters. Waits for a store that is away, and then for at most two minutes, or until the
   // attempt ends in which the learner is asked to stop. Errors: those of weights::Publisher.
   absl::Status Publish(Policy& policy, const weights::PublishInfo& info);
-  // Publishes the last version again if the store has lost it: one that has started again is empty, and
-  // actors wait for weights. A store that is away is left for the next call. FailedPrecondition: another
-  // learner has taken over.
-  absl::Status Keep();
-  // Waits for an operation of all ranks, in which others may wait for actors, and these for weights: calls
-  // Keep meanwhile. The operation must be asynchronous if this has begun.
-  absl::Status Await(const collectives::Work& work);
+  // Returns why the weights cannot be published again if their store loses them, which the publisher does by
+  // itself. FailedPrecondition: another learner has taken over.
+  absl::Status status() const { return begun() ? publisher_->status() : absl::OkStatus(); }
 
  private:
   weights::Weights* const weights_;
   const std::function<bool()> must_stop_;
+  WaitLog* const waits_;
   std::unique_ptr<weights::Publisher> publisher_;
 };
 

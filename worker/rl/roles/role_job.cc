@@ -47,12 +47,14 @@ absl::StatusOr<std::unique_ptr<RoleJob>> RoleJob::Open(absl::Duration timeout) {
   } else if (env.epoch > 1 || restarts > 0) {
     job->life_ = Mix64(static_cast<uint64_t>(env.epoch), restarts);
   }
+  const WaitLog::Wait wait = job->waits_.Begin("the job's store, which learner/0 or the launcher hosts");
   TANDEM_ASSIGN_OR_RETURN(job->store_, collectives::OpenStore(env, timeout));
   job->env_ = job->store_->env();
   return job;
 }
 
 absl::StatusOr<int> RoleJob::Servers(absl::string_view role, absl::Duration timeout) {
+  const WaitLog::Wait wait = waits_.Begin(absl::StrCat("a process of role '", role, "'"));
   absl::StatusOr<int> count = collectives::CountRoleServers(&store(), role, timeout);
   if (absl::IsDeadlineExceeded(count.status())) {
     return absl::DeadlineExceededError(absl::StrCat(
@@ -65,10 +67,13 @@ absl::StatusOr<int> RoleJob::Servers(absl::string_view role, absl::Duration time
 
 absl::StatusOr<std::shared_ptr<rpc::Channel>> RoleJob::Connect(absl::string_view role, int index,
                                                                absl::Duration timeout) {
+  const WaitLog::Wait wait = waits_.Begin(absl::StrCat(role, "/", index, ", which has not registered"));
   return collectives::ConnectToRole(env_, &store(), role, index, timeout);
 }
 
 absl::StatusOr<std::unique_ptr<collectives::ProcessGroup>> RoleJob::LearnerGroup(absl::Duration timeout) {
+  const WaitLog::Wait wait =
+      waits_.Begin(absl::StrCat("all ", env_.world_size, " learners to join their group"));
   return collectives::InitProcessGroup(
       &store(), {.rank = env_.rank, .world_size = env_.world_size, .timeout = timeout});
 }

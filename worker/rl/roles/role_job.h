@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/wait_log.h"
 #include "collectives/environment.h"
 #include "collectives/process_group.h"
 #include "rpc/channel.h"
@@ -35,6 +36,8 @@ class RoleJob {
   uint64_t life() const { return life_; }
   collectives::Store& store() { return *store_->store(); }
   const std::shared_ptr<rpc::Channel>& store_channel() const { return store_->channel(); }
+  // Logs the waits of this process for others. Thread-safe.
+  WaitLog& waits() { return waits_; }
 
   // Returns how many servers of `role` the job has. Blocks until one has registered, at most `timeout`.
   // DeadlineExceeded says how to start one.
@@ -56,6 +59,7 @@ class RoleJob {
   collectives::Environment env_;
   uint64_t life_ = 0;
   std::unique_ptr<collectives::JobStore> store_;
+  WaitLog waits_;
 };
 
 }  // namespace tandem::rl

@@ -20,12 +20,12 @@
 #include "worker/rl/envs/environment.h"
 #include "worker/rl/learner/impala_update.h"
 #include "worker/rl/learner/registry.h"
+#include "worker/rl/roles/patience.h"
 #include "worker/rl/roles/policy_publisher.h"
 
 namespace tandem::rl {
 namespace {
 
-constexpr absl::Duration kLearnerWarnsEvery = absl::Seconds(30);
 // Between two attempts to reach a replay server that is away.
 constexpr absl::Duration kServerPause = absl::Milliseconds(100);
 
@@ -44,7 +44,8 @@ class RoleLearner : public Learner {
       : options_(options),
         replay_(replay),
         group_(group),
-        publisher_(weights, [this] { return MustStop(); }) {}
+        publisher_(
+            weights, [this] { return MustStop(); }, options.waits) {}
 
   absl::Status Init() {
     TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Environment> environment,
@@ -73,7 +74,11 @@ class RoleLearner : public Learner {
         begun = absl::StrCat(publisher_.version().epoch, " ", publisher_.version().number);
       }
     }
-    TANDEM_ASSIGN_OR_RETURN(const std::string first, group_->BroadcastBytes(begun));
+    std::string first;
+    {
+      const WaitLog::Wait wait = WaitLog::Begin(options_.waits, kForTheBegin);
+      TANDEM_ASSIGN_OR_RETURN(first, group_->BroadcastBytes(begun));
+    }
     if (first == kStopText) return StoppedBefore();
     const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(first, ' ');
     if (!absl::SimpleAtoi(parts.first, &epoch_) || !absl::SimpleAtoi(parts.second, &version_))
@@ -106,9 +111,9 @@ class RoleLearner : public Learner {
     extras[kStopRequests] = stop_requested_ ? 1 : 0;
     extras[kInterruptions] = interrupt_requested_ ? 1 : 0;
     if (group_->world_size() > 1) {
+      const WaitLog::Wait wait = WaitLog::Begin(options_.waits, kForGradients);
       TANDEM_RETURN_IF_ERROR(
-          Annotate(publisher_.Await(group_->AllReduce(absl::MakeSpan(sums_), {.async = publisher_.begun()})),
-                   "averaging the learners' gradients"));
+          Annotate(group_->AllReduce(absl::MakeSpan(sums_)).Wait(), "averaging the learners' gradients"));
     }
     consumed_ += static_cast<uint64_t>(extras[kTakenUnrolls]);
     env_steps_ = consumed_ * static_cast<uint64_t>(options_.learner.algorithm.unroll);
@@ -135,9 +140,8 @@ class RoleLearner : public Learner {
     TANDEM_ASSIGN_OR_RETURN(const bool begun, Begin());
     if (!begun) return absl::OkStatus();
     const absl::Status told = Publish(/*last=*/true);
-    // A store that starts again meanwhile is empty, and actors wait for the last version.
-    const absl::Status left =
-        publisher_.Await(group_->Barrier({.async = publisher_.begun() && group_->world_size() > 1}));
+    const WaitLog::Wait wait = WaitLog::Begin(options_.waits, kForTheEnd);
+    const absl::Status left = group_->Barrier().Wait();
     return told.ok() ? Annotate(left, "the end of the learners") : told;
   }
 
@@ -205,6 +209,7 @@ class RoleLearner : public Learner {
       if (info.staleness.head)
         head = static_cast<uint64_t>(std::max<int64_t>(0, info.staleness.head->version));
     }
+    const WaitLog::Wait wait = WaitLog::Begin(options_.waits, kForTheBegin);
     TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> heads,
                             group_->AllGatherBytes(stops ? kStopText : absl::StrCat(head)));
     for (const std::string& text : heads) {
@@ -235,37 +240,28 @@ class RoleLearner : public Learner {
   // Repeats a call while the replay server is away, at most as long as the learner waits for a batch.
   // Cancelled if a stop is requested meanwhile.
   absl::Status AwaitServer(absl::FunctionRef<absl::Status()> call) {
-    const absl::Time deadline = MonotonicNow() + options_.patience;
+    Patience patience(options_.patience, "is it alive?");
     for (;;) {
       const absl::Status status = call();
-      if (!replay::MayRepeat(status) || MonotonicNow() > deadline) return status;
+      if (!replay::MayRepeat(status)) return status;
       if (MustStop()) return StopError();
+      TANDEM_RETURN_IF_ERROR(
+          patience.Check(absl::StrCat("replay/", group_->rank() % options_.servers), status));
       absl::SleepFor(kServerPause);
     }
   }
 
   // Waits for a batch. Cancelled if a stop is requested meanwhile.
   absl::StatusOr<replay::Batch> NextBatch() {
-    const absl::Time begin = MonotonicNow();
-    absl::Time next_warning = begin + kLearnerWarnsEvery;
+    Patience patience(options_.patience, "are the actors alive?");
     for (;;) {
       if (MustStop()) return StopError();
       absl::StatusOr<replay::Batch> batch =
           replay_->Sample(kUnrollTable, {.batch = static_cast<uint32_t>(options_.learner.algorithm.batch)},
                           MonotonicNow() + kLearnerSlice, "learner");
       if (batch.ok() || !replay::MayRepeat(batch.status())) return batch;
-      TANDEM_RETURN_IF_ERROR(publisher_.Keep());
-      const absl::Time now = MonotonicNow();
-      if (now - begin > options_.patience) {
-        return absl::DeadlineExceededError(absl::StrCat("the learner has got no unrolls for ",
-                                                        absl::FormatDuration(options_.patience), ": ",
-                                                        batch.status().message(), "; are the actors alive?"));
-      }
-      if (now < next_warning) continue;
-      next_warning = now + kLearnerWarnsEvery;
-      LogWarning(absl::StrCat("no unrolls for ",
-                              absl::FormatDuration(absl::Trunc(now - begin, absl::Seconds(1))), ": ",
-                              batch.status().message()));
+      TANDEM_RETURN_IF_ERROR(publisher_.status());
+      TANDEM_RETURN_IF_ERROR(patience.Check("unrolls", batch.status()));
     }
   }
 

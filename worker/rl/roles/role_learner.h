@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/wait_log.h"
 #include "collectives/process_group.h"
 #include "replay/client/replay.h"
 #include "weights/client/weights.h"
@@ -23,7 +24,15 @@ struct RoleLearnerOptions {
   // Set when the process is asked to stop, by any thread: as RequestStop(interrupted), which no thread can
   // call while Advance waits for unrolls or servers. nullptr: it is not.
   const std::atomic<bool>* stop = nullptr;
+  // Logs the waits for other learners and for servers. Must outlive the learner. nullptr: they are not
+  // logged.
+  WaitLog* waits = nullptr;
 };
+
+// What learners wait for, as WaitLog says it.
+inline constexpr char kForTheBegin[] = "the other learners, before the first update",
+                      kForGradients[] = "the other learners' gradients",
+                      kForTheEnd[] = "the other learners, after the last update";
 
 // Makes a learner whose actors are elsewhere: the process of role `learner`. It takes unrolls from the table
 // of `replay`. All ranks of `group` average their gradients, and so keep the same parameters bit by bit; rank

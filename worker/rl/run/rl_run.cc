@@ -28,6 +28,8 @@ namespace {
 constexpr size_t kRecent = 100;
 // The parts of a run that make a point of its curve.
 constexpr uint64_t kCurvePoints = 100;
+// The longest time between two progress lines if stdout is no terminal.
+constexpr absl::Duration kLineEvery = absl::Seconds(30);
 
 uint64_t HashOf(Policy& policy) {
   const absl::Span<const float> values = policy.parameters().values();
@@ -46,7 +48,7 @@ class Follower {
       : job_(job), options_(options), last_steps_(steps), curve_parts_(steps / StepsOfPart()) {
     const uint64_t total = job.learner.env_steps;
     printed_tenths_ = std::min(total, steps) * 10 / total;
-    begin_ = last_line_ = options.clock->Now();
+    begin_ = last_line_ = printed_ = options.clock->Now();
   }
 
   absl::Status Open() {
@@ -139,9 +141,11 @@ class Follower {
     if (options_.silent) return;
     const uint64_t total = job_.learner.env_steps, done = std::min(total, learner.env_steps());
     if (!options_.terminal) {
-      // Elsewhere at most ten lines a run.
-      if (done * 10 / total <= printed_tenths_) return;
+      // A log gets a line for each tenth of the run, and one now and then in between.
+      const absl::Time now = options_.clock->Now();
+      if (done * 10 / total <= printed_tenths_ && now - printed_ < kLineEvery) return;
       printed_tenths_ = done * 10 / total;
+      printed_ = now;
     }
     const double rate = static_cast<double>(learner.env_steps() - last_steps_) / std::max(seconds, 1e-9);
     const double left = static_cast<double>(total - done) / std::max(rate, 1e-9);
@@ -162,6 +166,7 @@ class Follower {
   const RlRunOptions& options_;
   std::unique_ptr<worker::TensorboardWriter> scalars_;
   absl::Time begin_, last_line_;
+  absl::Time printed_;  // the last line without a terminal
   uint64_t last_steps_, printed_tenths_ = 0;
   bool on_screen_ = false;
   uint64_t episodes_ = 0;
@@ -222,6 +227,10 @@ absl::StatusOr<RlReport> RunLearner(const RlSpec& job, const RlRunOptions& optio
     const absl::Status saved = SaveCheckpoint(job, *learner, job.checkpoint_file);
     if (!saved.ok()) LogWarning(absl::StrCat("no checkpoint was saved: ", saved.message()));
   };
+  const auto tell = [&](const char* state) {
+    if (options.status != nullptr) options.status->SetState(state);
+  };
+  tell("training");
   absl::Time last_saved = options.clock->Now();
   while (!learner->stopped() && learner->env_steps() < job.learner.env_steps) {
     if (options.stop != nullptr && options.stop->load()) {
@@ -230,6 +239,7 @@ absl::StatusOr<RlReport> RunLearner(const RlSpec& job, const RlRunOptions& optio
     }
     report.failure = Annotate(learner->Advance(), absl::StrCat("job '", job.name, "'"));
     follower.Take(*learner);
+    if (options.status != nullptr) options.status->SetStep(learner->env_steps());
     if (!report.failure.ok()) break;
     if (job.checkpoint_every > absl::ZeroDuration() &&
         options.clock->Now() - last_saved >= job.checkpoint_every) {
@@ -263,6 +273,7 @@ absl::StatusOr<RlReport> RunLearner(const RlSpec& job, const RlRunOptions& optio
     report.model_file = job.model_file;
   }
   if (report.interrupted || job.evaluation_episodes == 0) return report;
+  tell("evaluating");
   TANDEM_ASSIGN_OR_RETURN(report.evaluation, Evaluate(learner->policy(), job.learner.environment,
                                                       static_cast<size_t>(job.evaluation_episodes),
                                                       job.learner.seeds.evaluation, options.stop));

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "rpc/diagnostics/process_status.h"
 #include "worker/rl/job/rl_spec.h"
 #include "worker/rl/run/rl_report.h"
 
@@ -20,6 +21,7 @@ struct RlRunOptions {
   std::string tensorboard;                  // directory for the scalars; empty: none
   const std::atomic<bool>* stop = nullptr;  // set: the run ends soon, with the model as it is then
   bool resume = false;                      // goes on from the job's checkpoint, if there is one
+  rpc::ProcessStatus* status = nullptr;     // gets the run's steps and what it does; must outlive the run
   Clock* clock = Clock::Real();
 };
 
@@ -37,8 +39,8 @@ struct RlRunOptions {
 absl::StatusOr<RlReport> RunRl(const RlSpec& job, const RlRunOptions& options);
 // Returns the bytes of the job's checkpoint, or "" if there is none. Blocks on the disk.
 absl::StatusOr<std::string> ReadCheckpoint(const RlSpec& job);
-// Does the same as RunRl with a learner that the caller has made for this job. `resumed`: its state is that of a
-// checkpoint. BLAS must use one thread (worker/nn/gemm.h).
+// Does the same as RunRl with a learner that the caller has made for this job. `resumed`: its state is that
+// of a checkpoint. BLAS must use one thread (worker/nn/gemm.h).
 absl::StatusOr<RlReport> RunLearner(const RlSpec& job, const RlRunOptions& options, Learner* learner,
                                     bool resumed);
 

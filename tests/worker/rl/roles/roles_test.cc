@@ -209,9 +209,10 @@ struct AwayServers : replay::LocalReplay, weights::LocalWeights {
     if (replay_away) return Away();
     return LocalReplay::Info(table, deadline);
   }
-  absl::Status Commit(absl::string_view table, const replay::CommittedVersion& version) override {
+  absl::Status Commit(absl::string_view table, const replay::CommittedVersion& version,
+                      absl::Time deadline) override {
     ++replay_commits;
-    return LocalReplay::Commit(table, version);
+    return LocalReplay::Commit(table, version, deadline);
   }
   absl::StatusOr<weights::EpochGrant> StartEpoch(absl::string_view model, absl::string_view publisher,
                                                  absl::Time deadline) override {
@@ -296,17 +297,18 @@ TEST(RolesTest, ALearnerWithoutActorsSaysWhatItWaitsFor) {
   TANDEM_ASSERT_OK(learner);
   EXPECT_THAT((*learner)->Advance(),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
-                       AllOf(HasSubstr("has got no unrolls"), HasSubstr("it holds 0 items"),
+                       AllOf(HasSubstr("has waited for unrolls"), HasSubstr("it holds 0 items"),
                              HasSubstr("are the actors alive?"))));
 }
 
 TEST(RolesTest, AnActorWithoutALearnerGivesUp) {
   const LearnerOptions options = BanditOptions();
   Servers servers(options);
-  EXPECT_THAT(RunActorLoop({.actor = ActorOptions(options, 0), .patience = absl::ZeroDuration()},
-                           &servers.replay, &servers.local),
-              StatusIs(absl::StatusCode::kDeadlineExceeded,
-                       AllOf(HasSubstr("no weights"), HasSubstr("no learner has published any"))));
+  EXPECT_THAT(
+      RunActorLoop({.actor = ActorOptions(options, 0), .patience = absl::ZeroDuration()}, &servers.replay,
+                   &servers.local),
+      StatusIs(absl::StatusCode::kDeadlineExceeded,
+               AllOf(HasSubstr("has waited for weights"), HasSubstr("no learner has published any"))));
   const std::atomic<bool> stop{true};
   TANDEM_EXPECT_OK(
       RunActorLoop({.actor = ActorOptions(options, 0), .stop = &stop}, &servers.replay, &servers.local));
@@ -423,7 +425,8 @@ class WeightsOfLives : public weights::Weights {
                                                               absl::Time deadline) override {
     return now()->Newer(model, than, deadline);
   }
-  absl::StatusOr<weights::ModelVersion> Head(absl::string_view model, absl::Time deadline) override {
+  absl::StatusOr<weights::ModelVersion> Head(absl::string_view model, absl::Time deadline,
+                                             std::stop_token) override {
     return now()->Head(model, deadline);
   }
 

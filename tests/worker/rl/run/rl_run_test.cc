@@ -129,6 +129,51 @@ TEST(RlRunTest, ScalarsForTensorBoardAreWritten) {
   }
 }
 
+// A clock that moves by 11 s at each look, and stops the run after `looks` of them.
+class HastyClock : public Clock {
+ public:
+  explicit HastyClock(int looks) : looks_(looks) {}
+  absl::Time Now() override {
+    if (++seen_ >= looks_) stop = true;
+    return absl::UnixEpoch() + absl::Hours(1) + seen_ * absl::Seconds(11);
+  }
+  bool AwaitUntil(absl::Mutex*, const absl::Condition&, absl::Time) override { return false; }
+  absl::Duration elapsed() const { return seen_ * absl::Seconds(11); }
+  std::atomic<bool> stop{false};
+
+ private:
+  const int looks_;
+  int seen_ = 0;
+};
+
+TEST(RlRunTest, ALogGetsAProgressLineNowAndThenAlthoughATenthOfTheRunTakesLong) {
+  testing::TempDir dir;
+  RlSpec job = Job("env: bandit\nalgorithm: ppo\nstop: {env_steps: 1e12}\n");
+  job.model_file = dir.File("model.safetensors");
+  HastyClock clock(100);
+  ::testing::internal::CaptureStdout();
+  const absl::StatusOr<RlReport> report = RunRl(job, {.stop = &clock.stop, .clock = &clock});
+  const std::string text = ::testing::internal::GetCapturedStdout();
+  TANDEM_ASSERT_OK(report);
+  size_t lines = 0;
+  for (size_t at = text.find("% of"); at != std::string::npos; at = text.find("% of", at + 1)) ++lines;
+  EXPECT_GE(lines, 3u) << text;
+  EXPECT_LE(lines, static_cast<size_t>(clock.elapsed() / absl::Seconds(30))) << text;
+}
+
+TEST(RlRunTest, TheStatusOfTheProcessSaysWhatTheRunDoes) {
+  RlSpec job = Job("env: bandit\nalgorithm: ppo\nstop: 4000\nevaluation: 2\n");
+  job.model_file.clear();
+  rpc::ProcessStatus status("learner/0");
+  EXPECT_EQ(status.Get().state, "starting");
+  const std::atomic<bool> stop{true};
+  TANDEM_ASSERT_OK(RunRl(job, {.silent = true, .stop = &stop, .status = &status}));
+  EXPECT_EQ(status.Get().state, "training");
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RlReport report, RunRl(job, {.silent = true, .status = &status}));
+  EXPECT_EQ(status.Get().state, "evaluating");
+  EXPECT_EQ(status.Get().step, report.env_steps);
+}
+
 TEST(RlRunTest, AModelThatCannotBeSavedIsAnErrorBeforeTheTraining) {
   testing::TempDir dir;
   std::ofstream(dir.File("file")) << "x";

@@ -140,7 +140,7 @@ def act(client: replay.Client, store: weights.Client, index: int, copies: int, s
             for copy in range(copies):
                 part = {name: values[copy] for name, values in unrolls.items()}
                 writer.append_steps(part, is_first=is_first[copy], policy_version=policy.version.number)
-                writer.create_item(QUEUE, writer.last(UNROLL), priority=1.0)
+                writer.create_item(QUEUE, writer.last(UNROLL, across_episodes=True), priority=1.0)
             while not stop.is_set() and not policy.last:
                 try:
                     writer.flush(timeout=1)  # waits while the learner is behind

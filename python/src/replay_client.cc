@@ -148,9 +148,9 @@ void PyReplayWriter::Append(nb::list values, size_t steps, const std::vector<boo
   Deliver(writer, std::move(turn), timeout_s);
 }
 
-WindowTuple PyReplayWriter::Last(uint32_t steps, uint32_t skip) {
+WindowTuple PyReplayWriter::Last(uint32_t steps, uint32_t skip, bool across_episodes) {
   const TakenTurn turn = Take();
-  return ToTuple(writer().Last(steps, skip));
+  return ToTuple(writer().Last(steps, skip, across_episodes));
 }
 
 WindowTuple PyReplayWriter::Stack(uint32_t steps, uint32_t skip) {

@@ -55,7 +55,7 @@ class PyReplayWriter {
   // episode. Raises as Writer::Append does; after DeadlineExceeded the steps have been appended.
   void Append(nanobind::list values, size_t steps, const std::vector<bool>& is_first,
               const std::vector<int64_t>& versions, double timeout_s);
-  WindowTuple Last(uint32_t steps, uint32_t skip);
+  WindowTuple Last(uint32_t steps, uint32_t skip, bool across_episodes);
   WindowTuple Stack(uint32_t steps, uint32_t skip);
   uint64_t EpisodeSteps();
   void CreateItem(const std::string& table, std::optional<double> priority,

@@ -177,9 +177,10 @@ void Writer::DropOldChunks() {
   stream_->ReleaseBelow(chunks_.empty() ? next_chunk_ : chunks_.front().chunk->key());
 }
 
-Window Writer::Last(uint32_t steps, uint32_t skip) const {
+Window Writer::Last(uint32_t steps, uint32_t skip, bool across_episodes) const {
   const uint64_t back = uint64_t{steps} + skip;
   if (steps == 0 || back > versions_.size()) return {};
+  if (!across_episodes && back > episode_steps()) return {};
   return {.first = next_step_ - back, .steps = steps};
 }
 
@@ -188,7 +189,7 @@ Window Writer::Stack(uint32_t steps, uint32_t skip) const {
   const uint64_t end = next_step_ - skip;
   const auto later = std::upper_bound(episode_begins_.begin(), episode_begins_.end(), end - 1);
   const uint64_t begin = *std::prev(later);
-  if (end - begin >= steps) return Last(steps, skip);
+  if (end - begin >= steps) return Last(steps, skip, /*across_episodes=*/true);  // only skipped steps are
   if (begin < oldest_step()) return {};
   const auto present = static_cast<uint32_t>(end - begin);
   return {.first = begin, .steps = present, .repeat_first = steps - present};

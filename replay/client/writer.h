@@ -83,11 +83,12 @@ class Writer {
   absl::Status Append(absl::Span<const ConstTensorView> values, const StepInfo& info = {},
                       std::optional<absl::Time> deadline = std::nullopt);
 
-  // Returns the last `steps` steps, leaving out the `skip` newest ones. A window without steps if fewer have
-  // been appended, or are in reach of history_steps. May reach across the beginning of an episode.
-  Window Last(uint32_t steps, uint32_t skip = 0) const;
-  // Returns such a window that does not reach across the beginning of the episode of its last step. If the
-  // episode has fewer steps, its first one is repeated in front, as frame stacks do.
+  // Returns the last `steps` steps, leaving out the `skip` newest ones. A window without steps if the current
+  // episode has fewer, or fewer are in reach of history_steps. With `across_episodes` the window may begin in
+  // an earlier episode, as unrolls do whose columns say where episodes end.
+  Window Last(uint32_t steps, uint32_t skip = 0, bool across_episodes = false) const;
+  // Returns such a window in the episode of its last step. If the episode has fewer steps, its first one is
+  // repeated in front, as frame stacks do.
   Window Stack(uint32_t steps, uint32_t skip = 0) const;
   // Returns the number of steps of the current episode.
   uint64_t episode_steps() const { return next_step_ - episode_begin_; }

@@ -207,17 +207,18 @@ class Writer:
 
     # Items
 
-    def last(self, steps: int, skip: int = 0) -> Window:
+    def last(self, steps: int, skip: int = 0, *, across_episodes: bool = False) -> Window:
         """Returns the last `steps` steps, without the `skip` newest ones: Reverb's history[-steps - skip:-skip].
 
-        The window is falsy if so many steps have not been appended, or are not in reach of history_steps.
+        The window is falsy if the current episode has not so many steps, or if they are not in reach of history_steps.
+        across_episodes: the window may begin in an earlier episode, for unrolls whose columns say where episodes end.
         """
         if self._core is None and not self._closed:
             return Window(0, 0, 0)
-        return Window(*self._opened().last(count(steps, "steps", 32), count(skip, "skip", 32)))
+        return Window(*self._opened().last(count(steps, "steps", 32), count(skip, "skip", 32), bool(across_episodes)))
 
     def stack(self, steps: int, skip: int = 0) -> Window:
-        """Returns such a window that does not reach across the beginning of the episode: its first step is repeated, as frame stacks do."""
+        """Returns such a window of an episode with fewer steps as well: its first step is repeated, as frame stacks do."""
         if self._core is None and not self._closed:
             return Window(0, 0, 0)
         return Window(*self._opened().stack(count(steps, "steps", 32), count(skip, "skip", 32)))

@@ -37,10 +37,11 @@ def test_windows_of_any_columns_come_back_as_a_model_says(client):
     expected: list[dict[str, np.ndarray]] = []
     history = draw.choice([4, 16])
 
-    def window(length: int, skip: int, stacked: bool) -> list[int] | None:
+    def window(length: int, skip: int, stacked: bool, across: bool) -> list[int] | None:
         end = len(steps) - skip
         if not stacked:
-            return list(range(end - length, end)) if length + skip <= min(len(steps), history) else None
+            reach = min(len(steps), history) if across else min(len(steps) - firsts[-1], history)
+            return list(range(end - length, end)) if length + skip <= reach else None
         if end <= max(0, len(steps) - history):
             return None
         begin = max(f for f in firsts if f < end)
@@ -66,10 +67,10 @@ def test_windows_of_any_columns_come_back_as_a_model_says(client):
             columns, model = {}, {}
             length = draw.randrange(1, 5)
             for name, source in {"now": "image", "camera": "camera", "reward": "reward", "version": "policy_version", "begins": "is_first"}.items():
-                skip, stacked = draw.randrange(3), draw.random() < 0.5
-                taken = (writer.stack if stacked else writer.last)(length, skip)
-                wanted = window(length, skip, stacked)
-                assert bool(taken) == (wanted is not None), (i, name, length, skip, stacked)
+                skip, stacked, across = draw.randrange(3), draw.random() < 0.5, draw.random() < 0.7
+                taken = writer.stack(length, skip) if stacked else writer.last(length, skip, across_episodes=across)
+                wanted = window(length, skip, stacked, across)
+                assert bool(taken) == (wanted is not None), (i, name, length, skip, stacked, across)
                 if wanted is None:
                     break
                 columns[name] = taken if name == source else (source, taken)
@@ -129,11 +130,27 @@ def test_many_steps_at_once_are_the_same_as_one_after_the_other(client):
         many.append_steps({"x": x, "n": {"i": np.arange(10)}}, is_first=firsts, policy_version=np.arange(10))
         for writer in (one, many):
             assert writer.episode_steps == 6
-            writer.create_item("t", {"x": writer.last(10), "n": writer.stack(8), "is_first": writer.last(10), "v": ("policy_version", writer.last(10))})
+            writer.create_item("t", {
+                "x": (w := writer.last(10, across_episodes=True)), "n": writer.stack(8), "is_first": w, "v": ("policy_version", w),
+            })  # fmt: skip
     a, b = client.sample("t"), client.sample("t")
     for name in a.columns:
         np.testing.assert_array_equal(a[name], b[name])
     assert a["x"].shape == (1, 10, 3) and a["n/i"].tolist() == [[4, 4, 4, 5, 6, 7, 8, 9]] and (a.min_versions[0], a.max_versions[0]) == (0, 9)
+
+
+def test_windows_stay_in_the_current_episode_unless_asked(client):
+    with client.writer(columns={"x": "i64"}, chunk_steps=1) as writer:
+        for episode in range(2):
+            for t in range(3):
+                writer.append({"x": 10 * episode + t}, is_first=t == 0)
+                assert bool(writer.last(1)) and bool(writer.last(2)) == (t > 0) and bool(writer.last(1, skip=1)) == (t > 0)
+                assert bool(writer.last(3)) == (t == 2)
+                if window := writer.last(3):
+                    writer.create_item("t", window)
+        writer.create_item("t", writer.last(4, across_episodes=True))
+        assert not writer.last(7, across_episodes=True)
+    assert [client.sample("t")["x"][0].tolist() for _ in range(3)] == [[0, 1, 2], [10, 11, 12], [2, 10, 11, 12]]
 
 
 def test_items_of_different_lengths_are_padded(client):

@@ -102,6 +102,22 @@ TEST_F(WriterTest, ColumnsOfAnItemMayHaveDifferentWindows) {
   EXPECT_EQ(batch.max_versions[0], 17);
 }
 
+TEST_F(WriterTest, WindowsStayInTheCurrentEpisodeUnlessAsked) {
+  const auto writer = Make({.chunk_steps = 1});
+  for (int32_t x = 0; x < 6; ++x) {
+    TANDEM_ASSERT_OK(Append(*writer, x, {.is_first = x == 3}));
+    const uint32_t in_episode = x < 3 ? x + 1 : x - 2;
+    EXPECT_EQ(writer->Last(in_episode).steps, in_episode);
+    EXPECT_EQ(writer->Last(in_episode + 1).steps, 0u) << "after step " << x;
+    EXPECT_EQ(writer->Last(1, in_episode).steps, 0u) << "a transition would have steps of two episodes";
+  }
+  EXPECT_EQ(writer->Last(4, 0, /*across_episodes=*/true).steps, 4u);
+  EXPECT_EQ(writer->Last(7, 0, /*across_episodes=*/true).steps, 0u);
+  TANDEM_ASSERT_OK(
+      writer->CreateItem("replay", 1.0, {{"x", "x", writer->Last(4, 1, /*across_episodes=*/true)}}));
+  EXPECT_THAT(NextX("x"), ElementsAre(1, 2, 3, 4));
+}
+
 TEST_F(WriterTest, StacksRepeatTheFirstStepOfTheEpisode) {
   const auto writer = Make({.chunk_steps = 1});
   for (int32_t x = 0; x < 3; ++x) TANDEM_ASSERT_OK(Append(*writer, x));

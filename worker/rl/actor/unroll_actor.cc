@@ -222,8 +222,9 @@ absl::Status UnrollActor::Write() {
            value(unroll_.episode_returns, 1), value(unroll_.episode_lengths, 1)},
           {.is_first = unroll_.first[i] != 0, .policy_version = unroll_.versions[i / copies_]}));
     }
-    TANDEM_RETURN_IF_ERROR(
-        writer_->CreateItem(kUnrollTable, 1.0, writer_->Last(static_cast<uint32_t>(steps_))));
+    TANDEM_RETURN_IF_ERROR(writer_->CreateItem(
+        kUnrollTable, 1.0,
+        writer_->Last(static_cast<uint32_t>(steps_), /*skip=*/0, /*across_episodes=*/true)));
   }
   // If there are never enough tickets, the copies take turns.
   first_copy_ = (first_copy_ + items) % copies_;

@@ -29,7 +29,7 @@ struct RoleLearnerOptions {
   WaitLog* waits = nullptr;
 };
 
-// What learners wait for, as WaitLog says it.
+// Names the waits of learners for WaitLog.
 inline constexpr char kForTheBegin[] = "the other learners, before the first update",
                       kForGradients[] = "the other learners' gradients",
                       kForTheEnd[] = "the other learners, after the last update";

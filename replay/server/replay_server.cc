@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -59,13 +60,14 @@ class ReplayServerImpl : public ReplayServer {
         samples_(
             {.server = options.name, .max_message_bytes = options.max_message_bytes, .clock = options.clock},
             &tables_, &parked_),
+        logged_waits_(started_),
         ticks_(options.clock) {}
   ~ReplayServerImpl() override { Stop(); }
 
   // Restores the newest checkpoint, if there is one.
   absl::Status Restore();
   void StartCheckpoints();
-  // Runs Table::Tick of all tables at their periods.
+  // Runs Table::Tick of all tables at their periods, and LogWaits.
   void ScheduleTick();
 
   rpc::Service service() override;
@@ -75,6 +77,14 @@ class ReplayServerImpl : public ReplayServer {
   void Stop() override;
 
  private:
+  // How far a table had come.
+  struct Progress {
+    uint64_t inserts = 0, samples = 0, admitted = 0, commits = 0;
+    friend bool operator==(const Progress&, const Progress&) = default;
+  };
+
+  // Logs why the calls of tables wait that stand still since the last time. Runs on the thread of ticks_.
+  void LogWaits();
   v1::ReplayTableInfo InfoOf(const ServedTable& served) const;
   void WriteRegularCheckpoint();
 
@@ -101,6 +111,9 @@ class ReplayServerImpl : public ReplayServer {
   SampleHandler samples_;
   absl::Mutex checkpoint_mutex_;  // held while a checkpoint is written
   rpc::TimerQueue background_;    // writes checkpoints
+  // The following are of the thread of ticks_, which is destroyed first.
+  absl::Time logged_waits_;
+  std::map<std::string, Progress> progress_;  // of the tables with calls that waited then
   rpc::DeferredCalls ticks_;
 };
 
@@ -339,8 +352,35 @@ void ReplayServerImpl::ScheduleTick() {
     for (const std::shared_ptr<ServedTable>& served : tables_.All()) {
       if (served->table->tick_period() != absl::InfiniteDuration()) served->table->Tick();
     }
+    if (options_.clock->Now() - logged_waits_ >= options_.log_waits_every) LogWaits();
     ScheduleTick();
   });
+}
+
+void ReplayServerImpl::LogWaits() {
+  logged_waits_ = options_.clock->Now();
+  std::map<std::string, Progress> now;
+  for (const std::shared_ptr<ServedTable>& served : tables_.All()) {
+    const TableInfo info = served->table->Info();
+    const uint64_t admits = info.staleness.waiting_admits;
+    if (info.waiting_inserts + info.waiting_samples + admits == 0) continue;
+    const Progress progress = {.inserts = info.total_inserts,
+                               .samples = info.total_samples,
+                               .admitted = info.staleness.tickets.admitted,
+                               .commits = info.staleness.commits};
+    now[info.options.name] = progress;
+    const auto before = progress_.find(info.options.name);
+    if (before == progress_.end() || before->second != progress) continue;
+    const auto log = [&](uint64_t waiting, absl::string_view calls, const std::string& why) {
+      if (waiting == 0 || why.empty()) return;
+      options_.log_wait(absl::StrCat(Counted(static_cast<int64_t>(waiting), calls), " of ", options_.name,
+                                     waiting == 1 ? " waits: " : " wait: ", why));
+    };
+    log(info.waiting_inserts, "insert", info.why_no_insert);
+    log(info.waiting_samples, "sample", info.why_no_sample);
+    log(admits, "admission", info.staleness.why_not_admitted);
+  }
+  progress_ = std::move(now);
 }
 
 absl::StatusOr<v1::ReplaySetLimitsResponse> ReplayServerImpl::SetLimits(

@@ -13,6 +13,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/logging.h"
+#include "base/wait_log.h"
 #include "replay/staleness/version_clock.h"
 #include "rpc/service.h"
 #include "tandem/v1/replay.pb.h"
@@ -41,6 +43,10 @@ struct ReplayServerOptions {
   // (weights::ModelStore::Find): in words, or as an error. Reasons why a paced table waits then name weights
   // that are missing. Called under the table's lock, so it must not call this server. Empty: not known.
   std::function<absl::StatusOr<std::string>(const CommittedVersion&)> find_weights;
+  // How often the server logs why the calls of a table wait, if none of them has gone on meanwhile, and what
+  // gets the lines, on a thread of the server.
+  absl::Duration log_waits_every = kLogWaitsEvery;
+  std::function<void(const std::string&)> log_wait = [](const std::string& line) { LogWarning(line); };
   Clock* clock = Clock::Real();
 };
 

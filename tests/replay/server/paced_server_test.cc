@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <utility>
@@ -11,10 +12,15 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "base/random.h"
+#include "base/timed_wait.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "replay/client/sampler.h"
+#include "replay/server/replay_server.h"
+#include "replay/wire/messages.h"
+#include "rpc/transport/loopback.h"
 #include "tests/replay/server/replay_peer.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
@@ -49,6 +55,37 @@ std::vector<std::string> Why(RemoteReplay& replay) {
   v1::ReplayExplainResponse response;
   TANDEM_CHECK(replay.Call("Explain", request, &response).ok());
   return {response.reasons().begin(), response.reasons().end()};
+}
+
+TEST(PacedServer, LogsWhatCallsWaitForThatDoNotGoOn) {
+  absl::Mutex mutex;
+  std::vector<std::string> lines;  // guarded by mutex
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto server,
+                              ReplayServer::Make({.name = "replay/3",
+                                                  .log_waits_every = absl::ZeroDuration(),
+                                                  .log_wait = [&](const std::string& line) {
+                                                    absl::MutexLock lock(&mutex);
+                                                    lines.push_back(line);
+                                                  }}));
+  TANDEM_ASSERT_OK(
+      server->CreateTable(ToProto(TableOptions::PacedQueue("queue", /*batch=*/1, /*max_lag=*/0))));
+  std::stop_source end;
+  RemoteReplay replay(rpc::ConnectLoopback(std::make_shared<const std::vector<rpc::Service>>(
+                          std::vector<rpc::Service>{server->service()})),
+                      {.cancel = end.get_token()});
+  TANDEM_ASSERT_OK(replay.Commit("queue", {.epoch = 1, .version = 3}));
+  TANDEM_ASSERT_OK(replay.Admit("queue", {.actor = "actor/0"}));  // and stops then
+  std::thread learner([&] { EXPECT_FALSE(replay.Sample("queue", {.batch = 1}, Soon()).ok()); });
+  {
+    absl::MutexLock lock(&mutex);
+    const auto some = [&] { return !lines.empty(); };
+    EXPECT_TRUE(AwaitUntil(&mutex, absl::Condition(&some), Soon()));
+    EXPECT_THAT(lines,
+                Contains(AllOf(HasSubstr("1 sample of replay/3 waits: table 'queue' gives no batch of 1"),
+                               HasSubstr("actor/0, since"))));
+  }
+  end.request_stop();
+  learner.join();
 }
 
 TEST(PacedServer, AnAdmissionWaitsWithoutAThreadUntilTheLearnerCommits) {

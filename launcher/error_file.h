@@ -2,14 +2,23 @@
 #ifndef TANDEM_LAUNCHER_ERROR_FILE_H_
 #define TANDEM_LAUNCHER_ERROR_FILE_H_
 
+#include <cstdint>
 #include <string>
 
 namespace tandem::launcher {
 
-// Returns the first line of the error message that a program left in the file `path`, the one that
-// TORCHELASTIC_ERROR_FILE names (PyTorch's @record writes it). Returns "" if there is no such file or no
-// message in it.
-std::string ReadErrorFile(const std::string& path);
+// What a program left in the file that TORCHELASTIC_ERROR_FILE names (PyTorch's @record and Tandem's Python
+// package write it), and in the note beside it (collectives/group/peer_failure.h). A plain value.
+struct ErrorReport {
+  std::string message;     // its first line; "" if there is no such file or no message in it
+  int64_t written_ns = 0;  // when the file was written, by the file system's clock; 0: there is none
+  bool of_a_peer = false;  // whether another process caused the error
+};
+
+ErrorReport ReadErrorReport(const std::string& path);
+
+// Removes the file and the note, which an earlier process may have left.
+void RemoveErrorReport(const std::string& path);
 
 }  // namespace tandem::launcher
 

@@ -30,20 +30,17 @@ namespace {
 // How long to wait after a first failure for a better explanation: a process killed by a signal explains the
 // errors that its death causes in other processes, and so does the reason that a failing member reports.
 constexpr absl::Duration kSettle = absl::Milliseconds(100);
+// The same, if the failure is the consequence of another process's failure, which is not known yet: that
+// process may still be ending, or its launcher has not told.
+constexpr absl::Duration kSettleConsequence = absl::Seconds(2);
 // How long to wait for the rendezvous to end a round. The rendezvous has shorter deadlines of its own.
 constexpr absl::Duration kRoundEndTimeout = absl::Seconds(30);
-// How the workers of a node have ended, for the launchers of the other nodes.
-constexpr char kSaved[] = "saved", kUnsaved[] = "unsaved";
 // How long restarts alone are put off while the rendezvous does not allow them.
 constexpr absl::Duration kMayStartPause = absl::Milliseconds(20);
 constexpr int kTimedOut = 124;  // the exit code, as timeout(1) has it
 // A SIGTERM that follows another within this time is the same request: systemd and Slurm signal each process
 // of a job, and a parent may pass its own signal on as well.
 constexpr absl::Duration kSameRequest = absl::Seconds(1);
-// How long one call waits for the workers of other nodes. It delays the calls of RoundMonitor::Tell after it.
-constexpr absl::Duration kWorkersEndedWait = absl::Milliseconds(500);
-// The number of these calls without an answer after which the store counts as gone.
-constexpr int kUnanswered = 3;
 
 }  // namespace
 
@@ -247,16 +244,6 @@ void NodeAgent::OnSignal(int signal) {
   Stop(Next::kEnd, 128 + signal, grace_, signal);
 }
 
-void NodeAgent::NoteStopped(const RoundProcesses::Slot& slot, const Process& process) {
-  // Only the main role has state to save.
-  if (asked_to_stop_ && slot.planned.role->name == plan().main && !process.succeeded()) {
-    (process.exit_code() == kRunAgain ? saved_ : unsaved_) = true;
-  }
-  if (next_ == Next::kEnd && exit_code_ == 0 && !process.succeeded()) {
-    processes_->console().Say(absl::StrCat(process.HowItEnded(), " while it was being stopped"));
-  }
-}
-
 void NodeAgent::OnEnd(Process* process) {
   RoundProcesses::Slot* const slot = local_->TakeEnded(process);
   if (slot == nullptr) return;
@@ -283,7 +270,9 @@ void NodeAgent::OnEnd(Process* process) {
       }
       if (local_->PlanRestart(*slot, *process)) return void(MayStart());
       local_->AddFailed(process);
-      return NoteFailure(process->killed() ? absl::ZeroDuration() : kSettle);
+      return NoteFailure(IsConsequence(*process) ? ConsequenceSettle()
+                         : process->killed()     ? absl::ZeroDuration()
+                                                 : kSettle);
     case Phase::kJoining:
     case Phase::kWaiting:
       // The next round starts the process again.
@@ -318,17 +307,9 @@ void NodeAgent::OnEvent(const AgentEvent& event) {
     case AgentEvent::Kind::kJobState:
       if (!event.state.failed || !round_.has_value() || event.epoch != round_->epoch) return;
       if (phase_ != Phase::kRunning && phase_ != Phase::kSettling) return;
-      job_failure_ = event.state.reason;
-      return NoteFailure(kSettle);
+      return NoteReport(event.state.reason);
     case AgentEvent::Kind::kWorkersEnded:
-      if (!await_others_ || phase_ != Phase::kStopping) return;
-      if (absl::IsDeadlineExceeded(event.status)) return AwaitOtherWorkers();
-      // A store that does not answer once may be busy; without one it cannot be known.
-      if (!event.status.ok() && ++unanswered_ < kUnanswered) return AwaitOtherWorkers();
-      await_others_ = false;
-      saved_ = saved_ || absl::c_linear_search(event.outcomes, kSaved);
-      unsaved_ = unsaved_ || absl::c_linear_search(event.outcomes, kUnsaved);
-      return;
+      return OnWorkersEnded(event);
     case AgentEvent::Kind::kPeerFailure: {
       // A report about an earlier round, or about a failure that is being handled already.
       if (event.epoch != assignment_ || phase_ != Phase::kRunning) return;
@@ -500,6 +481,17 @@ void NodeAgent::NoteFailure(absl::Duration settle) {
   phase_ = Phase::kSettling;
 }
 
+void NodeAgent::NoteReport(const std::string& reason) {
+  job_failure_ = reason;
+  const Process* const speaker = NamedProcess(reason, local_->failed(), local_->Running());
+  NoteFailure(speaker != nullptr && IsConsequence(*speaker) ? ConsequenceSettle() : kSettle);
+}
+
+absl::Duration NodeAgent::ConsequenceSettle() const {
+  // The process that is the cause is on this node or another one.
+  return rendezvous_->alone() && local_->Running().empty() ? kSettle : kSettleConsequence;
+}
+
 void NodeAgent::AnnounceFailure() {
   const RootCause cause = FindRootCause(local_->failed(), local_->Running(), job_failure_);
   // A process that wishes to be run again has been told to make way; starting it here would not.
@@ -538,50 +530,6 @@ void NodeAgent::FormAgain(const std::string& reason) {
     processes_->console().Say(told.message());
   }
   BeginJoin();
-}
-
-void NodeAgent::Stop(Next next, int exit_code, absl::Duration grace, int signal) {
-  next_ = next;
-  exit_code_ = exit_code;
-  phase_ = Phase::kStopping;
-  stop_grace_ = grace;
-  deadline_ = MonotonicNow() + grace;
-  if (control_ != nullptr && next == Next::kEnd) control_->Close("the job is over").IgnoreError();
-  // A node that only leaves is not waited for, since the others form another round.
-  await_others_ = next == Next::kEnd && asked_to_stop_ && closed_ && round_.has_value() &&
-                  !OtherNodesWithWork(*round_, plan()).empty();
-  local_->Terminate(signal);
-  StopServers();
-}
-
-void NodeAgent::StopServers() {
-  if (!processes_->OnlyServing()) return;
-  // A node that only leaves the job is not awaited.
-  if (next_ == Next::kEnd && closed_ && round_.has_value() && !ended_told_) {
-    ended_told_ = true;
-    const char* const outcome = unsaved_ ? kUnsaved : saved_ ? kSaved : "";
-    monitor_->Tell([this, round = *round_, outcome](Rendezvous&) {
-      rendezvous_->SendWorkersEnded(round, outcome);
-      return absl::OkStatus();
-    });
-    if (await_others_ && local_->AllEnded()) {
-      // The workers of the other nodes need the stores of this launcher while they save their state.
-      await_others_ = round_->group_rank == 0 || rendezvous_->serves_store();
-      if (await_others_) processes_->console().Say("waiting for the workers of the other nodes");
-    }
-    if (await_others_) AwaitOtherWorkers();
-  }
-  if (!await_others_ && local_->TerminateServing()) deadline_ = MonotonicNow() + stop_grace_;
-}
-
-void NodeAgent::AwaitOtherWorkers() {
-  monitor_->Tell([this, epoch = round_->epoch, nodes = OtherNodesWithWork(*round_, plan())](Rendezvous&) {
-    auto outcomes = rendezvous_->AwaitWorkersEnded(epoch, nodes, kWorkersEndedWait);
-    AgentEvent event{.kind = AgentEvent::Kind::kWorkersEnded, .status = outcomes.status()};
-    if (outcomes.ok()) event.outcomes = *std::move(outcomes);
-    monitor_->Post(std::move(event));
-    return absl::OkStatus();
-  });
 }
 
 void NodeAgent::EndForMembers(int exit_code, const std::string& reason) {

@@ -103,7 +103,12 @@ class NodeAgent {
 
   // The end of a round or of the job.
   void FinishIfDone();
+  // Begins to settle; after `settle` at most, the failure is announced.
   void NoteFailure(absl::Duration settle);
+  // The same for the error that a member of the job has reported.
+  void NoteReport(const std::string& reason);
+  // Returns how long to wait for the cause of a failure that is a consequence.
+  absl::Duration ConsequenceSettle() const;
   // Fails the round if a shard of the parameter servers has no copy left because nodes are absent. While a
   // copy may live, it plans to look again. Only on the first node, which knows the members of the round.
   void LookForCopies();
@@ -120,6 +125,7 @@ class NodeAgent {
   void StopServers();
   // Starts to wait for the workers of other nodes. A kWorkersEnded event follows soon, and may be an error.
   void AwaitOtherWorkers();
+  void OnWorkersEnded(const AgentEvent& event);
   void NoteStopped(const RoundProcesses::Slot& slot, const Process& process);
   void CloseJob(const std::string& reason, int exit_code);
   // Ends a failed job for the members of the round, if this node serves its store. A worker that waits for a

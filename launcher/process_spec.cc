@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/status.h"
+#include "launcher/error_file.h"
 #include "launcher/host/pinning.h"
 #include "launcher/log_directories.h"
 #include "rpc/network.h"
@@ -70,8 +71,7 @@ absl::StatusOr<ProcessSpec> ProcessSpecFactory::Make(const PlannedProcess& proce
   spec.terminal = options_.terminal_input;
   TANDEM_ASSIGN_OR_RETURN(const std::string attempt, MakeAttemptDir(place));
   place.error_file = spec.error_file = absl::StrCat(attempt, "/error.json");
-  std::error_code ignored;
-  std::filesystem::remove(spec.error_file, ignored);  // an earlier job of this name may have left one
+  RemoveErrorReport(spec.error_file);  // an earlier job of this name may have left one
   if (role.followers > 0) spec.serving_dir = place.serving_dir = attempt;
   spec.files = FilesOf(place, spec.name, attempt);
   spec.environment = ToStrings(VariablesOf(own_, place));

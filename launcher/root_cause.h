@@ -20,11 +20,25 @@ struct RootCause {
   int exit_code = 1;                 // the job's, if it ends with this failure
 };
 
-// Finds the cause of a failure. The first process killed by a signal is the cause, because its death explains
-// the errors of others. Else the cause is the process that `job_failure` names, which is the error message
-// that a member has reported, or "". Else it is the first failed process. Requires a failed process or a
-// job_failure. `failed` are the failed processes in the order in which they ended, `running` those that still
-// run.
+// Returns whether the process has noted that its failure has its cause in another one: its peer in a process
+// group has failed.
+bool IsConsequence(const Process& process);
+
+// Returns the process that `job_failure` names, of `failed` or else of `running`: nullptr if there is none.
+const Process* NamedProcess(const std::string& job_failure, const std::vector<Process*>& failed,
+                            const std::vector<const Process*>& running);
+
+// Finds the cause of a failure. The suspects are the failed processes whose failure is no consequence. If
+// there is none, they are the running processes that have left an error file, and at last all failed
+// processes. The cause is
+//
+// 1. the first process that was killed by a signal, because its death explains the errors of others.
+// 2. the process that `job_failure` names. This is the error message that a member has reported, or "".
+// 3. the first process that has ended, if it has left no error file.
+// 4. the process whose error file is the oldest.
+//
+// Requires a failed process or a job_failure. `failed` are the failed processes in the order in which they
+// ended, `running` those that still run.
 RootCause FindRootCause(const std::vector<Process*>& failed, const std::vector<const Process*>& running,
                         const std::string& job_failure);
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "base/status.h"
+#include "collectives/group/peer_failure.h"
 #include "collectives/group/validation.h"
 #include "collectives/group/world_ranks.h"
 #include "collectives/ranks.h"
@@ -187,6 +188,7 @@ absl::Status Group::MonitoredBarrier(absl::Duration timeout) {
 
 void Group::OnBroken() {
   const absl::Status reason = health_.error();
+  NotePeerFailure(parts_.error_file, reason);
   Dump(reason);
   for (const std::unique_ptr<Lane>& lane : lanes_) {
     lane->FailQueued();

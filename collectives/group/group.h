@@ -34,6 +34,7 @@ class Group final : public ProcessGroup {
     std::shared_ptr<Store> store;
     std::shared_ptr<FlightRecorder> recorder;
     std::shared_ptr<Watchdog> watchdog;  // watches `recorder`; nullptr: no watchdog
+    std::string error_file;              // of the launcher (peer_failure.h); "": none
     // Backends that were split from the parent group's; looked up before all others.
     std::vector<BackendFactory> split;
   };

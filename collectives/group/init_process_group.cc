@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "base/suggest.h"
 #include "collectives/group/group.h"
+#include "collectives/group/peer_failure.h"
 #include "collectives/store/fenced_store.h"
 #include "collectives/store/prefix_store.h"
 #include "collectives/store_url.h"
@@ -76,6 +77,8 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> Init(std::shared_ptr<Store> store,
   const std::string context = absl::StrCat("process group '", options.name, "'");
   Group::Parts parts;
   parts.options = options;
+  parts.error_file = ErrorFileFromEnv();
+  ForgetFailure(parts.error_file);
   TANDEM_RETURN_IF_ERROR(Annotate(Complete(&parts.options), context));
   TANDEM_RETURN_IF_ERROR(Annotate(Validate(parts.options), context));
   if (store == nullptr && options.world_size > 1) {

@@ -21,6 +21,7 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> Group::MakeSubgroup(absl::Span<con
   const bool member = color >= 0 && me != ranks.end();
   Parts parts;
   parts.options = parts_.options;
+  parts.error_file = parts_.error_file;
   parts.options.name = std::move(subgroup_name);
   parts.options.rank = member ? static_cast<int>(me - ranks.begin()) : 0;
   parts.options.world_size = member ? static_cast<int>(ranks.size()) : 1;

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import weakref
 from typing import Any, Callable, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any, Callable, Mapping, Sequence
 import numpy as np
 
 from tandem import _arrays
+from tandem._ending import describe, fatal_error
 from tandem._futures import COMPLETER, Future
 from tandem._load import load_core
 from tandem._storage import Storage
@@ -75,16 +75,11 @@ class _PushStep:
 
 def _close_unfinished(core: Any) -> None:
     """Closes the client of a program that ends, or drops it, without having called close()."""
-    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    # An interactive interpreter remembers the last error although it goes on.
-    if error is not None and not hasattr(sys, "ps1") and not sys.flags.interactive:
-        core.close(_FAILED, _describe(error))
+    error = fatal_error()
+    if error is not None:
+        core.close(_FAILED, describe(error))
     else:
         core.close(_EXITS, "")
-
-
-def _describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 class Client(Tables, Storage):
@@ -135,7 +130,7 @@ class Client(Tables, Storage):
                 self._session.warn_of_gradients_left()
             self._wait_for_modules()
         except BaseException as error:
-            self._core.close(_FAILED, _describe(error))
+            self._core.close(_FAILED, describe(error))
             raise
         self._core.close(_FINISHED, "")
 
@@ -150,7 +145,7 @@ class Client(Tables, Storage):
         if error is None or (isinstance(error, SystemExit) and not error.code):
             self.close()
         else:
-            self._core.close(_FAILED, _describe(error))
+            self._core.close(_FAILED, describe(error))
 
     def __reduce__(self) -> Any:
         raise TypeError("a Client cannot be pickled: connect in the process that uses it")

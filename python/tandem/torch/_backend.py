@@ -6,6 +6,7 @@ from __future__ import annotations
 import atexit
 import datetime
 import functools
+import sys
 import threading
 import weakref
 from typing import Any, Callable, Sequence, TypeVar
@@ -14,13 +15,17 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend, ErrorType
 
-from tandem.errors import InvalidArgumentError, TandemError, UnimplementedError
-from tandem.torch import _rendezvous, _sparse
+from tandem._ending import describe, fatal_error
+from tandem.errors import AbortedError, InvalidArgumentError, TandemError, UnavailableError, UnimplementedError
+from tandem.torch import _failure, _rendezvous, _sparse
 from tandem.torch._compiled import not_compiled
 from tandem.torch._tensors import Buffers, flat, moved, only, reduced, same_dtype
 from tandem.torch._work import TandemWork, as_torch_error
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+# The longest text of an exception that the other ranks get.
+_LONGEST_REASON = 200
 
 
 class Options(Backend.Options):
@@ -62,11 +67,31 @@ _backends: weakref.WeakSet[Collectives] = weakref.WeakSet()
 
 @atexit.register
 def _leave_groups() -> None:
-    """Leaves the groups that the program has not destroyed. Operations that still run are aborted."""
-    for backend in list(_backends):
-        if backend.connection.running > 0:
+    """Leaves the groups that the program has not destroyed. Operations that still run are aborted.
+
+    If an exception ends the program, it is reported to the launcher first, and the other ranks get its text.
+    """
+    error = fatal_error()
+    backends = list(_backends)
+    for backend in backends:
+        backend._note_failure()
+    if error is not None:
+        _failure.ENDING.report(error)
+    elif any(backend.size() > 1 and not backend.connection.closed for backend in backends):
+        _failure.ENDING.report_exit()
+    for backend in backends:
+        if error is not None:
+            backend.connection.abort(_one_line(error))
+        elif backend.connection.running > 0:
             backend.connection.abort("the process ends")
         backend.connection.close()
+    if not isinstance(error, KeyboardInterrupt):
+        _failure.ENDING.outlive_the_cause()
+
+
+def _one_line(error: BaseException) -> str:
+    lines = describe(error).splitlines()
+    return lines[0][:_LONGEST_REASON] if lines else ""
 
 
 @not_compiled
@@ -98,7 +123,12 @@ class Collectives:
         self._options.global_ranks_in_group = list(global_ranks) or list(range(size))
         self._timeout = timeout.total_seconds()
         self._sequence = 0
+        self._aborted = False
+        first = size > 1 and not global_ranks
+        if first:
+            _failure.announce(store, rank)
         self.connection: Any = _rendezvous.connect(store, group if global_ranks else "default", rank, size, self._timeout, self._options.transport)
+        _failure.ENDING.begin(_failure.processes_here(store, rank, size) if first else ())
         _backends.add(self)
 
     # What torch asks of a backend.
@@ -141,12 +171,29 @@ class Collectives:
         return ErrorType.SUCCESS
 
     def abort(self) -> None:
+        self._aborted = True
         self.connection.abort("abort() was called")
 
     def shutdown(self) -> None:
+        self._note_failure()
+        # `finally: destroy_process_group()` leaves the group before the exception ends the program.
+        error = sys.exc_info()[1]
+        if isinstance(error, Exception):
+            _failure.ENDING.report(error)
         self.connection.close()
 
     # Helpers.
+
+    def _note_failure(self) -> None:
+        """Remembers whether another rank has broken this group."""
+        if self.connection.closed or self._aborted:
+            return
+        try:
+            self.connection.check()
+        except (AbortedError, UnavailableError):
+            _failure.ENDING.failed_by_peer = True
+        except TandemError:
+            pass
 
     def _seconds(self, options: Any) -> float:
         seconds = options.timeout.total_seconds()

@@ -84,7 +84,10 @@ absl::Status RendezvousHandler::OpenStore() {
   if (!options_.local_addr.empty()) {
     host_ = options_.local_addr;
   } else {
-    TANDEM_ASSIGN_OR_RETURN(host_, rpc::LocalAddressFor(first));
+    host_ = options_.route_addr;
+    if (host_.empty()) {
+      TANDEM_ASSIGN_OR_RETURN(host_, rpc::LocalAddressFor(first));
+    }
     // A host's own name often means 127.0.1.1 on itself, where no other host finds it: then the address that
     // leads out (nothing is sent there, the network is reserved for examples).
     if (rpc::IsLoopbackHost(host_) && !rpc::IsLoopbackHost(endpoint.host)) {

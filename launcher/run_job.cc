@@ -13,14 +13,17 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/command_context.h"
 #include "base/status.h"
+#include "launcher/endpoint_lookup.h"
 #include "launcher/log_directories.h"
 #include "launcher/node_agent.h"
 #include "launcher/plan/external_launcher.h"
@@ -29,6 +32,7 @@
 #include "launcher/process/processes.h"
 #include "launcher/rendezvous_handler.h"
 #include "launcher/rendezvous_options.h"
+#include "rpc/network.h"
 
 namespace tandem::launcher {
 namespace {
@@ -156,11 +160,39 @@ absl::StatusOr<Job> PrepareJob(RunFlags flags, const std::vector<std::string>& p
   return job;
 }
 
+// Waits until the name of the host at which the nodes meet leads to an address. Returns the exit code if a
+// signal ends the job meanwhile, else 0.
+absl::StatusOr<int> AwaitEndpoint(Processes* processes, RendezvousHandlerOptions* options) {
+  constexpr absl::string_view kBackends[] = {"static", "c10d", "etcd"};  // Open refuses the others
+  if (!absl::c_linear_search(kBackends, options->backend) || options->endpoint.empty()) return 0;
+  int signal = 0;
+  const auto pause = [&](absl::Duration duration) {
+    const absl::Time until = MonotonicNow() + duration;
+    while (signal == 0 && MonotonicNow() < until) {
+      for (const int one : processes->Wait(until, /*wake=*/-1, /*patient=*/true).signals) signal = one;
+    }
+    return signal == 0;
+  };
+  absl::StatusOr<std::string> found =
+      FindLocalAddress(options->endpoint, options->rendezvous.join_timeout,
+                       {.find = rpc::LocalAddressFor, .pause = pause, .say = [&](const std::string& text) {
+                          processes->console().Say(text);
+                        }});
+  if (signal != 0) {
+    processes->console().Say(absl::StrCat("stopping on ", SignalName(signal)));
+    return 128 + signal;
+  }
+  TANDEM_ASSIGN_OR_RETURN(options->route_addr, std::move(found));
+  return 0;
+}
+
 absl::StatusOr<int> RunAgent(Job job, Processes* processes) {
   const std::string spill_dir = job.agent.node.spill_dir;
   const RolePlan* const role = job.agent.node.plan.Find("ps");
   const int servers = role == nullptr ? 0 : role->processes();
   const std::string wal_dir = job.agent.node.wal_dir, run_id = job.agent.node.run_id;
+  TANDEM_ASSIGN_OR_RETURN(const int stopped, AwaitEndpoint(processes, &job.rendezvous));
+  if (stopped != 0) return stopped;
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<RendezvousHandler> rendezvous,
                           RendezvousHandler::Open(job.rendezvous));
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<NodeAgent> agent,

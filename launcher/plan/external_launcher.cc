@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/plan/external_launcher.h"
 
+#include <algorithm>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -30,7 +32,8 @@ absl::Status SeveralHere(absl::string_view who, int copies, absl::string_view in
       absl::StrCat(who, " has started ", copies,
                    " copies of `tandem run` on this node, which starts the processes "
                    "of a node by itself: use ",
-                   instead, " and give their number as --nproc-per-node"));
+                   instead, " and give their number as --nproc-per-node (", copies,
+                   "); --standalone makes each copy a job of its own"));
 }
 
 absl::StatusOr<std::optional<ExternalLauncher>> Slurm(const Lookup& lookup) {
@@ -43,11 +46,15 @@ absl::StatusOr<std::optional<ExternalLauncher>> Slurm(const Lookup& lookup) {
   // step may have fewer nodes than its job.
   if (!lookup("SLURM_STEP_ID")) return std::nullopt;
   TANDEM_ASSIGN_OR_RETURN(slurm.nnodes, Number(lookup, "SLURM_STEP_NUM_NODES", slurm.nnodes));
-  if (slurm.nnodes <= 1) return std::nullopt;
+  slurm.nnodes = std::max(slurm.nnodes, 1);
+  TANDEM_ASSIGN_OR_RETURN(const int started, Number(lookup, "SLURM_STEP_NUM_TASKS", slurm.nnodes));
+  if (started > slurm.nnodes) {
+    const int here = (started + slurm.nnodes - 1) / slurm.nnodes;
+    return SeveralHere("srun", here, "srun --ntasks-per-node=1");
+  }
+  if (slurm.nnodes == 1) return std::nullopt;
   TANDEM_ASSIGN_OR_RETURN(slurm.node_rank, Number(lookup, "SLURM_NODEID", -1));
   TANDEM_ASSIGN_OR_RETURN(const int tasks, Number(lookup, "SLURM_NTASKS_PER_NODE", 0));
-  TANDEM_ASSIGN_OR_RETURN(const int started, Number(lookup, "SLURM_STEP_NUM_TASKS", slurm.nnodes));
-  if (started > slurm.nnodes) return SeveralHere("srun", started / slurm.nnodes, "srun --ntasks-per-node=1");
   if (tasks > 1) slurm.nproc_per_node = tasks;
   std::optional<std::string> nodes = lookup("SLURM_STEP_NODELIST");
   if (!nodes) nodes = lookup("SLURM_JOB_NODELIST");
@@ -142,9 +149,15 @@ absl::StatusOr<std::optional<ExternalLauncher>> DetectExternalLauncher(
 absl::StatusOr<std::string> ApplyExternalDefaults(const Lookup& lookup,
                                                   const std::function<std::string()>& full_host_name,
                                                   RunFlags* flags) {
-  if (flags->standalone || flags->nnodes == "1" || flags->nnodes == "1:1") return "";
-  TANDEM_ASSIGN_OR_RETURN(const std::optional<ExternalLauncher> found,
-                          DetectExternalLauncher(lookup, full_host_name));
+  if (flags->standalone) return "";
+  const absl::StatusOr<std::optional<ExternalLauncher>> detected =
+      DetectExternalLauncher(lookup, full_host_name);
+  if (flags->nnodes == "1" || flags->nnodes == "1:1") {
+    if (absl::IsFailedPrecondition(detected.status())) return detected.status();  // several launchers here
+    return "";
+  }
+  TANDEM_RETURN_IF_ERROR(detected.status());
+  const std::optional<ExternalLauncher>& found = *detected;
   if (!found.has_value()) return "";
   std::string told = absl::StrCat("started by ", found->name, ":");
   const auto take = [&told](std::string* flag, absl::string_view name, const std::string& value) {

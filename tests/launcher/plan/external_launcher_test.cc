@@ -9,6 +9,7 @@ namespace tandem::launcher {
 namespace {
 
 using ::tandem::testing::StatusIs;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Variables = std::map<std::string, std::string>;
 
@@ -96,6 +97,33 @@ TEST(ExternalLauncherTest, SeveralLaunchersOnANodeAreAMistake) {
                       {"OMPI_COMM_WORLD_RANK", "1"},
                       {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}}),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("mpirun --map-by ppr:1:node")));
+}
+
+TEST(ExternalLauncherTest, SeveralLaunchersOnTheOnlyNodeAreAMistakeUnlessEachIsAJob) {
+  const Variables four = With(kSlurm, {{"SLURM_NNODES", "1"},
+                                       {"SLURM_STEP_NUM_NODES", "1"},
+                                       {"SLURM_STEP_NUM_TASKS", "4"},
+                                       {"SLURM_NTASKS_PER_NODE", "4"}});
+  for (const char* nnodes : {"", "1", "1:1"}) {
+    RunFlags flags{.nnodes = nnodes};
+    EXPECT_THAT(ApplyExternalDefaults(
+                    LookupIn(four), [] { return "h"; }, &flags),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         AllOf(HasSubstr("srun has started 4 copies of `tandem run` on this node"),
+                               HasSubstr("use srun --ntasks-per-node=1"),
+                               HasSubstr("--nproc-per-node (4)"), HasSubstr("--standalone"))));
+  }
+  RunFlags flags{.standalone = true};
+  TANDEM_ASSERT_OK_AND_ASSIGN(std::string line, ApplyExternalDefaults(
+                                                    LookupIn(four), [] { return "h"; }, &flags));
+  EXPECT_EQ(line, "");
+  // A script of sbatch runs once, whatever the number of tasks.
+  Variables script = four;
+  for (const char* name : {"SLURM_STEP_ID", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NUM_TASKS"}) script.erase(name);
+  flags = {};
+  TANDEM_ASSERT_OK_AND_ASSIGN(line, ApplyExternalDefaults(
+                                        LookupIn(script), [] { return "h"; }, &flags));
+  EXPECT_EQ(line, "");
 }
 
 TEST(ExternalLauncherTest, OpenMpiDoesNotSayWhereNodeZeroIs) {

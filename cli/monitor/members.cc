@@ -55,6 +55,7 @@ absl::StatusOr<JobMembers> AskMembers(const std::string& store, absl::Duration t
                            .host = last.host(),
                            .pid = last.pid(),
                            .state = last.state(),
+                           .address = last.address(),
                            .diagnostics = last.diagnostics(),
                            .step = last.step(),
                            .epoch = last.epoch(),
@@ -69,22 +70,29 @@ absl::StatusOr<JobMembers> AskMembers(const std::string& store, absl::Duration t
 }
 
 std::string MembersToText(const JobMembers& job) {
-  size_t name = 6, host = 4;
+  size_t name = 6, host = 4, address = 0;
   for (const Member& member : job.members) {
     name = std::max(name, member.name.size());
     host = std::max(host, member.host.size());
+    address = std::max(address, member.address.size());
   }
-  std::string text = absl::StrFormat("%-*s  %-*s  %8s  %5s  %6s  %9s  %9s  %s\n", name, "MEMBER", host,
-                                     "HOST", "PID", "EPOCH", "PASS", "STEP", "HEARTBEAT", "STATE");
+  // A job without servers has no column for their addresses.
+  const auto column = [&](const std::string& text) {
+    return address == 0 ? "" : absl::StrFormat("  %-*s", std::max<size_t>(address, 7), text);
+  };
+  std::string text =
+      absl::StrFormat("%-*s  %-*s%s  %8s  %5s  %6s  %9s  %9s  %s\n", name, "MEMBER", host, "HOST",
+                      column("ADDRESS"), "PID", "EPOCH", "PASS", "STEP", "HEARTBEAT", "STATE");
   for (const Member& m : job.members) {
     const std::string liveness = m.Liveness();
     const std::string state = liveness == "alive" ? OrDash(m.state)
                               : m.state.empty() || liveness == "left"
                                   ? liveness
                                   : absl::StrCat(liveness, ", was ", m.state);
-    absl::StrAppendFormat(&text, "%-*s  %-*s  %8s  %5s  %6s  %9s  %9s  %s\n", name, m.name, host,
-                          OrDash(m.host), OrDash(m.pid), OrDash(m.epoch), OrDash(m.train_epoch),
-                          OrDash(static_cast<int64_t>(m.step)), Seconds(m.silent), state);
+    absl::StrAppendFormat(&text, "%-*s  %-*s%s  %8s  %5s  %6s  %9s  %9s  %s\n", name, m.name, host,
+                          OrDash(m.host), column(OrDash(m.address)), OrDash(m.pid), OrDash(m.epoch),
+                          OrDash(m.train_epoch), OrDash(static_cast<int64_t>(m.step)), Seconds(m.silent),
+                          state);
   }
   if (job.ended) {
     absl::StrAppend(&text, "The job has ", job.failed ? "failed: " : "ended: ", job.reason, "\n");
@@ -100,6 +108,7 @@ std::string MembersToJson(const JobMembers& job) {
                        {"role", role},
                        {"index", index},
                        {"host", m.host},
+                       {"address", m.address},
                        {"pid", m.pid},
                        {"epoch", m.epoch},
                        {"train_epoch", m.train_epoch},

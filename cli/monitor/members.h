@@ -18,6 +18,7 @@ struct Member {
   std::string host;  // "": not known
   int64_t pid = 0;
   std::string state;        // the text that it sent with its last heartbeat
+  std::string address;      // "host:port" at which it serves its job; "": it serves nothing, or not yet
   std::string diagnostics;  // "host:port" of its diagnostics service; "": it has none
   uint64_t step = 0;
   int64_t epoch = 0, train_epoch = 0;

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/monitor/members.h"
 
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_split.h"
 #include "base/json.h"
 #include "collectives/store/store_server.h"
 #include "nlohmann/json.hpp"
@@ -11,6 +15,7 @@ namespace {
 
 using ::tandem::testing::StatusIs;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Json = nlohmann::json;
 
 TEST(Members, AreOrderedByRoleAndIndexAndTellWhetherTheyLive) {
@@ -53,6 +58,25 @@ TEST(Members, AreOrderedByRoleAndIndexAndTellWhetherTheyLive) {
   EXPECT_EQ(json["members"][3]["last_heartbeat_s"], 4.0);
   EXPECT_EQ(json["members"][3]["liveness"], "alive");
   EXPECT_EQ(json["failed"], true);
+}
+
+TEST(Members, ServersAreShownWithTheirAddresses) {
+  const JobMembers none{.members = {{.name = "worker/0", .host = "node-a"}}};
+  EXPECT_THAT(MembersToText(none), Not(HasSubstr("ADDRESS")));
+  JobMembers job = none;
+  job.members.push_back({.name = "ps/0", .host = "node-b", .address = "10.0.0.2:7001"});
+  job.members.push_back({.name = "ps/1", .host = "node-b"});  // is starting
+  const std::vector<std::string> lines = absl::StrSplit(MembersToText(job), '\n');
+  ASSERT_GE(lines.size(), 4u);
+  const size_t column = lines[0].find("ADDRESS");
+  ASSERT_NE(column, std::string::npos);
+  const auto address = [&](size_t line) {
+    return lines[line].substr(column, lines[line].find(' ', column) - column);
+  };
+  EXPECT_EQ(address(1), "-");
+  EXPECT_EQ(address(2), "10.0.0.2:7001");
+  EXPECT_EQ(address(3), "-");
+  EXPECT_EQ(ParseJson(MembersToJson(job))["members"][1]["address"], "10.0.0.2:7001");
 }
 
 TEST(Members, AStoreThatIsGoneIsSaidToBe) {

@@ -175,31 +175,41 @@ absl::StatusOr<SeedRuns> RunsOf(const Options& options, const worker::JobSpec& j
 // A signal handler reaches static objects only.
 std::atomic<bool> stop_requested{false};
 std::atomic<int64_t> stop_requested_at_ns{0};  // of CLOCK_MONOTONIC; 0: not yet
-std::atomic<bool> second_sigterm_ends{true};
+std::atomic<bool> launched{false};             // `tandem run` has started this process
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free);
 
-void OnSigterm(int signal) {
+void OnStopSignal(int signal) {
   timespec now = {};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
   const int64_t now_ns = int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
   int64_t first_ns = 0;
   if (stop_requested_at_ns.compare_exchange_strong(first_ns, now_ns)) {
     stop_requested = true;
-  } else if (second_sigterm_ends && now_ns - first_ns > 1'000'000'000) {
+    if (signal == SIGINT && !launched) {
+      constexpr char kText[] = "tandem train: saves a checkpoint and ends; Ctrl-C again ends it at once\n";
+      [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, kText, sizeof(kText) - 1);
+    }
+  } else if (signal == SIGINT || (!launched && now_ns - first_ns > 1'000'000'000)) {
     ::signal(signal, SIG_DFL);
     ::raise(signal);  // takes effect when the handler returns
   }
 }
 
-// Lets SIGTERM set `stop_requested`. A second SIGTERM ends the process, unless it comes within a second:
-// systemd and Slurm signal each process of a job, and a parent may pass its own signal on as well. Under a
-// launcher no SIGTERM ends the process, since the launcher decides how long it waits.
-void StopOnSigterm() {
-  second_sigterm_ends = std::getenv(launcher::kProcessVariable) == nullptr;
-  struct sigaction action = {};
-  action.sa_handler = OnSigterm;
-  action.sa_flags = SA_RESTART;
-  ::sigaction(SIGTERM, &action, nullptr);
+// Lets SIGTERM and SIGINT (Ctrl-C) set `stop_requested`. A second SIGINT ends the process. So does a second
+// SIGTERM, unless it comes within a second: systemd and Slurm signal each process of a job, and a parent may
+// pass its own signal on as well. Under a launcher no SIGTERM ends the process, since the launcher decides
+// how long it waits. A signal that is ignored stays ignored.
+void StopOnSignals() {
+  launched = std::getenv(launcher::kProcessVariable) != nullptr;
+  for (const int signal : {SIGTERM, SIGINT}) {
+    struct sigaction action = {};
+    ::sigaction(signal, nullptr, &action);
+    if (action.sa_handler == SIG_IGN) continue;
+    action = {};
+    action.sa_handler = OnStopSignal;
+    action.sa_flags = SA_RESTART;
+    ::sigaction(signal, &action, nullptr);
+  }
 }
 
 int Train(Options options) {
@@ -242,7 +252,7 @@ int Train(Options options) {
     if (const absl::Status writable = CheckOutputs(options, *job); !writable.ok())
       return (*session)->Finish(writable);
   }
-  StopOnSigterm();
+  StopOnSignals();
   const absl::StatusOr<worker::RunReport> report = worker::RunTraining(*job, options.run,
                                                                        {.client = (*session)->client(),
                                                                         .group = (*session)->group(),

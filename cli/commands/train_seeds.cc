@@ -46,27 +46,31 @@ constexpr int kAskedToStop = 75;
 std::atomic<bool> seeds_stop{false};
 std::atomic<pid_t> seeds_run{0};  // the process of the current run; 0: none
 
-// Passes SIGTERM on to the current run, which saves a checkpoint and ends. Further runs are not started.
-void StopSeedsOnSigterm() {
+constexpr int kStopSignals[] = {SIGTERM, SIGINT};
+
+// Passes SIGTERM and SIGINT on to the current run, which saves a checkpoint and ends. Further runs are not
+// started. A Ctrl-C goes to the run as well, since both are in the terminal's foreground process group.
+void StopSeedsOnSignals() {
   struct sigaction action = {};
-  action.sa_handler = [](int signal) {
+  action.sa_sigaction = [](int signal, siginfo_t* info, void*) {
     seeds_stop = true;
-    if (const pid_t run = seeds_run; run > 0) ::kill(run, signal);
+    const pid_t run = seeds_run;
+    if (run > 0 && info->si_code != SI_KERNEL) ::kill(run, signal);
   };
-  action.sa_flags = SA_RESTART;
-  ::sigaction(SIGTERM, &action, nullptr);
+  action.sa_flags = SA_RESTART | SA_SIGINFO;
+  for (const int signal : kStopSignals) ::sigaction(signal, &action, nullptr);
 }
 
-// Blocks SIGTERM while it exists.
-class SigtermBlocked {
+// Blocks these signals while it exists.
+class StopSignalsBlocked {
  public:
-  SigtermBlocked() {
+  StopSignalsBlocked() {
     sigset_t blocked;
     ::sigemptyset(&blocked);
-    ::sigaddset(&blocked, SIGTERM);
+    for (const int signal : kStopSignals) ::sigaddset(&blocked, signal);
     ::sigprocmask(SIG_BLOCK, &blocked, &before_);
   }
-  ~SigtermBlocked() { Restore(); }
+  ~StopSignalsBlocked() { Restore(); }
   void Restore() { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
 
  private:
@@ -82,7 +86,7 @@ absl::StatusOr<int> RunToEnd(const std::string& program, const std::vector<std::
   const pid_t parent = ::getpid();
   pid_t pid;
   {
-    SigtermBlocked blocked;
+    StopSignalsBlocked blocked;
     if (seeds_stop) return kAskedToStop;
     pid = ::fork();
     if (pid < 0) return absl::ErrnoToStatus(errno, "starting a run");
@@ -90,7 +94,7 @@ absl::StatusOr<int> RunToEnd(const std::string& program, const std::vector<std::
       // The run ends with this process, however that ends.
       ::prctl(PR_SET_PDEATHSIG, SIGTERM);
       if (::getppid() != parent) ::_exit(1);
-      ::signal(SIGTERM, SIG_DFL);
+      for (const int signal : kStopSignals) ::signal(signal, SIG_DFL);
       blocked.Restore();
       ::execv(program.c_str(), pointers.data());
       ::_exit(127);
@@ -101,7 +105,7 @@ absl::StatusOr<int> RunToEnd(const std::string& program, const std::vector<std::
   while (::waitid(P_PID, static_cast<id_t>(pid), &ended, WEXITED | WNOWAIT) < 0 && errno == EINTR) {
   }
   // Once waitpid has returned, the kernel may give the number to another process.
-  SigtermBlocked blocked;
+  StopSignalsBlocked blocked;
   seeds_run = 0;
   int status = 0;
   while (::waitpid(pid, &status, 0) < 0) {
@@ -168,7 +172,7 @@ absl::StatusOr<int> Train(const SeedRuns& runs) {
   if (error) return absl::InternalError(absl::StrCat("this program cannot be found: ", error.message()));
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<TemporaryDirectory> directory,
                           TemporaryDirectory::Make("tandem-seeds"));
-  StopSeedsOnSigterm();
+  StopSeedsOnSignals();
   std::vector<Json> reports;
   int exit_code = 0;
   for (const uint64_t seed : runs.seeds) {

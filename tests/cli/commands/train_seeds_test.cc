@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "base/json.h"
 #include "base/random.h"
 #include "gmock/gmock.h"
@@ -111,8 +113,8 @@ TEST_F(TrainSeedsTest, RunsMayHaveServersAndWorkers) {
   EXPECT_EQ(report.at("runs")[1].at("seed"), 5);
 }
 
-TEST_F(TrainSeedsTest, SigtermIsPassedOnToTheRunWhichSavesItsState) {
-  for (const bool launched : {false, true}) {
+TEST_F(TrainSeedsTest, ASignalIsPassedOnToTheRunWhichSavesItsState) {
+  for (const auto& [launched, signal] : {std::pair(false, SIGTERM), std::pair(true, SIGINT)}) {
     const std::string name = launched ? "launched" : "alone", tmp = dir_.File(absl::StrCat(name, "-tmp"));
     std::filesystem::create_directory(tmp);
     std::vector<std::string> args = {"train",
@@ -129,7 +131,7 @@ TEST_F(TrainSeedsTest, SigtermIsPassedOnToTheRunWhichSavesItsState) {
     if (launched) args.insert(args.end(), {"--ps", "1", "--workers", "2"});
     testing::TandemProcess seeds(args, {{"TMPDIR", tmp}, {"TANDEM_TEST_MARK", tmp}}, dir_.path());
     ASSERT_TRUE(seeds.WaitForOutput("epoch 1/100000")) << seeds.err();
-    seeds.Signal(SIGTERM);
+    seeds.Signal(signal);
     EXPECT_EQ(seeds.Wait(), 75) << seeds.err();
     EXPECT_THAT(seeds.err(), HasSubstr("stopped on request at seed 1"));
     const absl::StatusOr<std::string> saved = ps::LatestCheckpoint(dir_.File(absl::StrCat(name, "/seed-1")));
@@ -137,6 +139,65 @@ TEST_F(TrainSeedsTest, SigtermIsPassedOnToTheRunWhichSavesItsState) {
     EXPECT_TRUE(std::filesystem::is_empty(tmp));
     EXPECT_TRUE(testing::WaitUntilNoneMarked(absl::StrCat("TANDEM_TEST_MARK=", tmp)));
   }
+}
+
+TEST_F(TrainSeedsTest, ControlCSavesAsSigtermDoes) {
+  const std::vector<std::string> endless = {"train",
+                                            "job.yaml",
+                                            "--no-baselines",
+                                            "--set",
+                                            "train.epochs=100000",
+                                            "--set",
+                                            "checkpoint.every_epochs=100000",
+                                            "--set",
+                                            "checkpoint.dir=run"};
+  const auto with = [&](std::vector<std::string> front) {
+    front.insert(front.end(), endless.begin(), endless.end());
+    return front;
+  };
+  {
+    testing::TandemProcess train(endless, {}, dir_.path());
+    ASSERT_TRUE(train.WaitForOutput("epoch 1/100000")) << train.err();
+    train.Signal(SIGINT);
+    EXPECT_EQ(train.Wait(), 75) << train.err();
+    EXPECT_THAT(train.err(), HasSubstr("Ctrl-C again ends it at once"));
+    const absl::StatusOr<std::string> saved = ps::LatestCheckpoint(dir_.File("run"));
+    EXPECT_TRUE(saved.ok()) << saved.status();
+  }
+  std::filesystem::remove_all(dir_.File("run"));
+  {
+    testing::TandemProcess job(with({"run", "--ps", "1", "--workers", "2", "--", "tandem"}), {}, dir_.path());
+    ASSERT_TRUE(job.WaitForOutput("epoch 1/100000")) << job.err();
+    job.Signal(SIGINT);
+    EXPECT_EQ(job.Wait(), 75) << job.err();
+    EXPECT_THAT(job.err(), HasSubstr("stopping on SIGINT"));
+    const absl::StatusOr<std::string> saved = ps::LatestCheckpoint(dir_.File("run"));
+    EXPECT_TRUE(saved.ok()) << saved.status();
+  }
+}
+
+TEST_F(TrainSeedsTest, ASecondControlCEndsAWorkerThatCannotSave) {
+  testing::TandemProcess job(
+      {"run", "--ps", "1", "--workers", "2", "--", "tandem", "train", "job.yaml", "--no-baselines", "--set",
+       "train.epochs=100000", "--set", "checkpoint.every_epochs=100000", "--set", "checkpoint.dir=run"},
+      {{"TANDEM_TEST_MARK", dir_.path()}}, dir_.path());
+  ASSERT_TRUE(job.WaitForOutput("epoch 1/100000")) << job.err();
+  pid_t workers[2] = {0, 0};
+  for (const pid_t pid : testing::ProcessesMarked(absl::StrCat("TANDEM_TEST_MARK=", dir_.path()))) {
+    for (const absl::string_view variable :
+         absl::StrSplit(ReadFile(absl::StrCat("/proc/", pid, "/environ")), '\0')) {
+      if (variable == "RANK=0") workers[0] = pid;
+      if (variable == "RANK=1") workers[1] = pid;
+    }
+  }
+  ASSERT_GT(workers[0], 0);
+  ASSERT_GT(workers[1], 0);
+  // Without the other worker, no step can be agreed upon after which to stop.
+  ::kill(workers[1], SIGSTOP);
+  ::kill(workers[0], SIGINT);
+  while (testing::IsAlive(workers[0])) ::kill(workers[0], SIGINT);
+  EXPECT_EQ(job.Wait(), 128 + SIGINT) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("was killed by signal 2 (SIGINT)"));
 }
 
 TEST_F(TrainSeedsTest, ARunThatFailsIsNamed) {

@@ -60,6 +60,16 @@ files="$(find "$volume" -type f | wc -l)"
 ((files > 0)) || fail "the shared volume holds no checkpoint"
 say "worker 0 said: $(podman logs "$(container worker0)" 2>&1 | grep -i "tandem deepfm" | tail -n 1)"
 say "the checkpoint has $files files"
+
+say "a second up goes on from the checkpoint"
+compose down -t 1 > "$work/down.log" 2>&1  # the volume stays
+podman network rm "${project}_default" > /dev/null 2>&1 || true
+up --set train.epochs=4
+await_end 120
+[[ "$(exit_code worker0)" == 0 ]] || { logs; fail "worker0 ended with $(exit_code worker0)"; }
+said="$(podman logs "$(container worker0)" 2>&1)"
+[[ "$said" == *"epoch 3/4"* && "$said" != *"epoch 1/4"* ]] ||
+  { logs; fail "the second up did not resume after the 2 epochs of the first"; }
 down
 
 # up_and_training: starts a cluster that trains without end, and waits until it trains.

@@ -10,7 +10,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -65,8 +67,30 @@ bool IsBinary(char c) {
   return byte == 0 || (byte >= 0x04 && byte <= 0x08) || (byte >= 0x0e && byte <= 0x1a);
 }
 
+// Returns what is wrong with the folder of a missing file, for messages: the first one on the way that does
+// not exist, or that it is empty. A container engine makes an empty folder if the one to mount is missing.
+// "": the folder has other files.
+std::string FolderHint(const std::string& path) {
+  std::error_code error;
+  std::filesystem::path folder = std::filesystem::absolute(path, error).parent_path();
+  if (error) return "";
+  if (std::filesystem::is_directory(folder, error)) {
+    if (!std::filesystem::is_empty(folder, error) || error) return "";
+    return absl::StrCat("; the folder '", folder.string(),
+                        "' is empty: if it is mounted, is the folder of the host the right one?");
+  }
+  while (folder.has_relative_path() && !std::filesystem::exists(folder.parent_path(), error) && !error) {
+    folder = folder.parent_path();
+  }
+  if (error || std::filesystem::exists(folder, error)) return "";
+  return absl::StrCat("; there is no folder '", folder.string(), "': is it to be mounted?");
+}
+
 absl::Status CannotOpen(const std::string& path, int error) {
-  return absl::ErrnoToStatus(error, absl::StrCat("data file '", path, "' cannot be opened"));
+  const absl::Status status =
+      absl::ErrnoToStatus(error, absl::StrCat("data file '", path, "' cannot be opened"));
+  return error == ENOENT ? absl::Status(status.code(), absl::StrCat(status.message(), FolderHint(path)))
+                         : status;
 }
 
 absl::Status CheckRegular(const std::string& path, mode_t mode) {
@@ -88,8 +112,8 @@ absl::StatusOr<int> AnonymousFile() {
                                   "/tandem-unpacked-XXXXXX");
   const int fd = ::mkostemp(name.data(), O_CLOEXEC);
   if (fd < 0) {
-    return absl::ErrnoToStatus(
-        errno, absl::StrCat("cannot make the temporary file '", name, "' (TMPDIR chooses another directory)"));
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot make the temporary file '", name,
+                                                   "' (TMPDIR chooses another directory)"));
   }
   ::unlink(name.c_str());
   return fd;
@@ -100,9 +124,10 @@ absl::Status WriteAll(int fd, const char* data, size_t size) {
     const ssize_t written = ::write(fd, data, size);
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) {
-      return absl::ErrnoToStatus(errno,
-                                 "its unpacked content cannot be written to the directory for temporary files "
-                                 "(TMPDIR chooses another)");
+      return absl::ErrnoToStatus(
+          errno,
+          "its unpacked content cannot be written to the directory for temporary files "
+          "(TMPDIR chooses another)");
     }
     data += written;
     size -= static_cast<size_t>(written);
@@ -219,7 +244,8 @@ absl::StatusOr<std::vector<std::string>> FindFiles(const std::vector<std::string
     const int result = ::glob(path.c_str(), 0, nullptr, &found);
     if (result == GLOB_NOSPACE) return absl::ResourceExhaustedError("there is no memory for a list of files");
     if (result != 0 || found.gl_pathc == 0) {
-      return absl::NotFoundError(absl::StrCat("data files '", path, "': no file has a name like this"));
+      return absl::NotFoundError(
+          absl::StrCat("data files '", path, "': no file has a name like this", FolderHint(path)));
     }
     files.insert(files.end(), found.gl_pathv, found.gl_pathv + found.gl_pathc);
   }

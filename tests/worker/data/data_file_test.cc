@@ -8,6 +8,8 @@
 #include <zlib.h>
 
 #include <cstring>
+#include <filesystem>
+#include <string>
 
 #include "base/random.h"
 #include "tests/worker/data/test_files.h"
@@ -55,6 +57,24 @@ TEST(DataFile, ReadsGzipLikePlainText) {
   // `cat a.gz b.gz` makes such a file: it has several members, here cut within a line. Zeros pad it.
   const std::string members = Gzip(text.substr(0, 12345)) + Gzip("") + Gzip(text.substr(12345));
   EXPECT_EQ(NumbersIn({WriteFile(dir, "members.gz", members + std::string(512, '\0'))}), expected);
+}
+
+TEST(DataFile, NamesAFolderThatIsMissingOrEmpty) {
+  const testing::TempDir dir;
+  const std::string folder = dir.File("data");
+  // There may be a pattern for the names of files as well.
+  for (const std::string& file : {folder + "/day1/a.csv", folder + "/day1/*.csv"}) {
+    const auto message = [&] {
+      const DatasetOptions options = {.schema = NumberedSchema(), .train_files = {file}};
+      return std::string(Dataset::Open(options).status().message());
+    };
+    EXPECT_THAT(message(), AllOf(HasSubstr(file), HasSubstr("there is no folder '" + folder + "'")));
+    std::filesystem::create_directories(folder + "/day1");
+    EXPECT_THAT(message(), AllOf(HasSubstr(file), HasSubstr("the folder '" + folder + "/day1' is empty")));
+    WriteFile(dir, "data/day1/other.txt", "1\n");
+    EXPECT_THAT(message(), AllOf(HasSubstr(file), Not(HasSubstr("folder"))));
+    std::filesystem::remove_all(folder);
+  }
 }
 
 TEST(DataFile, NamesCompressedFilesThatAreDamaged) {

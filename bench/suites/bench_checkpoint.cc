@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
+#include "base/local_path.h"
 #include "base/number_flag.h"
 #include "base/random.h"
 #include "base/status.h"
@@ -211,9 +212,8 @@ void AddBenchCheckpoint(CLI::App* bench, CommandContext* context) {
   add("--optimizer", &options->table.optimizer, "sgd, adagrad, rowwise_adagrad or adam");
   LimitTo(Range{.min = 0, .max = 1, .above_min = true},
           add("--touched", &options->touched, "Share of the rows that change between the two checkpoints"));
-  command
-      ->add_option("--dir", options->directory,
-                   "Where checkpoints 1 and 2 are written, and stay; the disk under test")
+  LocalPath(command->add_option("--dir", options->directory,
+                                "Where checkpoints 1 and 2 are written, and stay; the disk under test"))
       ->required();
   command->add_flag(
       "--json", options->json,

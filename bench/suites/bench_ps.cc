@@ -9,6 +9,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/local_path.h"
 #include "base/number_flag.h"
 #include "base/status.h"
 #include "base/temporary_directory.h"
@@ -124,8 +125,8 @@ void AddBenchPs(CLI::App* bench, CommandContext* context) {
               "--max-lag", options->max_lag_ms,
               "Milliseconds: pulls are read-only, and followers may answer them with rows that lack at "
               "most the updates of this time. Needs --durability follower, --op pull"));
-  command->add_option("--wal-dir", options->wal_dir,
-                      "New directory for these logs, on a local disk [TMPDIR]");
+  LocalPath(command->add_option("--wal-dir", options->wal_dir,
+                                "New directory for these logs, on a local disk [TMPDIR]"));
   command->add_option("--wal", options->own_wal_dir)->group("");
   command->add_option("--group", options->group)->group("");
   command->add_option("--socket-directory", options->socket_directory)->group("");

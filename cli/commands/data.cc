@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/config_field.h"
+#include "base/local_path.h"
 #include "base/number_flag.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
@@ -67,7 +68,8 @@ void AddData(CLI::App& app, CommandContext* context) {
   worker::PlantedOptions& options = flags->options;
   CLI::App* planted = data->add_subcommand(
       "planted", "A click log with a known true model, and so a known best possible AUC");
-  planted->add_option("--out", flags->out, "File to write, tab-separated (comma-separated if named .csv)")
+  LocalPath(planted->add_option("--out", flags->out,
+                                "File to write, tab-separated (comma-separated if named .csv)"))
       ->required();
   const auto number = [planted](const char* name, auto* value, const Range& range, const char* help) {
     LimitTo(range, planted->add_option(name, *value, help)->capture_default_str());
@@ -83,6 +85,13 @@ void AddData(CLI::App& app, CommandContext* context) {
       ->add_option("--column", flags->columns,
                    "IDS:EXPONENT of a further categorical column, which interacts with none; may be repeated")
       ->allow_extra_args(false);
+  number("--interacting", &options.interacting, Between(0, 64),
+         "The smallest columns of which all pairs interact, at most --sparse");
+  number("--linear-stddev", &options.linear_stddev, Between(0, 100),
+         "Deviation of the part of the logit that is a sum of the ids' weights");
+  number(
+      "--interaction-stddev", &options.interaction_stddev, Between(0, 100),
+      "Deviation of the part that is a sum over pairs, of which a model without interactions learns nothing");
   number("--positive-rate", &options.positive_rate,
          Range{.min = 0, .max = 1, .above_min = true, .below_max = true}, "Share of clicks, about");
   number("--seed", &options.seed, kSeeds, "Of the model and the rows");

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "CLI/CLI.hpp"
+#include "base/local_path.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
 #include "cli/doctor/checks.h"
@@ -42,7 +43,8 @@ void AddDoctor(CLI::App& app, CommandContext* context) {
   CLI::App* trace =
       doctor->add_subcommand("trace", "Compare what the ranks of a job did last: who is behind, and where");
   auto directory = std::make_shared<std::string>();
-  trace->add_option("DIR", *directory, "Where the dumps of all ranks lie (TANDEM_TRACE_DIR of the job)")
+  LocalPath(
+      trace->add_option("DIR", *directory, "Where the dumps of all ranks lie (TANDEM_TRACE_DIR of the job)"))
       ->required();
   trace->add_flag("--json", *json, "Print one JSON object");
   trace->callback(

@@ -2,6 +2,7 @@
 #include "cli/commands/job_flags.h"
 
 #include "CLI/CLI.hpp"
+#include "base/local_path.h"
 
 namespace tandem::cli {
 
@@ -15,8 +16,8 @@ void AddJobFlags(CLI::App* command, JobFlags* flags) {
                       "HOST:PORT of the job's store [TANDEM_STORE, MASTER_ADDR:MASTER_PORT], or "
                       "etcd://HOST:PORT/PREFIX/ID where its launchers meet");
   command->add_option("--rdzv-id", flags->run_id, "Of the job, where several meet there");
-  command->add_option("--job", flags->job,
-                      "The log directory of a `tandem run`, or its parent [the newest under runs/]");
+  LocalPath(command->add_option(
+      "--job", flags->job, "The log directory of a `tandem run`, or its parent [the newest under runs/]"));
   command->add_option("--timeout", flags->timeout_seconds, "Seconds to wait for an answer")
       ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();

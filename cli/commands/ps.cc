@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "base/checksummed_file.h"
 #include "base/ipc/descriptor.h"
+#include "base/local_path.h"
 #include "base/logging.h"
 #include "base/status.h"
 #include "base/timed_wait.h"
@@ -411,10 +412,11 @@ void AddPs(CLI::App& app, CommandContext* context) {
   ps->add_option("--lease", flags->lease_seconds, "Seconds of silence that count as death")
       ->check(CLI::Range(0.5, 3600.0))
       ->capture_default_str();
-  ps->add_option("--spill-dir", flags->spill_dir,
-                 "Where cold rows of tables with `spill` go: a directory of this server's own, on a local "
-                 "disk. What a killed server left there is removed at the start, the rest at the end [none: "
-                 "such tables are refused]");
+  LocalPath(ps->add_option(
+      "--spill-dir", flags->spill_dir,
+      "Where cold rows of tables with `spill` go: a directory of this server's own, on a local "
+      "disk. What a killed server left there is removed at the start, the rest at the end [none: "
+      "such tables are refused]"));
   ps->add_option("--spill-cache", flags->spill_cache,
                  "Memory for rows on their way to and from that disk, in bytes or as 64MiB")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
@@ -432,15 +434,15 @@ void AddPs(CLI::App& app, CommandContext* context) {
           ->check(CLI::Range(uint64_t{1} << 20, uint64_t{1} << 50)),
       "TANDEM_PS_MAX_MEMORY");
   variables->Add(
-      ps->add_option(
+      LocalPath(ps->add_option(
           "--checkpoint-root", flags->checkpoint_root,
-          "Directory below which checkpoints are written and read, whatever a client asks for [any]"),
+          "Directory below which checkpoints are written and read, whatever a client asks for [any]")),
       "TANDEM_CHECKPOINT_ROOT");
-  variables->Add(
-      ps->add_option("--wal-dir", flags->wal_dir,
+  variables->Add(LocalPath(ps->add_option(
+                     "--wal-dir", flags->wal_dir,
                      "Log every push to this directory of the server's own, on a local disk, before it is "
-                     "acknowledged; a server that is started again with it goes on where it was [no log]"),
-      "TANDEM_WAL_DIR");
+                     "acknowledged; a server that is started again with it goes on where it was [no log]")),
+                 "TANDEM_WAL_DIR");
   variables->Add(
       ps->add_option("--wal-sync", flags->wal_sync,
                      "always: a push is acknowledged when the disk has it; never: when the kernel has it, so "

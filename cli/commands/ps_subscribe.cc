@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/local_path.h"
 #include "base/logging.h"
 #include "base/status.h"
 #include "cli/commands/job_flags.h"
@@ -131,7 +132,8 @@ void AddPsSubscribe(CLI::App& ps, CommandContext* context) {
       "before. "
       "Started again with the same --out, it goes on where it was. Ends at SIGTERM or SIGINT.");
   AddServersFlags(subscribe, &flags->job);
-  subscribe->add_option("--out", flags->out, "Directory of the copy; no other program may write there")
+  LocalPath(
+      subscribe->add_option("--out", flags->out, "Directory of the copy; no other program may write there"))
       ->required();
   subscribe->add_option("--table", flags->tables, "A table to copy; may be repeated [all]");
   subscribe

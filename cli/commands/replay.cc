@@ -18,6 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/counted.h"
+#include "base/local_path.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/serve.h"
@@ -305,8 +306,9 @@ void AddServe(CLI::App* replay, CommandContext* context) {
   serve->add_option("--max-parked", flags->max_parked, "Memory of calls that wait; more are refused")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
       ->default_str("256MiB");
-  serve->add_option("--checkpoint-dir", flags->checkpoint_dir,
-                    "Where checkpoints are written; the newest one is restored at the start [none]");
+  LocalPath(
+      serve->add_option("--checkpoint-dir", flags->checkpoint_dir,
+                        "Where checkpoints are written; the newest one is restored at the start [none]"));
   serve
       ->add_option("--checkpoint-seconds", flags->checkpoint_seconds,
                    "Seconds between checkpoints; 0: only on request and at the end")

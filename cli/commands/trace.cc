@@ -10,6 +10,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "base/local_path.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/job_flags.h"
@@ -87,7 +88,7 @@ void AddTrace(CLI::App& app, CommandContext* context) {
   trace->add_option("--seconds", flags->seconds, "How long to record")
       ->check(CLI::Range(0.01, 600.0))
       ->capture_default_str();
-  trace->add_option("-o,--output", flags->out, "The file to write")->capture_default_str();
+  LocalPath(trace->add_option("-o,--output", flags->out, "The file to write"))->capture_default_str();
   trace
       ->add_option("--max-events", flags->max_events,
                    "Of each process, the newest; 32768 of each thread are kept")

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
+#include "base/local_path.h"
 #include "collectives/environment.h"
 #include "launcher/plan/signals.h"
 #include "launcher/plan/variable_options.h"
@@ -78,8 +79,8 @@ void AddPrograms(const Command& command, RunFlags* flags) {
                       "processes, of another role; may be repeated")
           ->allow_extra_args(false),
       "PET_ROLE");
-  run->add_option("--cluster", flags->cluster,
-                  "A file of roles: counts, programs, environment, restarts, pinning")
+  LocalPath(run->add_option("--cluster", flags->cluster,
+                            "A file of roles: counts, programs, environment, restarts, pinning"))
       ->check(CLI::ExistingFile);
   const auto count = [run](const char* name, int* value, const char* help) {
     run->add_option(name, *value, help)->check(CLI::Range(0, 4096));
@@ -141,29 +142,29 @@ void AddFailures(const Command& command, RunFlags* flags) {
 
 void AddLogs(const Command& command, RunFlags* flags) {
   CLI::App* const run = command.run;
-  Torchrun(command, "--log-dir", &flags->log_dir,
-           "Where worker-0.log, ps-0.log, ... go [runs/<run id>/logs]");
+  LocalPath(Torchrun(command, "--log-dir", &flags->log_dir,
+                     "Where worker-0.log, ps-0.log, ... go [runs/<run id>/logs]"));
   Torchrun(command, "--redirects", &flags->redirects,
            "Streams that go to files only: 1 stdout, 2 stderr, 3 both; of some workers: 0:1,1:3", "-r");
   Torchrun(command, "--tee", &flags->tee, "Streams that go to files and the console, written alike", "-t");
   Torchrun(command, "--local-ranks-filter", &flags->local_ranks_filter,
            "Workers whose output is shown, by local rank: 0,2 [all]");
-  run->add_option(
+  LocalPath(run->add_option(
       "--spill-dir", flags->spill_dir,
       "Where servers put rows of tables with `spill` that do not fit their memory; removed at the "
-      "end [LOG_DIR/spill]");
-  run->add_option(
+      "end [LOG_DIR/spill]"));
+  LocalPath(run->add_option(
       "--wal-dir", flags->wal_dir,
       "Servers log every push below this directory, on a local disk, and come back with it, at the same "
       "address, when they die; implies --restart ps=alone. A job that is started again, for example after "
       "the "
       "machine was, begins at its newest checkpoint and sets the logs aside (*.old). Removed when the job "
       "has "
-      "ended well [no log]");
-  run->add_option(
+      "ended well [no log]"));
+  LocalPath(run->add_option(
       "--checkpoint-root", flags->checkpoint_root,
       "Directory below which servers write and read checkpoints, whatever a client asks for; made if "
-      "it is missing [any, or TANDEM_CHECKPOINT_ROOT]");
+      "it is missing [any, or TANDEM_CHECKPOINT_ROOT]"));
   run->add_option(
          "--metrics-port", flags->metrics_port,
          "Parameter server i of this node, from 0, serves /metrics for Prometheus at this port + i; 0: the "

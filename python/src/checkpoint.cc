@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "base/local_path.h"
 #include "base/status.h"
 #include "nanobind/stl/string.h"
 #include "nanobind/stl/vector.h"
@@ -40,8 +41,8 @@ std::string Commit(const std::string& unfinished, const std::string& manifest_js
   }));
 }
 
-// Checks that every file of the checkpoint is there with its size, and reads those whose names begin with one of
-// `prefixes`. Raises DataLossError, naming the file.
+// Checks that every file of the checkpoint is there with its size, and reads those whose names begin with one
+// of `prefixes`. Raises DataLossError, naming the file.
 void Verify(const std::string& directory, const std::vector<std::string>& prefixes) {
   RaiseIfError(OnDisk([&]() -> absl::Status {
     TANDEM_ASSIGN_OR_RETURN(const ps::v1::CheckpointManifest manifest, ps::ReadManifest(directory));
@@ -74,6 +75,7 @@ nb::list Export(const std::string& checkpoint, const std::string& to, bool csv, 
 }  // namespace
 
 void BindCheckpoint(nb::module_& module) {
+  module.def("check_local_path", [](const std::string& path) { RaiseIfError(CheckLocalPath(path)); });
   module.def("begin_checkpoint", [](const std::string& root, uint64_t step) {
     return ValueOrRaise(OnDisk([&] { return ps::BeginCheckpoint(root, step); }));
   });

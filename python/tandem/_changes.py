@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, Sequence
 import numpy as np
 
 from tandem._load import load_core
+from tandem._paths import local_path
 from tandem.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def follow(directory: str | os.PathLike[str], *, poll: float = 1.0) -> Iterator[
     """
     if not 0 < poll < float("inf"):
         raise InvalidArgumentError(f"poll is {poll}; it must be a number of seconds larger than 0")
-    return _follow(_core.DirectoryFollower(os.fspath(directory)), poll)
+    return _follow(_core.DirectoryFollower(local_path(directory)), poll)
 
 
 def _follow(core: Any, poll: float) -> Iterator[list[Change]]:

@@ -7,6 +7,7 @@ from typing import Any, Sequence
 
 from tandem import wire as _wire
 from tandem._load import load_core
+from tandem._paths import local_path
 from tandem.client import Client
 from tandem.errors import InvalidArgumentError
 
@@ -84,4 +85,6 @@ def local(
     spill_directory: where tables with spill=True keep the rows that do not fit their byte budget.
     pinned_bytes: as in connect().
     """
+    if spill_directory:
+        spill_directory = local_path(spill_directory)
     return Client(_core.connect_local(servers, spill_directory, timeout, checkpoint_timeout, max_bytes_in_flight, pinned_bytes))

@@ -12,6 +12,7 @@ import numpy as np
 
 from tandem import _arrays
 from tandem._load import load_core
+from tandem._paths import local_path
 from tandem.errors import InvalidArgumentError
 
 _core = load_core()
@@ -92,7 +93,7 @@ class Storage:
     def save_checkpoint(self, root: str | os.PathLike[str], step: int | None = None) -> str:
         """Writes all tables, with optimizer state, into a new directory below `root`, and returns its path.
 
-        root: a directory that every server can access. step: the number in the directory's name, by which the latest is found; the
+        root: a directory that every server can access; a URL is an InvalidArgumentError. step: the number in the directory's name, by which the latest is found; the
         default is self.step.
 
         Blocks. To be called by one worker while no worker pushes: after a barrier, before which each has waited for its pushes.
@@ -102,7 +103,7 @@ class Storage:
         self._check_writable("save a checkpoint")
         self._wait_for_modules()
         step = self.step if step is None else step
-        unfinished = _core.begin_checkpoint(os.path.abspath(root), step)
+        unfinished = _core.begin_checkpoint(local_path(root), step)
         written = self._core.save_checkpoint(unfinished)
         manifest = {
             "job_name": "python", "step": step, "unix_millis": str(time.time_ns() // 1_000_000),
@@ -122,7 +123,7 @@ class Storage:
         """
         self._check_writable("load a checkpoint")
         self._wait_for_modules()
-        path = os.path.abspath(path)
+        path = local_path(path)
         if not os.path.exists(os.path.join(path, "MANIFEST")):
             path = _core.latest_checkpoint(path)
         manifest = json.loads(_core.read_manifest(path))
@@ -153,5 +154,5 @@ def export_checkpoint(
     """
     if format not in ("npy", "csv"):
         raise InvalidArgumentError(f"format is {format!r}; it must be 'npy' or 'csv'")
-    exported = _core.export_checkpoint(os.path.abspath(checkpoint), os.path.abspath(to), format == "csv", optimizer_state)
+    exported = _core.export_checkpoint(local_path(checkpoint), local_path(to), format == "csv", optimizer_state)
     return {name: list(files) for name, _, _, files in exported}

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "base/local_path.h"
 #include "base/status.h"
 
 namespace tandem::worker {
@@ -56,6 +57,9 @@ absl::StatusOr<std::string> ExpandPath(absl::string_view text) {
 
 absl::StatusOr<std::string> ResolvePath(absl::string_view text, absl::string_view directory) {
   TANDEM_ASSIGN_OR_RETURN(std::string path, ExpandPath(text));
+  if (const absl::Status local = CheckLocalPath(path); !local.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("must be a path: ", local.message()));
+  }
   if (directory.empty() || path[0] == '/' || absl::StartsWith(text, "${")) return path;
   return absl::StrCat(directory, absl::EndsWith(directory, "/") ? "" : "/", path);
 }

@@ -25,6 +25,7 @@ absl::StatusOr<std::string> ExpandPath(absl::string_view text);
 
 // Returns ExpandPath(text), below `directory` if it is a relative path. It stays as it is if `directory` is
 // empty or `text` begins with a variable, because variables are set with the current directory in mind.
+// InvalidArgument also for a URL (base/local_path.h).
 absl::StatusOr<std::string> ResolvePath(absl::string_view text, absl::string_view directory);
 
 // Returns the directory part of a file's path as ResolvePath takes it: "" for a file in the current

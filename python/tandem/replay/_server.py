@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Sequence, overload
 
 from tandem._engine_client import seconds_of
 from tandem._load import load_core
+from tandem._paths import local_path
 from tandem.errors import InvalidArgumentError, TandemError
 from tandem.replay._client import Client, connected, unique_name
 from tandem.replay._sharded import ShardedClient
@@ -97,7 +98,7 @@ def _serve(
     return _core.serve_engines(
         replay, weights, [table.to_json() for table in tables], listen, advertise, in_job, count(max_memory, "max_memory"),
         count(max_parked, "max_parked"),
-        os.path.abspath(checkpoint_directory) if checkpoint_directory else "", float(checkpoint_seconds), count(keep, "keep", 32),
+        local_path(checkpoint_directory) if checkpoint_directory else "", float(checkpoint_seconds), count(keep, "keep", 32),
         count(max_weight_bytes, "max_weight_bytes"), seconds_of(timeout, 60.0),
     )  # fmt: skip
 

@@ -37,6 +37,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from tandem._load import load_core
+from tandem._paths import local_path
 from tandem._storage import CLIENT_STEP
 from tandem.client import Client
 from tandem.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, NotFoundError, TandemError
@@ -95,7 +96,7 @@ def save(
         raise InvalidArgumentError(f"keep is {keep}; it must be 1 or more, or None for all")
     client._check_writable("save a checkpoint")
     ranks = Ranks(process_group, client.world_size)
-    root = os.path.abspath(root)
+    root = local_path(root)
     began = time.time_ns()
 
     def finish_pushes() -> None:
@@ -169,7 +170,7 @@ def load(
     """
     client._check_writable("load a checkpoint")
     ranks = Ranks(process_group, client.world_size)
-    path = os.path.abspath(path)
+    path = local_path(path)
     ranks.together("finishing pushes", client._wait_for_modules)
     chosen, step, description = ranks.on_first(lambda: _load_tables(path, client))
 
@@ -217,7 +218,7 @@ def latest(root: str | os.PathLike[str]) -> str | None:
     Those of client.save_checkpoint(), which have no PyTorch part, are left out. Damaged ones are named in a warning and stepped
     past. Reads the dense part to check it; of the tables it checks the sizes. Raises DataLossError if all are damaged.
     """
-    root = os.path.abspath(root)
+    root = local_path(root)
     damaged = []
     for path in reversed(_core.checkpoint_paths(root)):
         if not _has_dense_part(path):

@@ -12,6 +12,7 @@ from typing import Any, Iterator, Mapping, Sequence
 import torch
 
 from tandem._load import load_core
+from tandem._paths import local_path
 from tandem.client import Client
 from tandem.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, NotFoundError
 from tandem.nn.engine import Engine
@@ -44,7 +45,7 @@ def export(
     Called by one process; a model of FSDP must be gathered before.
     """
     model = model.module if isinstance(model, torch.nn.parallel.DistributedDataParallel) else model
-    directory = os.path.abspath(directory)
+    directory = local_path(directory)
     if os.path.exists(directory):
         raise AlreadyExistsError(f"{directory} exists; export into a new directory, so that processes that load the old one keep it")
     modules = {name: module for name, module in model.named_modules() if isinstance(module, _Module)}
@@ -85,7 +86,7 @@ def load_for_serving(
     The module creates no row and stays in evaluation. Raises NotFoundError or InvalidArgumentError if the servers lack a table
     or have it with another dim.
     """
-    directory = os.path.abspath(directory)
+    directory = local_path(directory)
     try:
         with open(os.path.join(directory, _DESCRIPTION), encoding="utf-8") as file:
             description = json.load(file)

@@ -42,6 +42,14 @@ TEST(PathExpansionTest, WhatCannotBeFilledInIsRefused) {
   EXPECT_THAT(ExpandPath(""), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("empty path")));
 }
 
+TEST(PathExpansionTest, AnAddressIsNoPath) {
+  ::setenv("TANDEM_TEST_BUCKET", "s3://bucket", 1);
+  for (const char* text : {"s3://bucket/run", "${TANDEM_TEST_BUCKET}/run"}) {
+    EXPECT_THAT(ResolvePath(text, "jobs"),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("must be a path: 's3://bucket/run'")));
+  }
+}
+
 TEST(PathExpansionTest, RelativePathsAreBelowTheDirectory) {
   ::setenv("TANDEM_TEST_DIR", "data", 1);
   const auto resolve = [](absl::string_view text, absl::string_view directory) {

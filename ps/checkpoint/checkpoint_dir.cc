@@ -24,6 +24,7 @@
 #include "base/read_file.h"
 #include "base/status.h"
 #include "google/protobuf/text_format.h"
+#include "ps/checkpoint/overwrite.h"
 #include "ps/checkpoint/replace_directory.h"
 
 namespace tandem::ps {
@@ -123,6 +124,11 @@ std::string CheckpointName(uint64_t step) { return absl::StrFormat("%s%012d", kS
 bool IsCheckpointName(absl::string_view name) {
   uint64_t step;
   return ParseName(name, &step);
+}
+
+uint64_t StepOfName(absl::string_view name) {
+  uint64_t step = 0;
+  return ParseName(name, &step) ? step : 0;
 }
 
 std::string UnfinishedPath(const std::string& root, uint64_t step) {
@@ -231,7 +237,10 @@ absl::Status UpdateManifest(const std::string& directory, v1::CheckpointManifest
   return WriteManifest(directory, manifest);
 }
 
-absl::Status RepairCheckpoints(const std::string& root) { return FinishReplacements(root); }
+absl::Status RepairCheckpoints(const std::string& root) {
+  TANDEM_RETURN_IF_ERROR(FinishReplacements(root));
+  return FinishOverwrite(root).status();
+}
 
 absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(const std::string& root) {
   std::vector<CheckpointEntry> entries;
@@ -243,6 +252,7 @@ absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(const std::string& 
     entry.manifest = *std::move(manifest);
     entries.push_back(std::move(entry));
   }
+  TANDEM_RETURN_IF_ERROR(HideOverwritten(root, &entries));
   return entries;
 }
 
@@ -287,6 +297,24 @@ absl::Status RemoveCheckpoint(const std::string& directory) {
 absl::StatusOr<std::string> LatestCheckpoint(const std::string& root) {
   TANDEM_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, ListCheckpoints(root));
   if (entries.empty()) return absl::NotFoundError(absl::StrCat("no checkpoint under ", root));
+  return entries.back().path;
+}
+
+absl::StatusOr<std::string> BestCheckpoint(const std::string& directory) {
+  std::error_code error;
+  if (fs::exists(Join(directory, kManifest), error)) return directory;
+  if (!fs::is_directory(directory, error)) {
+    return absl::NotFoundError(absl::StrCat("there is no directory '", directory, "'"));
+  }
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, ListCheckpoints(directory));
+  if (entries.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat("'", directory, "' holds no checkpoint (a directory with a ", kManifest, ")"));
+  }
+  const v1::CheckpointManifest& newest = entries.back().manifest;
+  for (const CheckpointEntry& entry : entries) {
+    if (newest.has_best_step() && entry.step == newest.best_step()) return entry.path;
+  }
   return entries.back().path;
 }
 

@@ -54,6 +54,8 @@ struct CheckpointEntry {
 std::string CheckpointName(uint64_t step);
 // Returns whether CheckpointName returns `name` for some step.
 bool IsCheckpointName(absl::string_view name);
+// Returns the step of a directory name that CheckpointName returned.
+uint64_t StepOfName(absl::string_view name);
 
 // Creates `root` if necessary, ends interrupted replacements (RepairCheckpoints), removes all unfinished
 // checkpoints under it, and returns the path of a new directory to write to. A committed checkpoint of the
@@ -92,17 +94,23 @@ absl::Status UpdateManifest(const std::string& directory, v1::CheckpointManifest
 // now, or is gone. For the rest as CommitCheckpoint. The caller removes `replacement` after an error.
 absl::Status ReplaceByComplete(const std::string& directory, const std::string& replacement,
                                const v1::CheckpointManifest& before, absl::Span<const v1::SavedFile> written);
-// Brings back checkpoints whose replacement a crash has interrupted. To be called before a run looks for
-// checkpoints under `root`, by the process that writes them. OK if `root` does not exist.
+// Brings back checkpoints whose replacement a crash has interrupted, and removes those of a run that another
+// one has overwritten (ps/checkpoint/overwrite.h). To be called before a run looks for checkpoints under
+// `root`, by the process that writes them. OK if `root` does not exist.
 absl::Status RepairCheckpoints(const std::string& root);
 
 // Returns the committed checkpoints under `root`, lowest step first; none if `root` does not exist. Omits
-// directories for which ReadManifest fails, also those of a newer format. Does not read the other files.
-// Errors are those of the file system: `root` cannot be accessed.
+// directories for which ReadManifest fails, also those of a newer format, and checkpoints of a run that
+// another one has overwritten. Does not read the other files. Errors are those of the file system: `root`
+// cannot be accessed.
 absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(const std::string& root);
 // Returns the path of the last checkpoint of ListCheckpoints: the one with the highest step whose MANIFEST
 // can be read. NotFound, naming `root`: there is none.
 absl::StatusOr<std::string> LatestCheckpoint(const std::string& root);
+// Returns the path of the checkpoint whose model is to be used: `directory` itself if it is a checkpoint;
+// else, of the checkpoints under it, the one with the best validation metric (`best_step` of the newest), or
+// the newest one if there is no such choice or that one no longer exists. NotFound: there is none.
+absl::StatusOr<std::string> BestCheckpoint(const std::string& directory);
 // Returns the paths under `root` that have the name of a checkpoint, lowest step first, also those whose
 // MANIFEST cannot be read. None if `root` does not exist.
 absl::StatusOr<std::vector<std::string>> CheckpointPaths(const std::string& root);

@@ -23,8 +23,13 @@ inline constexpr int kUsageError = 2;
 // The exit code if a program that should be started does not exist, or cannot be executed; as of a shell.
 inline constexpr int kCannotRun = 127;
 
+// Returns FailedPrecondition with a mark that IsRefusal finds: nothing was begun, because the command line or
+// the job must change. The message says how. The exit code is kUsageError.
+absl::Status Refusal(const std::string& message);
+bool IsRefusal(const absl::Status& status);
+
 // Prints "tandem COMMAND: message" on stderr if `status` is an error. Returns the exit code: 0 for OK,
-// else 1.
+// kUsageError for a refusal, else 1.
 int Report(const std::string& command, const absl::Status& status);
 
 }  // namespace tandem

@@ -19,6 +19,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/local_path.h"
 #include "base/logging.h"
 #include "base/random.h"
 #include "base/status.h"
@@ -95,7 +96,8 @@ RlRuns RunAll(const std::vector<rl::RlSpec>& jobs, const RlFlags& flags) {
                                        .terminal = ::isatty(STDOUT_FILENO) == 1,
                                        .tensorboard = tensorboard,
                                        .stop = &rl_stop,
-                                       .resume = flags.resume});
+                                       .resume = flags.resume,
+                                       .refuse_finished = jobs.size() == 1});
       if (jobs.size() == 1 || !results[i]->ok()) continue;
       const rl::RlReport& report = **results[i];
       if (report.evaluation.returns.empty()) continue;
@@ -284,7 +286,8 @@ absl::Status Play(const ModelFlags& flags) {
 }
 
 void AddModelFlags(CLI::App* command, ModelFlags* flags) {
-  command->add_option("MODEL", flags->model, "The file that `tandem rl` has saved (model.safetensors)")
+  LocalPath(
+      command->add_option("MODEL", flags->model, "The file that `tandem rl` has saved (model.safetensors)"))
       ->required();
   command
       ->add_option("--set", flags->set, "Change a field of the model's job: dotted.path=value (repeatable)")
@@ -300,11 +303,13 @@ void AddRl(CLI::App& app, CommandContext* context) {
   auto eval = std::make_shared<ModelFlags>();
   auto play = std::make_shared<ModelFlags>();
   CLI::App* command = app.add_subcommand("rl", "Train a reinforcement-learning job, or use a saved model");
-  command->add_option("job", flags->job_file, "The job file (YAML)");
+  LocalPath(command->add_option("job", flags->job_file, "The job file (YAML)"));
   command->add_option("--set", flags->set, "Change a field of the job: dotted.path=value (repeatable)")
       ->allow_extra_args(false);
-  command->add_option("--report", flags->report, "Write every figure of the run to this JSON file");
-  command->add_option("--tensorboard", flags->tensorboard, "Write scalars for TensorBoard to this directory");
+  LocalPath(
+      command->add_option("--report", flags->report, "Write every figure of the run to this JSON file"));
+  LocalPath(command->add_option("--tensorboard", flags->tensorboard,
+                                "Write scalars for TensorBoard to this directory"));
   command->add_option(
       "--seeds", flags->seeds,
       "Train once for each of these seeds (1-5, or 1,3,7) and report the mean of the evaluations");

@@ -193,7 +193,7 @@ void DescribeRlJob(Fields& f, RlSpec& job) {
     }
     double every = absl::ToDoubleSeconds(job.checkpoint_every);
     g.Real("every_seconds", &every, Between(0, 86400),
-           "time between checkpoints; 0: only when the run is asked to stop");
+           "time between checkpoints; 0: only when the run is asked to stop, and at the end");
     job.checkpoint_every = absl::Seconds(every);
   });
   double log_every = absl::ToDoubleSeconds(job.log_every);

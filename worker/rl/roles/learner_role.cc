@@ -67,7 +67,10 @@ absl::StatusOr<RlReport> Train(const RlSpec& spec, const RlRunOptions& options, 
     TANDEM_RETURN_IF_ERROR(bytes);
     TANDEM_ASSIGN_OR_RETURN(*bytes, group->BroadcastBytes(*bytes));
     if (!bytes->empty()) {
-      TANDEM_RETURN_IF_ERROR(RestoreCheckpoint(spec, *bytes, spec.checkpoint_file, learner.get()));
+      TANDEM_ASSIGN_OR_RETURN(const std::string ended,
+                              RestoreCheckpoint(spec, *bytes, spec.checkpoint_file, learner.get()));
+      // A learner that a supervisor starts again may have died after its last checkpoint.
+      if (!ended.empty() && env.rank == 0) LogInfo(absl::StrCat("nothing to train: ", ended));
       resumed = true;
     }
   }

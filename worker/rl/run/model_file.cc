@@ -213,7 +213,8 @@ absl::StatusOr<LoadedPolicy> LoadModel(const std::string& path) {
   return loaded;
 }
 
-absl::Status SaveCheckpoint(const RlSpec& job, Learner& learner, const std::string& path) {
+absl::Status SaveCheckpoint(const RlSpec& job, Learner& learner, const std::string& path,
+                            std::optional<double> reached) {
   LearnerState state = learner.state();
   std::vector<Array> arrays = ArraysOf(learner.policy());
   const std::vector<Array> of_state = StateArrays(state);
@@ -223,6 +224,7 @@ absl::Status SaveCheckpoint(const RlSpec& job, Learner& learner, const std::stri
   metadata["updates"] = absl::StrCat(state.updates);
   metadata["version"] = absl::StrCat(state.version);
   metadata["optimizer_steps"] = absl::StrCat(state.optimizer.steps);
+  if (reached.has_value()) metadata["reached_return"] = absl::StrCat(*reached);
   uint32_t crc = 0;
   for (const Array& array : arrays) {
     crc =
@@ -232,8 +234,8 @@ absl::Status SaveCheckpoint(const RlSpec& job, Learner& learner, const std::stri
   return WriteArrays(path, metadata, arrays);
 }
 
-absl::Status RestoreCheckpoint(const RlSpec& job, const std::string& bytes, const std::string& path,
-                               Learner* learner) {
+absl::StatusOr<std::string> RestoreCheckpoint(const RlSpec& job, const std::string& bytes,
+                                              const std::string& path, Learner* learner) {
   TANDEM_ASSIGN_OR_RETURN(const Parts parts, Split(path, bytes));
   const auto number = [&](const char* name, uint64_t* value) {
     const Json text = parts.metadata.value(name, Json());
@@ -253,7 +255,19 @@ absl::Status RestoreCheckpoint(const RlSpec& job, const std::string& bytes, cons
   const std::vector<Array> of_state = StateArrays(state);
   arrays.insert(arrays.end(), of_state.begin(), of_state.end());
   for (const Array& array : arrays) TANDEM_RETURN_IF_ERROR(ReadArray(path, parts.header, parts.data, array));
-  return Annotate(learner->Restore(state), absl::StrCat("the checkpoint '", path, "'"));
+  TANDEM_RETURN_IF_ERROR(Annotate(learner->Restore(state), absl::StrCat("the checkpoint '", path, "'")));
+  if (state.env_steps >= job.learner.env_steps) {
+    return absl::StrCat("the run of '", path, "' has done ", state.env_steps,
+                        " steps, and stop.env_steps is ", job.learner.env_steps);
+  }
+  const Json reached = parts.metadata.value("reached_return", Json());
+  double value = 0;
+  if (job.mean_return.has_value() && reached.is_string() &&
+      absl::SimpleAtod(reached.get<std::string>(), &value) && value >= *job.mean_return) {
+    return absl::StrCat("the run of '", path, "' has reached a mean return of ", value,
+                        ", and stop.mean_return is ", *job.mean_return);
+  }
+  return std::string();
 }
 
 }  // namespace tandem::rl

@@ -7,6 +7,7 @@
 // run the model. Python reads it with safetensors.numpy.load_file, or with NumPy alone (docs/rl.md).
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -28,14 +29,17 @@ struct LoadedPolicy {
 absl::Status SaveModel(const RlSpec& job, Policy& policy, const std::string& path);
 
 // Writes a checkpoint of `learner`, which runs `job`: a model file that also has the state of the learner, so
-// that everything that reads models reads it. Replaces the file atomically, as SaveModel does.
-absl::Status SaveCheckpoint(const RlSpec& job, Learner& learner, const std::string& path);
+// that everything that reads models reads it. Replaces the file atomically, as SaveModel does. `reached`: the
+// mean return for which the run has ended before its last step, if it has.
+absl::Status SaveCheckpoint(const RlSpec& job, Learner& learner, const std::string& path,
+                            std::optional<double> reached = std::nullopt);
 // Lets `learner`, which runs `job` and has not begun, go on from the checkpoint whose bytes are `bytes`;
 // `path` is for errors. Errors: DataLoss for bytes that are no checkpoint or are damaged; InvalidArgument,
 // which names what differs, for one of another environment, algorithm or policy. The learner must not be used
-// after an error.
-absl::Status RestoreCheckpoint(const RlSpec& job, const std::string& bytes, const std::string& path,
-                               Learner* learner);
+// after an error. Returns why nothing is left to train: the run has done all steps of `job`, or has reached
+// its mean return; empty if something is left.
+absl::StatusOr<std::string> RestoreCheckpoint(const RlSpec& job, const std::string& bytes,
+                                              const std::string& path, Learner* learner);
 
 // Reads a file that SaveModel has written. NotFound if there is none at `path`. DataLoss, naming what is
 // wrong, if it is damaged, is no model of `tandem rl`, or has other arrays than the job's policy.

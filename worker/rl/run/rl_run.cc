@@ -4,15 +4,19 @@
 #include <algorithm>
 #include <cstdio>
 #include <deque>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <numeric>
+#include <optional>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "base/command_context.h"
 #include "base/logging.h"
 #include "base/random.h"
 #include "base/read_file.h"
@@ -178,6 +182,15 @@ class Follower {
 
 }  // namespace
 
+namespace {
+
+bool ModelExists(const RlSpec& job) {
+  std::error_code error;
+  return !job.model_file.empty() && std::filesystem::exists(job.model_file, error);
+}
+
+}  // namespace
+
 absl::StatusOr<RlReport> RunRl(const RlSpec& job, const RlRunOptions& options) {
   static std::once_flag one_thread;
   std::call_once(one_thread, worker::UseOneBlasThread);
@@ -186,7 +199,13 @@ absl::StatusOr<RlReport> RunRl(const RlSpec& job, const RlRunOptions& options) {
   if (options.resume) {
     TANDEM_ASSIGN_OR_RETURN(const std::string bytes, ReadCheckpoint(job));
     if (!bytes.empty()) {
-      TANDEM_RETURN_IF_ERROR(RestoreCheckpoint(job, bytes, job.checkpoint_file, learner.get()));
+      TANDEM_ASSIGN_OR_RETURN(const std::string ended,
+                              RestoreCheckpoint(job, bytes, job.checkpoint_file, learner.get()));
+      // Without the model the run died after its last checkpoint, and ends now.
+      if (!ended.empty() && options.refuse_finished && ModelExists(job)) {
+        return Refusal(absl::StrCat("nothing to train: ", ended,
+                                    "; raise it, or use the model: tandem rl eval ", job.model_file));
+      }
       resumed = true;
     }
   }
@@ -196,6 +215,13 @@ absl::StatusOr<RlReport> RunRl(const RlSpec& job, const RlRunOptions& options) {
 absl::StatusOr<std::string> ReadCheckpoint(const RlSpec& job) {
   constexpr size_t kMaxBytes = size_t{1} << 34;
   absl::StatusOr<std::string> bytes = ReadFile(job.checkpoint_file, kMaxBytes);
+  if (absl::IsNotFound(bytes.status()) && ModelExists(job)) {
+    return Refusal(absl::StrCat(
+        "--resume: there is no checkpoint '", job.checkpoint_file, "', but a model '", job.model_file,
+        "', which a run from the beginning would replace; give the checkpoint "
+        "with --set checkpoint.file=FILE, another place with --set name=NAME, or begin "
+        "without --resume"));
+  }
   if (absl::IsNotFound(bytes.status())) return std::string();
   TANDEM_RETURN_IF_ERROR(Annotate(bytes.status(), "the checkpoint"));
   return bytes;
@@ -222,9 +248,9 @@ absl::StatusOr<RlReport> RunLearner(const RlSpec& job, const RlRunOptions& optio
     std::fflush(stdout);
   }
   // A failing disk must not end the training: the next checkpoint may succeed.
-  const auto save = [&] {
+  const auto save = [&](std::optional<double> reached = std::nullopt) {
     if (job.checkpoint_file.empty()) return;
-    const absl::Status saved = SaveCheckpoint(job, *learner, job.checkpoint_file);
+    const absl::Status saved = SaveCheckpoint(job, *learner, job.checkpoint_file, reached);
     if (!saved.ok()) LogWarning(absl::StrCat("no checkpoint was saved: ", saved.message()));
   };
   const auto tell = [&](const char* state) {
@@ -250,7 +276,10 @@ absl::StatusOr<RlReport> RunLearner(const RlSpec& job, const RlRunOptions& optio
   }
   report.interrupted = learner->interrupted();
   report.stopped_early = learner->stopped() && !learner->interrupted();
-  if (report.interrupted && report.failure.ok()) save();
+  // Also at the end, so that --resume goes on if the job gets more steps.
+  if (report.failure.ok()) {
+    save(report.stopped_early ? std::optional<double>(follower.mean_return()) : std::nullopt);
+  }
   if (report.failure.ok()) {
     // The parameters are complete, whether others hear of the end or not.
     const absl::Status finished = learner->Finish();

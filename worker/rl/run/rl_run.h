@@ -20,15 +20,20 @@ struct RlRunOptions {
   bool terminal = false;                    // the progress line is redrawn in place
   std::string tensorboard;                  // directory for the scalars; empty: none
   const std::atomic<bool>* stop = nullptr;  // set: the run ends soon, with the model as it is then
-  bool resume = false;                      // goes on from the job's checkpoint, if there is one
+  // Goes on from the job's checkpoint, if there is one. A refusal (base/command_context.h) if there is none,
+  // but a model.
+  bool resume = false;
+  // With `resume`: it is a refusal that nothing is left to train. Otherwise the run ends at once, with its
+  // evaluation.
+  bool refuse_finished = true;
   rpc::ProcessStatus* status = nullptr;     // gets the run's steps and what it does; must outlive the run
   Clock* clock = Clock::Real();
 };
 
-// Trains until the job's end, with a checkpoint now and then and when it is asked to stop, evaluates the
-// final parameters greedily, saves them and returns the report. Prints progress lines to stdout. Runs may be
-// concurrent if their model files and TensorBoard directories differ. Threads, and whether a run has the same
-// bits each time, are as of Learner. Errors:
+// Trains until the job's end, with a checkpoint now and then, when it is asked to stop and at the end,
+// evaluates the final parameters greedily, saves them and returns the report. Prints progress lines to
+// stdout. Runs may be concurrent if their model files and TensorBoard directories differ. Threads, and
+// whether a run has the same bits each time, are as of Learner. Errors:
 //
 // - before the training: those of MakeLearner, and of a model file or TensorBoard directory that cannot be
 //   written
@@ -37,7 +42,8 @@ struct RlRunOptions {
 //
 // - afterwards: those of Evaluate and SaveModel
 absl::StatusOr<RlReport> RunRl(const RlSpec& job, const RlRunOptions& options);
-// Returns the bytes of the job's checkpoint, or "" if there is none. Blocks on the disk.
+// Returns the bytes of the job's checkpoint, or "" if there is none. A refusal: there is none, but a model
+// that a run from the beginning would replace. Blocks on the disk.
 absl::StatusOr<std::string> ReadCheckpoint(const RlSpec& job);
 // Does the same as RunRl with a learner that the caller has made for this job. `resumed`: its state is that
 // of a checkpoint. BLAS must use one thread (worker/nn/gemm.h).

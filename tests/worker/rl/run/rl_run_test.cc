@@ -12,7 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/clock.h"
+#include "base/command_context.h"
 #include "base/read_file.h"
+#include "base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -27,6 +29,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing::StatusIs;
 
 RlSpec Job(const std::string& text) {
   const absl::StatusOr<RlSpec> job = ParseRlJob(text, "job.yaml");
@@ -324,16 +327,87 @@ TEST(CheckpointTest, ARequestToStopSavesOneAndWithoutOneARunBegins) {
   EXPECT_TRUE(std::filesystem::exists(job.checkpoint_file));
 }
 
+TEST(CheckpointTest, AFinishedRunGoesOnWithMoreStepsAndIsNotRepeated) {
+  testing::TempDir dir;
+  RlSpec job = Job("env: bandit\nalgorithm: ppo\nstop: 4000\nevaluation: 2\n");
+  job.model_file = dir.File("model.safetensors");
+  job.checkpoint_file = dir.File("checkpoint.safetensors");
+  const RlRunOptions resume{.silent = true, .resume = true};
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RlReport first, RunRl(job, resume));
+  const std::string model = *ReadFile(job.model_file);
+  const absl::Status again = RunRl(job, resume).status();
+  EXPECT_TRUE(IsRefusal(again)) << again;
+  EXPECT_THAT(again.message(), AllOf(HasSubstr("nothing to train"), HasSubstr("stop.env_steps is 4000")));
+  EXPECT_EQ(*ReadFile(job.model_file), model);
+  // As of several seeds, of which some have finished.
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RlReport same,
+                              RunRl(job, {.silent = true, .resume = true, .refuse_finished = false}));
+  EXPECT_EQ(same.parameters_hash, first.parameters_hash);
+  EXPECT_EQ(same.evaluation.mean, first.evaluation.mean);
+
+  job.learner.env_steps = 8000;
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RlReport more, RunRl(job, resume));
+  EXPECT_EQ(more.resumed_at, first.env_steps);
+  EXPECT_GE(more.env_steps, 8000u);
+  EXPECT_GT(more.updates, first.updates);
+
+  std::filesystem::remove(job.checkpoint_file);
+  const absl::Status without = RunRl(job, resume).status();
+  EXPECT_TRUE(IsRefusal(without)) << without;
+  EXPECT_THAT(without.message(), AllOf(HasSubstr(job.checkpoint_file), HasSubstr(job.model_file)));
+}
+
+TEST(CheckpointTest, ARunThatHasReachedItsReturnIsNotTrainedFurther) {
+  testing::TempDir dir;
+  RlSpec job =
+      Job("env: bandit\nalgorithm: ppo\nstop: {env_steps: 100000, mean_return: -1e9}\nevaluation: 2\n");
+  job.model_file = dir.File("model.safetensors");
+  job.checkpoint_file = dir.File("checkpoint.safetensors");
+  const RlRunOptions resume{.silent = true, .resume = true};
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RlReport first, RunRl(job, resume));
+  ASSERT_TRUE(first.stopped_early);
+  EXPECT_THAT(RunRl(job, resume).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("stop.mean_return")));
+  job.mean_return = 1e9;
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RlReport more, RunRl(job, resume));
+  EXPECT_GE(more.env_steps, 100000u);
+}
+
+// A learner that fails after some calls, so that its run has no last checkpoint.
+class FailingLearner : public Learner {
+ public:
+  explicit FailingLearner(std::unique_ptr<Learner> learner) : learner_(std::move(learner)) {}
+  absl::Status Advance() override {
+    if (++calls_ > 3) return absl::InternalError("the learner fails");
+    TANDEM_RETURN_IF_ERROR(learner_->Advance());
+    env_steps_ = learner_->env_steps();
+    updates_ = learner_->updates();
+    return absl::OkStatus();
+  }
+  Policy& policy() override { return learner_->policy(); }
+  LearnerState state() const override { return learner_->state(); }
+  absl::Status Restore(const LearnerState& state) override { return learner_->Restore(state); }
+  Figures figures() const override { return learner_->figures(); }
+
+ private:
+  const std::unique_ptr<Learner> learner_;
+  int calls_ = 0;
+};
+
 TEST(CheckpointTest, ACheckpointIsWrittenNowAndThen) {
   testing::TempDir dir;
   SimulatedClock clock;
   RlSpec job = Job("env: bandit\nalgorithm: ppo\nstop: 4000\nevaluation: 2\n");
   job.model_file.clear();
   job.checkpoint_file = dir.File("checkpoint.safetensors");
-  TANDEM_ASSERT_OK(RunRl(job, {.silent = true, .clock = &clock}));
+  FailingLearner first(*MakeLearner(job.learner));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RlReport none,
+                              RunLearner(job, {.silent = true, .clock = &clock}, &first, /*resumed=*/false));
+  EXPECT_FALSE(none.failure.ok());
   EXPECT_FALSE(std::filesystem::exists(job.checkpoint_file));  // the time stands still
   job.checkpoint_every = absl::Nanoseconds(1);
-  TANDEM_ASSERT_OK(RunRl(job, {.silent = true}));
+  FailingLearner second(*MakeLearner(job.learner));
+  TANDEM_ASSERT_OK(RunLearner(job, {.silent = true}, &second, /*resumed=*/false).status());
   EXPECT_TRUE(std::filesystem::exists(job.checkpoint_file));
 }
 

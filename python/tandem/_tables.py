@@ -7,11 +7,13 @@ import json
 from typing import Any
 
 from tandem import wire as _wire
-from tandem._kinds import Kind
+from tandem._kinds import Kind, make_functions
 from tandem._load import load_core
 from tandem.errors import InvalidArgumentError, NotFoundError
 
 _core = load_core()
+
+_DEFAULT_INIT = make_functions("initializer")["Normal"]()
 
 
 class TableInfo:
@@ -51,12 +53,9 @@ def _mode_message(text: str) -> dict[str, Any]:
     return json.loads(_core.parse_update_mode(text))
 
 
-def initializer_message(init: Kind | None, dim: int) -> dict[str, Any]:
-    """Returns the wire message of an embedding table's initializer; the default is Uniform(-1/sqrt(dim), 1/sqrt(dim))."""
-    if init is None:
-        limit = 1.0 / max(1, dim) ** 0.5
-        return {"kind": "uniform", "low": -limit, "high": limit}
-    return _check_kind(init, "initializer", "init", "init")
+def initializer_message(init: Kind | None) -> dict[str, Any]:
+    """Returns the wire message of an embedding table's initializer; the default is that of a job file, Normal() (stddev 0.01)."""
+    return _check_kind(_DEFAULT_INIT if init is None else init, "initializer", "init", "init")
 
 
 class Tables:
@@ -97,7 +96,7 @@ class Tables:
         """Creates an embedding table on all servers. Does nothing if it exists with the same configuration.
 
         optimizer: of tandem.optim. There is no default: an error tells which exist.
-        init: of tandem.init; the default is Uniform(-1/sqrt(dim), 1/sqrt(dim)).
+        init: of tandem.init; the default is Normal(stddev=0.01), as in a job file.
         mode: "sync", "bounded:K", "async", "gba:STALENESS" or "gba:STALENESS:GLOBAL_BATCH"; docs/parameter_server.md says what they
             mean.
         num_workers: the number of workers that push; the default is the job's.
@@ -105,7 +104,7 @@ class Tables:
         """
         self._check_writable("create a table")
         message = self._table_message(name, optimizer, mode, num_workers, seed)
-        message["initializer"] = initializer_message(init, dim)
+        message["initializer"] = initializer_message(init)
         row_types = {"f32": "F32", "f16": "F16", "bf16": "BF16"}
         if row_type not in row_types:
             raise InvalidArgumentError(f"row_type is {row_type!r}; it must be one of {', '.join(row_types)}")

@@ -444,8 +444,8 @@ class EmbeddingBag(_Module):
 class Embedding(_Module):
     """torch.nn.Embedding over a table on servers: without num_embeddings, since a table has any ids from 0 to 2^63 - 1.
 
-    The arguments are those of EmbeddingBag. New rows are tandem.init.Uniform(-1/sqrt(dim), 1/sqrt(dim)) unless `init` says
-    otherwise; torch's are normal with a standard deviation of 1.
+    The arguments are those of EmbeddingBag. New rows are tandem.init.Normal(stddev=0.01) unless `init` says otherwise, as in a
+    job file; torch's are normal with a standard deviation of 1.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ def make_parameter(table: Table) -> torch.nn.Parameter:
     """Returns the rows of a replicated table, [num_embeddings, dim], with the initial values that servers would give them."""
     assert table.num_embeddings is not None
     rows = torch.empty(table.num_embeddings, table.dim, dtype=torch.float32, device="cpu")
-    config = {"name": table.name, "dim": table.dim, "seed": table.seed, "initializer": initializer_message(table.init, table.dim)}
+    config = {"name": table.name, "dim": table.dim, "seed": table.seed, "initializer": initializer_message(table.init)}
     _core.fill_initial_rows(json.dumps(config), table.num_embeddings, rows.data_ptr())
     return torch.nn.Parameter(rows)
 

@@ -20,6 +20,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "base/checksummed_file.h"
+#include "base/local_path.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
 #include "cli/doctor/human_bytes.h"
@@ -112,8 +113,8 @@ Json ToJson(const ps::CheckpointEntry& entry) {
                {"bytes", TotalBytes(manifest)},
                {"base", manifest.base()}};
   json["metrics"] = Json::object();
-  for (const auto& [name, value] : std::map<std::string, double>(manifest.metrics().begin(),
-                                                                 manifest.metrics().end())) {
+  for (const auto& [name, value] :
+       std::map<std::string, double>(manifest.metrics().begin(), manifest.metrics().end())) {
     json["metrics"][name] = value;
   }
   json["files"] = Json::array();
@@ -355,8 +356,7 @@ absl::Status WriteDescription(const ps::Exported& exported, const ExportFlags& f
 absl::Status Export(const ExportFlags& flags) {
   TANDEM_RETURN_IF_ERROR(CheckDirectory(flags.checkpoint));
   ExportFlags one = flags;
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<ps::CheckpointEntry> found, CheckpointsOf(flags.checkpoint));
-  one.checkpoint = found.back().path;
+  TANDEM_ASSIGN_OR_RETURN(one.checkpoint, ps::BestCheckpoint(flags.checkpoint));
   TANDEM_ASSIGN_OR_RETURN(
       const ps::Exported exported,
       ps::ExportCheckpoint(one.checkpoint, one.out,
@@ -376,11 +376,15 @@ absl::Status Export(const ExportFlags& flags) {
 
 void AddExport(CLI::App* ckpt, CommandContext* context) {
   auto flags = std::make_shared<ExportFlags>();
-  CLI::App* command = ckpt->add_subcommand(
-      "export", "Write tables and dense parameters as files that NumPy and others read");
-  command->add_option("CKPT", flags->checkpoint, "A checkpoint, or a directory of them: then the newest")
+  CLI::App* command =
+      ckpt->add_subcommand("export", "Write tables and dense parameters as files that NumPy and others read");
+  LocalPath(
+      command->add_option(
+          "CKPT", flags->checkpoint,
+          "A checkpoint, or a job's checkpoint directory: then that of the best epoch, as for tandem eval"))
       ->required();
-  command->add_option("-o,--output", flags->out, "The directory to write to; made if needed")->required();
+  LocalPath(command->add_option("-o,--output", flags->out, "The directory to write to; made if needed"))
+      ->required();
   command->add_option("--format", flags->format, "Of the tables: npy (ids and rows) or csv")
       ->check(CLI::IsMember({"npy", "csv"}))
       ->capture_default_str();
@@ -397,13 +401,14 @@ void AddCkpt(CLI::App& app, CommandContext* context) {
   CLI::App* ckpt = app.add_subcommand("ckpt", "List, show, check, compare, compact and export checkpoints");
   ckpt->require_subcommand(1);
   CLI::App* ls = ckpt->add_subcommand("ls", "Step, epoch, time, size, model and metrics of each checkpoint");
-  ls->add_option("DIR", *directory, "A job's checkpoint directory, or one checkpoint")->required();
+  LocalPath(ls->add_option("DIR", *directory, "A job's checkpoint directory, or one checkpoint"))->required();
   ls->add_flag("--json", *json, "Print a JSON list with an object for each checkpoint");
   ls->callback(
       [directory, json, context] { context->exit_code = Report("ckpt ls", List(*directory, *json)); });
   CLI::App* verify =
       ckpt->add_subcommand("verify", "Read every file of each checkpoint and compare it with the MANIFEST");
-  verify->add_option("DIR", *directory, "A job's checkpoint directory, or one checkpoint")->required();
+  LocalPath(verify->add_option("DIR", *directory, "A job's checkpoint directory, or one checkpoint"))
+      ->required();
   verify->add_flag("--json", *json, "Print a JSON list with an object for each checkpoint");
   verify->callback(
       [directory, json, context] { context->exit_code = Report("ckpt verify", Verify(*directory, *json)); });
@@ -412,20 +417,22 @@ void AddCkpt(CLI::App& app, CommandContext* context) {
                            "A hash of each checkpoint's tables and dense parameters, the same on any number "
                            "of servers: equal digests, equal models. Of PyTorch's part a hash of each file, "
                            "the same on the same number of ranks");
-  digest->add_option("DIR", *directory, "A job's checkpoint directory, or one checkpoint")->required();
+  LocalPath(digest->add_option("DIR", *directory, "A job's checkpoint directory, or one checkpoint"))
+      ->required();
   digest->add_flag("--json", *json, "Print a JSON list with an object for each checkpoint");
   digest->callback(
       [directory, json, context] { context->exit_code = Report("ckpt digest", Digest(*directory, *json)); });
   CLI::App* show =
       ckpt->add_subcommand("show", "The files and tables of a checkpoint, and those on which it builds");
-  show->add_option("CKPT", *directory, "A checkpoint, or a directory of them: then the newest")->required();
+  LocalPath(show->add_option("CKPT", *directory, "A checkpoint, or a directory of them: then the newest"))
+      ->required();
   show->add_flag("--json", *json, "Print a JSON object");
   show->callback(
       [directory, json, context] { context->exit_code = Report("ckpt show", Show(*directory, *json)); });
   CLI::App* compact = ckpt->add_subcommand("compact",
                                            "Make a checkpoint that builds on others complete, in place; "
                                            "those before it are then not needed for it");
-  compact->add_option("CKPT", *directory, "A checkpoint, or a directory of them: then the newest")
+  LocalPath(compact->add_option("CKPT", *directory, "A checkpoint, or a directory of them: then the newest"))
       ->required();
   compact->callback(
       [directory, context] { context->exit_code = Report("ckpt compact", Compact(*directory)); });

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/local_path.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
 #include "nlohmann/json.hpp"
@@ -72,8 +73,7 @@ absl::StatusOr<Figures> FiguresOf(const worker::ScoredExamples& examples) {
   const auto count = static_cast<double>(examples.size());
   figures.mean_prediction /= count;
   figures.mean_label = static_cast<double>(figures.positives) / count;
-  figures.mean_logloss =
-      worker::LogLossOfConstant(figures.mean_label, figures.positives, examples.size());
+  figures.mean_logloss = worker::LogLossOfConstant(figures.mean_label, figures.positives, examples.size());
   return figures;
 }
 
@@ -157,21 +157,21 @@ absl::Status Predict(ScoreFlags flags) {
 
 void AddScoreFlags(CLI::App* command, ScoreFlags* flags) {
   worker::ScoreOptions* options = &flags->options;
-  command
-      ->add_option("CKPT", options->checkpoint,
-                   "A checkpoint, or a job's checkpoint directory: then that of the best epoch")
+  LocalPath(command->add_option("CKPT", options->checkpoint,
+                                "A checkpoint, or a job's checkpoint directory: then that of the best epoch"))
       ->required();
-  command
-      ->add_option("--data", options->files,
-                   "Files to read instead of the job's, in the job's format; a pattern such as 'day_*.csv' "
-                   "stands for the files that match it (repeatable)")
+  LocalPath(command->add_option(
+                "--data", options->files,
+                "Files to read instead of the job's, in the job's format; a pattern such as 'day_*.csv' "
+                "stands for the files that match it (repeatable)"))
       ->allow_extra_args(false);
   command
       ->add_option("--split", flags->split,
                    "The part to read, cut as in training: train, valid or test [all of --data; without "
                    "--data: test]")
       ->check(CLI::IsMember(kSplitNames));
-  command->add_option("--job", options->job_file, "A job file to use instead of the one in the checkpoint");
+  LocalPath(command->add_option("--job", options->job_file,
+                                "A job file to use instead of the one in the checkpoint"));
   command->add_option("--set", options->set, "Change a field of the job: dotted.path=value (repeatable)")
       ->allow_extra_args(false);
 }
@@ -192,9 +192,9 @@ void AddPredict(CLI::App& app, CommandContext* context) {
   CLI::App* command = app.add_subcommand(
       "predict", "Score data with a checkpoint's model: one probability for each example, in order");
   AddScoreFlags(command, flags.get());
-  command
-      ->add_option("-o,--output", flags->out,
-                   "The CSV file to write: label (where the data has one) and probability; '-': stdout")
+  LocalPath(command->add_option(
+                "-o,--output", flags->out,
+                "The CSV file to write: label (where the data has one) and probability; '-': stdout"))
       ->required();
   command->callback([flags, context] { context->exit_code = Report("predict", Predict(*flags)); });
 }

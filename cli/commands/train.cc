@@ -23,6 +23,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "base/local_path.h"
 #include "base/logging.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
@@ -169,6 +170,7 @@ absl::StatusOr<SeedRuns> RunsOf(const Options& options, const worker::JobSpec& j
   pass("--spill-dir", options.spill_dir);
   pass("--tensorboard", options.run.tensorboard);
   if (options.run.overwrite) runs.more_flags.push_back("--overwrite");
+  if (options.run.data_changed) runs.more_flags.push_back("--data-changed");
   return runs;
 }
 
@@ -259,6 +261,9 @@ int Train(Options options) {
                                                                         .status = (*session)->status(),
                                                                         .stop = &stop_requested});
   absl::Status result = report.status();
+  if (IsRefusal(result)) {
+    return (*session)->Refuse(result, std::getenv(launcher::kProcessVariable) != nullptr);
+  }
   if (report.ok() && report->interrupted) {
     if ((*session)->rank() == 0) {
       LogInfo(absl::StrCat("stopped on request; ", report->checkpoint,
@@ -291,27 +296,35 @@ void AddTrain(CLI::App& app, CommandContext* context) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand(
       "train", "Train a job: one worker's part under `tandem run`, or the whole job in this process");
-  command->add_option("job", options->job_file, "The job file (YAML)")->required();
+  LocalPath(command->add_option("job", options->job_file, "The job file (YAML)"))->required();
   command->add_option("--model", options->model,
                       "Another model than the job's: short for --set model.kind=...");
   command->add_option("--set", options->set, "Change a field of the job: dotted.path=value (repeatable)")
       ->allow_extra_args(false);
-  command->add_option(
+  CLI::Option* resume = LocalPath(command->add_option(
       "--resume", options->run.resume,
-      "Go on from a checkpoint directory, from 'latest', or with 'auto' from the latest if there is one");
-  command->add_flag(
-      "--overwrite", options->run.overwrite,
-      "Remove checkpoints in checkpoint.dir that this run does not continue, instead of refusing "
-      "to start");
-  command->add_option("--report", options->report, "Write every figure of the run to this JSON file");
-  command->add_option("--predictions", options->run.predictions,
-                      "Write 'label<TAB>probability' of every test example to this file");
-  command->add_option(
+      "Go on from a checkpoint directory, from 'latest', or with 'auto' from the latest if there is one"));
+  command
+      ->add_flag(
+          "--data-changed", options->run.data_changed,
+          "With --resume: the data may be other than the checkpoint's; then epochs, position and the best "
+          "model start anew")
+      ->needs(resume);
+  command->add_flag("--overwrite", options->run.overwrite,
+                    "Remove checkpoints in checkpoint.dir that this run does not continue, once it has saved "
+                    "its first one, "
+                    "instead of refusing to start");
+  LocalPath(
+      command->add_option("--report", options->report, "Write every figure of the run to this JSON file"));
+  LocalPath(command->add_option("--predictions", options->run.predictions,
+                                "Write 'label<TAB>probability' of every test example to this file"));
+  LocalPath(command->add_option(
       "--spill-dir", options->spill_dir,
       "Without `tandem run`: where rows of tables with `spill` go that do not fit the memory; "
-      "removed at the end [checkpoint.dir/spill]");
-  command->add_option("--tensorboard", options->run.tensorboard,
-                      "Write scalars for TensorBoard below this directory: DIR/worker-0, DIR/ps-0, ...");
+      "removed at the end [checkpoint.dir/spill]"));
+  LocalPath(
+      command->add_option("--tensorboard", options->run.tensorboard,
+                          "Write scalars for TensorBoard below this directory: DIR/worker-0, DIR/ps-0, ..."));
   command->add_flag("--no-baselines", options->no_baselines,
                     "Do not train the plain baselines for the final table");
   CLI::Option* seeds = command->add_option("--seeds", options->seeds,

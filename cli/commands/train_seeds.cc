@@ -28,7 +28,6 @@
 #include "base/logging.h"
 #include "base/read_file.h"
 #include "base/status.h"
-#include "base/temporary_directory.h"
 #include "nlohmann/json.hpp"
 #include "worker/job/path_expansion.h"
 
@@ -114,6 +113,10 @@ absl::StatusOr<int> RunToEnd(const std::string& program, const std::vector<std::
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
+std::string DirectoryOf(const SeedRuns& runs, uint64_t seed) {
+  return absl::StrCat(runs.checkpoint_dir, "/seed-", seed);
+}
+
 std::vector<std::string> CommandOf(const SeedRuns& runs, uint64_t seed, bool first,
                                    const std::string& program, const std::string& report) {
   std::vector<std::string> args = {"tandem"};
@@ -123,7 +126,7 @@ std::vector<std::string> CommandOf(const SeedRuns& runs, uint64_t seed, bool fir
   }
   args.insert(args.end(), {"train", runs.job_file});
   for (const std::string& set : runs.overrides) args.insert(args.end(), {"--set", set});
-  const std::string directory = worker::EscapePath(absl::StrCat(runs.checkpoint_dir, "/seed-", seed));
+  const std::string directory = worker::EscapePath(DirectoryOf(runs, seed));
   args.insert(args.end(),
               {"--set", absl::StrCat("train.seed=", seed), "--set",
                absl::StrCat("checkpoint.dir='", absl::StrReplaceAll(directory, {{"'", "''"}}), "'"),
@@ -170,14 +173,18 @@ absl::StatusOr<int> Train(const SeedRuns& runs) {
   std::error_code error;
   const std::string program = std::filesystem::read_symlink("/proc/self/exe", error).string();
   if (error) return absl::InternalError(absl::StrCat("this program cannot be found: ", error.message()));
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<TemporaryDirectory> directory,
-                          TemporaryDirectory::Make("tandem-seeds"));
   StopSeedsOnSignals();
   std::vector<Json> reports;
   int exit_code = 0;
   for (const uint64_t seed : runs.seeds) {
     LogInfo(absl::StrCat("seed ", seed, " (", reports.size() + 1, " of ", runs.seeds.size(), ")"));
-    const std::string file = absl::StrCat(directory->path(), "/", seed, ".json");
+    // The run prints this path, so the file stays.
+    const std::string file = absl::StrCat(DirectoryOf(runs, seed), "/report.json");
+    std::filesystem::create_directories(DirectoryOf(runs, seed), error);
+    if (error) {
+      return absl::InvalidArgumentError(absl::StrCat("cannot make the directory '", DirectoryOf(runs, seed),
+                                                     "' of seed ", seed, ": ", error.message()));
+    }
     TANDEM_ASSIGN_OR_RETURN(exit_code,
                             RunToEnd(program, CommandOf(runs, seed, reports.empty(), program, file)));
     if (exit_code != 0 && seeds_stop) {

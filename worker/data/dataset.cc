@@ -197,24 +197,40 @@ absl::Status OpenOwnFiles(const std::vector<std::string>& paths, const Opened& o
   return absl::OkStatus();
 }
 
+// Returns the statistics of a standardized column; nullptr if they are not among `given`.
+const InputStatistics::Dense* FindStatistics(const std::optional<InputStatistics>& given,
+                                             const std::string& column) {
+  if (!given.has_value()) return nullptr;
+  for (const InputStatistics::Dense& dense : given->dense) {
+    if (dense.measured && dense.column == column) return &dense;
+  }
+  return nullptr;
+}
+
 // Sets how dense features are scaled, and the statistics that say so.
 absl::Status SetScales(const std::optional<InputStatistics>& given, Opened* opened) {
   const Schema& schema = opened->schema;
-  if (!given.has_value()) {
+  bool measure = false;
+  for (const DenseFeature& feature : schema.dense) {
+    const bool measured = feature.transform == DenseTransform::kStandardize;
+    measure = measure || (measured && FindStatistics(given, feature.column) == nullptr);
+    opened->scales.push_back({.transform = feature.transform});
+  }
+  if (measure) {
     TANDEM_ASSIGN_OR_RETURN(opened->scales,
                             MeasureDense(schema, opened->columns, *opened->train, opened->rule));
-  } else if (given->dense.size() != schema.dense.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("there are statistics of ", given->dense.size(),
-                                                   " dense columns, but the job has ", schema.dense.size()));
-  } else {
-    for (size_t d = 0; d < schema.dense.size(); ++d) {
-      opened->scales.push_back({.transform = schema.dense[d].transform,
-                                .mean = given->dense[d].mean,
-                                .scale = given->dense[d].scale});
-    }
   }
-  for (const DenseScale& scale : opened->scales) {
-    opened->statistics.dense.push_back({.mean = scale.mean, .scale = scale.scale});
+  for (size_t d = 0; d < schema.dense.size(); ++d) {
+    const DenseFeature& feature = schema.dense[d];
+    const bool measured = feature.transform == DenseTransform::kStandardize;
+    DenseScale& scale = opened->scales[d];
+    const InputStatistics::Dense* const known = FindStatistics(given, feature.column);
+    if (measured && known != nullptr) {
+      scale.mean = known->mean;
+      scale.scale = known->scale;
+    }
+    opened->statistics.dense.push_back(
+        {.column = feature.column, .measured = measured, .mean = scale.mean, .scale = scale.scale});
   }
   const bool positional = opened->columns.empty() && schema.sparse[0].separator == '\0';
   opened->statistics.index_features = positional ? static_cast<int>(schema.sparse.size()) : 0;

@@ -21,8 +21,8 @@ namespace tandem::worker {
 // File formats. Criteo is tab-separated without a header: label, I1..I13, C1..C26.
 enum class DataFormat { kCsv, kTsv, kCriteo, kLibsvm, kLibfm };
 
-// Transform of a dense (numeric) column. A missing field (empty, NA, null, NULL, None, \N or ?) is 0 after the
-// transform.
+// Transform of a dense (numeric) column. A missing field (empty, NA, null, NULL, None, \N or ?) is 0 after
+// the transform.
 enum class DenseTransform {
   kNone,
   kLog1p,  // sign(x) * log(1 + |x|)
@@ -74,14 +74,16 @@ enum class SplitBy {
   kPosition,
 };
 
-// The values that Open measures over the training files. A model needs the values with which it was trained, wherever it
-// is used later.
+// The values that Open measures over the training files. A model needs the values with which it was trained,
+// wherever it is used later.
 struct InputStatistics {
   struct Dense {
-    float mean = 0;
+    std::string column;
+    bool measured = false;  // the column is standardized
+    float mean = 0;         // 0 and 1 unless it is
     float scale = 1;
   };
-  std::vector<Dense> dense;  // one per dense feature; 0 and 1 unless it is standardized
+  std::vector<Dense> dense;  // one per dense feature
   // libsvm, libfm: the number of features that every row has; 0: the rows differ, and are one multi-valued
   // feature.
   int index_features = 0;
@@ -102,7 +104,8 @@ struct DatasetOptions {
   SplitBy split_by = SplitBy::kText;
   // Malformed lines that one reader skips (one worker, one epoch). One more makes BatchReader::Next fail.
   uint64_t max_malformed = 100;
-  // Used instead of measuring the training files, if given. Has one entry per dense feature.
+  // Used instead of measuring the training files, if given. Standardized columns that it lacks are measured
+  // all the same.
   std::optional<InputStatistics> statistics;
 };
 
@@ -149,9 +152,9 @@ class BatchReader {
 // A data set. Immutable after Open; thread-safe.
 class Dataset {
  public:
-  // Finds and maps the files, unpacks compressed ones, reads headers, determines the columns, and measures what kStandardize needs. libsvm
-  // and libfm data has one feature per position if every row has the same number of features, else one
-  // multi-valued feature.
+  // Finds and maps the files, unpacks compressed ones, reads headers, determines the columns, and measures
+  // what kStandardize needs. libsvm and libfm data has one feature per position if every row has the same
+  // number of features, else one multi-valued feature.
   //
   // Blocks while it reads the training files, if libsvm, libfm or kStandardize requires that. Errors:
   // NotFound or PermissionDenied (names the file), InvalidArgument (bad options, no file of text, an empty

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/trainer/model_checkpoint.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -19,7 +20,6 @@ namespace tandem::worker {
 namespace {
 
 // The schedule's state is stored among the metrics, under these names.
-constexpr char kPlateauFactor[] = "schedule.plateau_factor";
 constexpr char kPlateauBest[] = "schedule.best";
 constexpr char kPlateauBad[] = "schedule.bad_metrics";
 
@@ -59,8 +59,10 @@ ModelState ToState(const v1::CheckpointManifest& manifest) {
   ModelState state{.step = manifest.step(),
                    .epoch = manifest.epoch(),
                    .metrics = {manifest.metrics().begin(), manifest.metrics().end()},
+                   .data_step = manifest.data_step(),
                    .run_id = manifest.run_id()};
   if (manifest.has_position()) state.position = manifest.position();
+  if (manifest.has_best_step()) state.best_step = manifest.best_step();
   return state;
 }
 
@@ -75,12 +77,15 @@ v1::CheckpointManifest ToManifest(const JobSpec& job, const ModelState& state, c
   manifest.set_unix_millis(absl::ToUnixMillis(absl::Now()));
   manifest.set_run_id(state.run_id);
   *manifest.mutable_input() = state.input;
+  *manifest.mutable_data() = state.data;
+  manifest.set_data_step(state.data_step);
+  if (state.best_step.has_value()) manifest.set_best_step(*state.best_step);
   if (state.position.has_value()) *manifest.mutable_position() = *state.position;
   auto& metrics = *manifest.mutable_metrics();
   for (const auto& [name, value] : state.metrics) {
     if (std::isfinite(value)) metrics[name] = value;
   }
-  metrics[kPlateauFactor] = schedule.state().plateau_factor;
+  metrics[kPlateauFactorMetric] = schedule.state().plateau_factor;
   metrics[kPlateauBad] = schedule.state().bad_metrics;
   if (schedule.state().has_best) metrics[kPlateauBest] = schedule.state().best;
   return manifest;
@@ -134,6 +139,8 @@ std::string LoadedModel::Serialize() const {
   message.set_path(path);
   message.mutable_manifest()->set_step(state.step);
   message.mutable_manifest()->set_epoch(state.epoch);
+  message.mutable_manifest()->set_data_step(state.data_step);
+  if (state.best_step.has_value()) message.mutable_manifest()->set_best_step(*state.best_step);
   if (state.position.has_value()) *message.mutable_manifest()->mutable_position() = *state.position;
   message.mutable_manifest()->mutable_metrics()->insert(state.metrics.begin(), state.metrics.end());
   *message.mutable_dense() = dense;
@@ -173,7 +180,7 @@ absl::Status LoadedModel::Apply(Model* model, DenseOptimizer* optimizer,
   }
   LearningRateState plateau;
   for (const auto& [name, value] : state.metrics) {
-    if (name == kPlateauFactor) plateau.plateau_factor = value;
+    if (name == kPlateauFactorMetric) plateau.plateau_factor = value;
     if (name == kPlateauBad) plateau.bad_metrics = static_cast<int>(value);
     if (name == kPlateauBest) {
       plateau.has_best = true;
@@ -224,10 +231,37 @@ absl::Status UpdateModelState(const JobSpec& job, const std::string& path, const
   return ps::UpdateManifest(path, manifest);
 }
 
+absl::Status CheckWrittenByJob(const std::string& path, const v1::CheckpointManifest& manifest) {
+  if (!manifest.job_text().empty()) return absl::OkStatus();
+  if (!manifest.subscription_position().empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path,
+                     " is a copy of tables that `tandem ps subscribe` has written: it has no dense part and "
+                     "no job. Give a "
+                     "checkpoint of `tandem train`, or export the tables with `tandem ckpt export`"));
+  }
+  const bool torch = std::any_of(manifest.files().begin(), manifest.files().end(),
+                                 [](const v1::CheckpointFile& file) { return file.name() == "TORCH.json"; });
+  if (torch) {
+    return absl::InvalidArgumentError(absl::StrCat(path,
+                                                   " is a checkpoint of a PyTorch program: its model is that "
+                                                   "program's code, which no command of `tandem` can "
+                                                   "run. Load it with tandem.torch.checkpoint.load() or "
+                                                   "load_for_serving() in Python, or export its tables "
+                                                   "with `tandem ckpt export`"));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(path,
+                   " was written by a program (client.save_checkpoint() in Python): it has tables, but no "
+                   "job and no dense part. "
+                   "Load it with client.load_checkpoint(), or export its tables with `tandem ckpt export`"));
+}
+
 absl::StatusOr<LoadedModel> LoadModel(const JobSpec& job, const std::string& path, ps::Client* client) {
   LoadedModel loaded;
   loaded.path = path;
   TANDEM_ASSIGN_OR_RETURN(v1::CheckpointManifest manifest, ps::ReadManifest(loaded.path));
+  TANDEM_RETURN_IF_ERROR(CheckWrittenByJob(path, manifest));
   if (manifest.model() != job.model.kind) {
     return absl::InvalidArgumentError(absl::StrCat(loaded.path, " holds a model '", manifest.model(),
                                                    "', the job trains '", job.model.kind, "'; give --model ",

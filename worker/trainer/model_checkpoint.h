@@ -30,16 +30,23 @@ namespace tandem::worker {
 // them.
 struct ModelState {
   uint64_t step = 0;
-  uint64_t epoch = 0;  // epochs trained and evaluated completely
+  uint64_t epoch = 0;  // epochs trained and evaluated completely, on this data
   // Where the run is in the next epoch; absent at the start of that epoch. All batches may be trained: then
   // the epoch's evaluation is still to be done.
   absl::optional<v1::DataPosition> position;
   std::map<std::string, double> metrics;  // those that are not finite are not saved
+  uint64_t data_step = 0;                 // at which the training on this data began
+  absl::optional<uint64_t> best_step;     // after the best epoch on this data; absent: none has ended
   std::string run_id;                     // not sent to the other ranks
   // The rows that workers replicate, by table.
   std::map<std::string, std::vector<uint64_t>> replicated;
-  v1::InputState input;  // saved, but not part of what LoadModel returns
+  // Saved, but not part of what LoadModel returns.
+  v1::InputState input;
+  v1::DataIdentity data;
 };
+
+// The name of the factor of the schedule reduce_on_plateau among ModelState::metrics.
+inline constexpr char kPlateauFactorMetric[] = "schedule.plateau_factor";
 
 // The part of a checkpoint that rank 0 reads and sends to the other ranks.
 struct LoadedModel {
@@ -80,9 +87,12 @@ absl::StatusOr<std::string> FinishSave(const JobSpec& job, BegunSave begun, ps::
 // state is in place.
 absl::Status UpdateModelState(const JobSpec& job, const std::string& path, const ModelState& state,
                               const Model& model, const LearningRateSchedule& schedule);
+// Returns InvalidArgument, which says what the checkpoint is and what to do, unless `tandem train` has
+// written it.
+absl::Status CheckWrittenByJob(const std::string& path, const v1::CheckpointManifest& manifest);
 // Makes the servers load the tables of checkpoint `path` and reads the rest of it. Compares every file with
 // the manifest: rank 0 the file DENSE, each server what it loads. DataLoss: a file is missing or damaged.
-// InvalidArgument: the checkpoint holds another kind of model than the job's.
+// InvalidArgument: the checkpoint holds another kind of model than the job's, or no job has written it.
 absl::StatusOr<LoadedModel> LoadModel(const JobSpec& job, const std::string& path, ps::Client* client);
 
 }  // namespace tandem::worker

@@ -7,9 +7,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/command_context.h"
+#include "base/counted.h"
 #include "base/logging.h"
 #include "base/status.h"
 #include "ps/checkpoint/checkpoint_dir.h"
+#include "ps/checkpoint/overwrite.h"
 
 namespace tandem::worker {
 namespace {
@@ -38,40 +41,53 @@ std::string ParentOf(const std::string& path) {
 absl::Status RunCheckpoints::StartAnew() {
   run_id_ = NewRunId();
   TANDEM_RETURN_IF_ERROR(ps::RepairCheckpoints(job_.checkpoint.dir));
+  TANDEM_RETURN_IF_ERROR(ps::AbandonOverwrite(job_.checkpoint.dir));
   TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> paths, ps::CheckpointPaths(job_.checkpoint.dir));
   if (paths.empty()) return absl::OkStatus();
-  return RemoveOrRefuse(
+  TANDEM_RETURN_IF_ERROR(RefuseUnlessOverwriting(
       paths, absl::StrCat("holds checkpoints of another run, the newest is ",
-                          fs::path(paths.back()).filename().string(), "; continue it with --resume latest"));
+                          fs::path(paths.back()).filename().string(), "; continue it with --resume latest")));
+  return Overwrite(paths, absl::nullopt);
 }
 
-absl::Status RunCheckpoints::RemoveOrRefuse(const std::vector<std::string>& paths,
-                                            const std::string& why) const {
-  if (!overwrite_) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("checkpoint.dir '", job_.checkpoint.dir, "' ", why,
-                     ", choose another directory with --set checkpoint.dir=DIR, or let --overwrite remove ",
-                     paths.size() == 1 ? "it" : absl::StrCat("these ", paths.size())));
-  }
-  for (const std::string& path : paths) TANDEM_RETURN_IF_ERROR(ps::RemoveCheckpoint(path));
-  LogWarning(absl::StrCat("--overwrite: removed from '", job_.checkpoint.dir, "' ", paths.size(),
-                          paths.size() == 1 ? " checkpoint" : " checkpoints",
-                          " that this run does not continue"));
-  return absl::OkStatus();
+absl::Status RunCheckpoints::RefuseUnlessOverwriting(const std::vector<std::string>& paths,
+                                                     const std::string& why) const {
+  if (overwrite_) return absl::OkStatus();
+  return Refusal(
+      absl::StrCat("checkpoint.dir '", job_.checkpoint.dir, "' ", why,
+                   ", choose another directory with --set checkpoint.dir=DIR, or let --overwrite remove ",
+                   paths.size() == 1 ? "it" : absl::StrCat("these ", paths.size())));
 }
 
-absl::StatusOr<LoadedModel> RunCheckpoints::Resume(const std::string& from, ps::Client* client) {
+absl::Status RunCheckpoints::Overwrite(const std::vector<std::string>& paths,
+                                       absl::optional<uint64_t> kept_step) const {
+  LogInfo(absl::StrCat("--overwrite: ", Counted(paths.size(), "checkpoint"), " in '", job_.checkpoint.dir,
+                       "' that this run does not continue will be removed when it has saved its first one"));
+  return ps::BeginOverwrite(job_.checkpoint.dir, {.run_id = run_id_, .kept_step = kept_step});
+}
+
+absl::StatusOr<LoadedModel> RunCheckpoints::Resume(const std::string& from, ps::Client* client,
+                                                   Accept accept) {
   TANDEM_RETURN_IF_ERROR(ps::RepairCheckpoints(job_.checkpoint.dir));
-  return from == "latest" ? ResumeLatest(client) : ResumeFrom(from, client);
+  TANDEM_RETURN_IF_ERROR(ps::AbandonOverwrite(job_.checkpoint.dir));
+  return from == "latest" ? ResumeLatest(client, accept) : ResumeFrom(from, client, accept);
 }
 
-absl::StatusOr<LoadedModel> RunCheckpoints::ResumeLatest(ps::Client* client) {
+absl::StatusOr<v1::CheckpointManifest> RunCheckpoints::Peek(const std::string& from) const {
+  if (from != "latest") return ps::ReadManifest(from);
+  TANDEM_ASSIGN_OR_RETURN(const std::string newest, ps::LatestCheckpoint(job_.checkpoint.dir));
+  return ps::ReadManifest(newest);
+}
+
+absl::StatusOr<LoadedModel> RunCheckpoints::ResumeLatest(ps::Client* client, Accept accept) {
   TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> paths, ps::CheckpointPaths(job_.checkpoint.dir));
   if (paths.empty()) return absl::NotFoundError(absl::StrCat("no checkpoint under ", job_.checkpoint.dir));
   std::vector<std::string> damaged;
   absl::Status newest;
   for (auto path = paths.rbegin(); path != paths.rend(); ++path) {
-    const absl::Status manifest = ps::ReadManifest(*path).status();
+    const absl::StatusOr<v1::CheckpointManifest> read = ps::ReadManifest(*path);
+    const absl::Status manifest = read.status();
+    if (read.ok()) TANDEM_RETURN_IF_ERROR(accept(*path, *read));
     absl::StatusOr<LoadedModel> loaded =
         manifest.ok() ? LoadModel(job_, *path, client) : absl::StatusOr<LoadedModel>(manifest);
     if (loaded.ok()) {
@@ -80,7 +96,7 @@ absl::StatusOr<LoadedModel> RunCheckpoints::ResumeLatest(ps::Client* client) {
         TANDEM_ASSIGN_OR_RETURN(const std::string aside, ps::SetAside(bad));
         LogError(absl::StrCat("the damaged checkpoint is now ", aside));
       }
-      Adopt(*loaded);
+      run_id_ = earlier_run_id_ = loaded->state.run_id;
       return loaded;
     }
     const bool is_damaged =
@@ -96,66 +112,57 @@ absl::StatusOr<LoadedModel> RunCheckpoints::ResumeLatest(ps::Client* client) {
                                " are damaged; the newest"));
 }
 
-absl::StatusOr<LoadedModel> RunCheckpoints::ResumeFrom(const std::string& path, ps::Client* client) {
+absl::StatusOr<LoadedModel> RunCheckpoints::ResumeFrom(const std::string& path, ps::Client* client,
+                                                       Accept accept) {
   TANDEM_ASSIGN_OR_RETURN(const v1::CheckpointManifest manifest, ps::ReadManifest(path));
   const bool in_directory = SameFile(ParentOf(path), job_.checkpoint.dir);
   std::vector<std::string> others;  // what this run would leave in an order that is not that of its steps
   TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> paths, ps::CheckpointPaths(job_.checkpoint.dir));
   bool later = false;  // paths are in order of their steps
+  absl::optional<uint64_t> kept_step;
   for (const std::string& other : paths) {
     if (SameFile(other, path)) {
       later = true;
+      kept_step = ps::StepOfName(fs::path(other).filename().string());
     } else if (later || !in_directory) {
       others.push_back(other);
     }
   }
-  if (!others.empty() && !overwrite_) {
-    return RemoveOrRefuse(
+  if (!others.empty()) {
+    TANDEM_RETURN_IF_ERROR(RefuseUnlessOverwriting(
         others, in_directory ? absl::StrCat("holds later checkpoints than ", path, ", the newest is ",
                                             fs::path(others.back()).filename().string(),
                                             "; continue that one with --resume latest")
-                             : absl::StrCat("holds checkpoints of another run than ", path));
+                             : absl::StrCat("holds checkpoints of another run than ", path)));
   }
+  TANDEM_RETURN_IF_ERROR(accept(path, manifest));
   TANDEM_ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(job_, path, client));
-  if (!others.empty()) TANDEM_RETURN_IF_ERROR(RemoveOrRefuse(others, ""));
-  if (in_directory) {
-    Adopt(loaded);
-  } else {
-    run_id_ = NewRunId();
-  }
+  if (in_directory) earlier_run_id_ = loaded.state.run_id;
+  // The id tells the checkpoints of this run from the later ones that it overwrites.
+  run_id_ = in_directory && others.empty() ? loaded.state.run_id : NewRunId();
+  if (!others.empty()) TANDEM_RETURN_IF_ERROR(Overwrite(others, kept_step));
   return loaded;
 }
 
-void RunCheckpoints::Adopt(const LoadedModel& loaded) {
-  run_id_ = loaded.state.run_id;
-  if (!run_id_.empty()) return;
-  run_id_ = NewRunId();
-  // An older version wrote them, for the run that goes on now.
-  const absl::StatusOr<std::vector<ps::CheckpointEntry>> all = ps::ListCheckpoints(job_.checkpoint.dir);
-  absl::Status adopted = all.status();
-  for (size_t i = 0; adopted.ok() && i < all->size(); ++i) {
-    v1::CheckpointManifest manifest = (*all)[i].manifest;
-    if (!manifest.run_id().empty()) continue;
-    manifest.set_run_id(run_id_);
-    adopted = ps::UpdateManifest((*all)[i].path, manifest);
-  }
-  if (!adopted.ok()) LogWarning(absl::StrCat("checkpoints of an older version stay: ", adopted.message()));
-}
-
 void RunCheckpoints::Prune(const std::string& best) const {
+  const absl::StatusOr<int> overwritten = ps::FinishOverwrite(job_.checkpoint.dir);
+  if (!overwritten.ok()) {
+    LogWarning(absl::StrCat("--overwrite: old checkpoints stay for now: ", overwritten.status().message()));
+  } else if (*overwritten > 0) {
+    LogInfo(absl::StrCat("--overwrite: removed from '", job_.checkpoint.dir, "' ",
+                         Counted(*overwritten, "checkpoint"), " that this run does not continue"));
+  }
   // Without periodic checkpoints the newest one is the best.
   const int keep = job_.checkpoint.periodic() ? job_.checkpoint.keep : 1;
   const absl::Status pruned = ps::PruneCheckpoints(job_.checkpoint.dir, keep, best, run_id_);
   if (!pruned.ok()) LogWarning(absl::StrCat("old checkpoints stay: ", pruned.message()));
 }
 
-std::string RunCheckpoints::OfEpoch(uint64_t epoch) const {
-  const absl::StatusOr<std::vector<ps::CheckpointEntry>> all = ps::ListCheckpoints(job_.checkpoint.dir);
-  if (!all.ok()) return "";
-  for (const ps::CheckpointEntry& entry : *all) {
-    if (entry.manifest.epoch() == epoch && !entry.manifest.has_position()) return entry.path;
-  }
-  return "";
+std::string RunCheckpoints::OfStep(uint64_t step) const {
+  const std::string path = absl::StrCat(job_.checkpoint.dir, "/", ps::CheckpointName(step));
+  const absl::StatusOr<v1::CheckpointManifest> manifest = ps::ReadManifest(path);
+  if (!manifest.ok() || manifest->run_id().empty()) return "";
+  return manifest->run_id() == run_id_ || manifest->run_id() == earlier_run_id_ ? path : "";
 }
 
 }  // namespace tandem::worker

@@ -2,12 +2,11 @@
 #include "worker/trainer/scoring.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "base/status.h"
 #include "ps/checkpoint/checkpoint_dir.h"
@@ -18,6 +17,8 @@
 #include "worker/job/job_parser.h"
 #include "worker/nn/gemm.h"
 #include "worker/step/hybrid_trainer.h"
+#include "worker/trainer/continuation.h"
+#include "worker/trainer/data_identity.h"
 #include "worker/trainer/model_checkpoint.h"
 #include "worker/trainer/training_plan.h"
 
@@ -27,28 +28,6 @@ namespace {
 constexpr size_t kScoreAhead = 4;  // batches parsed ahead
 // Bounds loading, which takes as long as the disk needs. Nobody else waits for it.
 constexpr absl::Duration kLoadTimeout = absl::Hours(12);
-
-// Returns the checkpoint of the best epoch in `directory`, or the directory itself if it is a checkpoint.
-absl::StatusOr<std::string> ChooseCheckpoint(const std::string& directory) {
-  std::error_code error;
-  if (std::filesystem::exists(directory + "/MANIFEST", error)) return directory;
-  if (!std::filesystem::is_directory(directory, error)) {
-    return absl::NotFoundError(absl::StrCat("there is no directory '", directory, "'"));
-  }
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<ps::CheckpointEntry> all, ps::ListCheckpoints(directory));
-  if (all.empty()) {
-    return absl::NotFoundError(
-        absl::StrCat("'", directory, "' holds no checkpoint (a directory with a MANIFEST)"));
-  }
-  const auto best = all.back().manifest.metrics().find("best_epoch");
-  if (best != all.back().manifest.metrics().end()) {
-    for (const ps::CheckpointEntry& entry : all) {
-      if (entry.manifest.has_position()) continue;  // within the next epoch
-      if (entry.manifest.epoch() == static_cast<uint64_t>(best->second)) return entry.path;
-    }
-  }
-  return all.back().path;
-}
 
 // Changes what only matters in training. The tables get every row of the checkpoint and keep it in memory.
 void PrepareForScoring(JobSpec* job) {
@@ -72,8 +51,7 @@ struct Input {
   int workers = 1;
 };
 
-absl::StatusOr<Input> FindInput(const ScoreOptions& options, const JobSpec& job,
-                                const v1::CheckpointManifest& manifest) {
+Input FindInput(const ScoreOptions& options, const JobSpec& job, const v1::CheckpointManifest& manifest) {
   Input input{.data = job.data};
   DatasetOptions& data = input.data;
   if (!data.valid_files.empty()) data.valid_fraction = 0;
@@ -102,27 +80,7 @@ absl::StatusOr<Input> FindInput(const ScoreOptions& options, const JobSpec& job,
   }
   if (options.max_malformed.has_value()) data.max_malformed = *options.max_malformed;
 
-  if (manifest.has_input()) {
-    InputStatistics& statistics = data.statistics.emplace();
-    for (const v1::DenseInput& dense : manifest.input().dense()) {
-      statistics.dense.push_back({.mean = dense.mean(), .scale = dense.scale()});
-    }
-    statistics.index_features = static_cast<int>(manifest.input().index_features());
-    return input;
-  }
-  // The checkpoint is older than InputState.
-  const bool indexed = data.schema.format == DataFormat::kLibsvm || data.schema.format == DataFormat::kLibfm;
-  const bool scaled = std::any_of(data.schema.dense.begin(), data.schema.dense.end(), [](const auto& dense) {
-    return dense.transform == DenseTransform::kStandardize;
-  });
-  if (!indexed && !scaled) return input;
-  const absl::StatusOr<std::unique_ptr<Dataset>> trained_on = Dataset::Open(job.data);
-  if (!trained_on.ok()) {
-    return Annotate(trained_on.status(),
-                    "the checkpoint does not say what was measured over the training data, which is needed "
-                    "therefore");
-  }
-  data.statistics = (*trained_on)->statistics();
+  data.statistics = StatisticsOf(manifest.input());
   return input;
 }
 
@@ -161,8 +119,9 @@ class LocalTables {
 absl::StatusOr<Scores> ScoreCheckpoint(const ScoreOptions& options) {
   UseOneBlasThread();  // as in training, so that sums have the same bits
   Scores scores;
-  TANDEM_ASSIGN_OR_RETURN(scores.checkpoint, ChooseCheckpoint(options.checkpoint));
+  TANDEM_ASSIGN_OR_RETURN(scores.checkpoint, ps::BestCheckpoint(options.checkpoint));
   TANDEM_ASSIGN_OR_RETURN(const v1::CheckpointManifest manifest, ps::ReadManifest(scores.checkpoint));
+  TANDEM_RETURN_IF_ERROR(CheckWrittenByJob(scores.checkpoint, manifest));
   absl::StatusOr<JobSpec> parsed =
       options.job_file.empty()
           ? ParseJob(manifest.job_text(), absl::StrCat("the job in ", scores.checkpoint), options.set)
@@ -170,8 +129,14 @@ absl::StatusOr<Scores> ScoreCheckpoint(const ScoreOptions& options) {
   TANDEM_RETURN_IF_ERROR(parsed.status());
   JobSpec job = *std::move(parsed);
   job.data.schema.label_is_optional = options.label_is_optional;
-  TANDEM_ASSIGN_OR_RETURN(const Input input, FindInput(options, job, manifest));
+  const Input input = FindInput(options, job, manifest);
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Dataset> dataset, Dataset::Open(input.data));
+  const std::vector<std::string> others = CompareFeatures(manifest.data(), dataset->schema());
+  if (!others.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(scores.checkpoint, " was trained on other features: ", absl::StrJoin(others, "; "),
+                     "; give the columns of its job"));
+  }
 
   PrepareForScoring(&job);
   ModelOptions model_options = job.model;

@@ -18,16 +18,15 @@
 namespace tandem::worker {
 
 struct ScoreOptions {
-  // A checkpoint, or a directory of checkpoints, of which that of the best epoch is taken (the newest one if
-  // that one no longer exists).
+  // A checkpoint, or a directory of checkpoints, of which ps::BestCheckpoint is taken.
   std::string checkpoint;
-  std::string job_file;          // empty: the job in the checkpoint
-  std::vector<std::string> set;  // overrides of the job's fields, as for ParseJob
+  std::string job_file;            // empty: the job in the checkpoint
+  std::vector<std::string> set;    // overrides of the job's fields, as for ParseJob
   std::vector<std::string> files;  // as DatasetOptions::train_files; empty: those of the job
   // The part of the files to score, cut as the trainer cut it. Unset: the whole of `files`, or the test split
   // of the job's data.
   std::optional<Split> split;
-  bool label_is_optional = false;        // see Schema
+  bool label_is_optional = false;         // see Schema
   std::optional<uint64_t> max_malformed;  // unset: that of the job
 };
 
@@ -48,7 +47,7 @@ struct Scores {
 // Scores the examples. Of a split of the trainer's, the scores are the trainer's, bit for bit (on the same
 // kind of processor). Blocks while it reads the checkpoint, all of whose rows it holds in memory, and the
 // files. Errors: those of reading the checkpoint, the job and the files, and InvalidArgument if they do not
-// fit each other.
+// fit each other, if the features are not those of the model, or if no job has written the checkpoint.
 absl::StatusOr<Scores> ScoreCheckpoint(const ScoreOptions& options);
 
 }  // namespace tandem::worker

@@ -6,10 +6,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "base/command_context.h"
 #include "base/logging.h"
 #include "base/status.h"
 #include "ps/checkpoint/checkpoint_dir.h"
+#include "worker/trainer/data_identity.h"
 #include "worker/trainer/training_run_impl.h"
 
 namespace tandem::worker {
@@ -23,6 +26,7 @@ v1::InputState InputOf(const Dataset& dataset, int workers) {
     dense->set_column(dataset.schema().dense[d].column);
     dense->set_mean(statistics.dense[d].mean);
     dense->set_scale(statistics.dense[d].scale);
+    dense->set_measured(statistics.dense[d].measured);
   }
   input.set_index_features(static_cast<uint32_t>(statistics.index_features));
   input.set_workers(static_cast<uint32_t>(workers));
@@ -31,10 +35,51 @@ v1::InputState InputOf(const Dataset& dataset, int workers) {
 
 }  // namespace
 
+absl::StatusOr<DatasetOptions> TrainingRun::DataOptions() {
+  DatasetOptions data = job_.data;
+  if (options_.resume.empty()) return data;
+  std::string bytes;
+  if (is_leader()) {
+    // If there is no such checkpoint, Resume says so.
+    const absl::StatusOr<v1::CheckpointManifest> manifest = checkpoints_.Peek(ResumeFrom());
+    if (manifest.ok() && manifest->has_input()) bytes = manifest->input().SerializeAsString();
+  }
+  TANDEM_ASSIGN_OR_RETURN(bytes, context_.group->BroadcastBytes(bytes));
+  v1::InputState input;
+  if (!input.ParseFromString(bytes))
+    return absl::DataLossError("rank 0 sent malformed statistics of the data");
+  if (!bytes.empty()) data.statistics = StatisticsOf(input);
+  return data;
+}
+
+absl::Status TrainingRun::Accept(const std::string& path, const v1::CheckpointManifest& manifest) {
+  TANDEM_RETURN_IF_ERROR(CheckWrittenByJob(path, manifest));
+  TANDEM_ASSIGN_OR_RETURN(continuation_, ContinueFrom(path, manifest, data_, options_.data_changed));
+  const std::string nothing = WhyNothingToTrain(job_, manifest, continuation_);
+  if (nothing.empty()) return absl::OkStatus();
+  if (options_.resume == "auto") {
+    // A supervisor that starts a finished job again learns that it has finished.
+    LogInfo(absl::StrCat("nothing to train after ", path, ": ", nothing));
+    return absl::OkStatus();
+  }
+  return Refusal(
+      absl::StrCat("nothing to train after ", path, ": ", nothing,
+                   ", or on other data with --set data.train=FILE --data-changed, or use the model: "
+                   "tandem eval ",
+                   job_.checkpoint.dir));
+}
+
 absl::Status TrainingRun::Begin() {
   bool anew = options_.resume.empty();
   absl::Status begun;
   if (is_leader()) {
+    absl::StatusOr<v1::DataIdentity> data = IdentifyData(
+        job_.data, *dataset_,
+        {.shuffle = job_.shuffle, .shuffle_buffer = job_.shuffle_buffer, .seed = job_.train.seed});
+    begun = data.status();
+    if (data.ok()) data_ = *std::move(data);
+  }
+  if (is_leader() && begun.ok()) {
     if (options_.resume == "auto") {
       begun = ps::RepairCheckpoints(job_.checkpoint.dir);
       const auto paths = ps::CheckpointPaths(job_.checkpoint.dir);
@@ -54,10 +99,26 @@ absl::Status TrainingRun::Begin() {
 }
 
 absl::Status TrainingRun::Resume() {
-  const std::string from = options_.resume == "auto" ? "latest" : options_.resume;
+  const auto resume = [this]() -> absl::StatusOr<LoadedModel> {
+    TANDEM_ASSIGN_OR_RETURN(LoadedModel loaded,
+                            checkpoints_.Resume(ResumeFrom(), context_.client,
+                                                [this](const std::string& path, const auto& manifest) {
+                                                  return Accept(path, manifest);
+                                                }));
+    if (!continuation_.differences.empty()) {
+      LogInfo(absl::StrCat("--data-changed: ", loaded.path, " was trained on other data: ",
+                           absl::StrJoin(continuation_.differences, "; "), ". ",
+                           continuation_.other_data ? "Epochs, position and the best model start anew"
+                                                    : "The best model starts anew"));
+    }
+    BeginAnew(continuation_, &loaded.state);
+    return loaded;
+  };
   ModelState state;
-  TANDEM_RETURN_IF_ERROR(Load([&] { return checkpoints_.Resume(from, context_.client); }, &state));
+  TANDEM_RETURN_IF_ERROR(Load(resume, &state));
   first_epoch_ = static_cast<int>(state.epoch) + 1;
+  data_step_ = state.data_step;
+  best_step_ = state.best_step;
   if (state.position.has_value()) {
     position_ = *state.position;
     if (is_leader()) {
@@ -78,7 +139,7 @@ absl::Status TrainingRun::Resume() {
   best_metric_ = metric("best_metric", best_metric_);
   report_.best_epoch = static_cast<int>(metric("best_epoch", 0));
   epochs_since_best_ = static_cast<int>(metric("epochs_since_best", 0));
-  if (is_leader()) best_checkpoint_ = checkpoints_.OfEpoch(static_cast<uint64_t>(report_.best_epoch));
+  if (is_leader() && best_step_.has_value()) best_checkpoint_ = checkpoints_.OfStep(*best_step_);
   return absl::OkStatus();
 }
 
@@ -114,8 +175,11 @@ ModelState TrainingRun::StateAfter(int epochs) const {
           .metrics = {{"best_metric", best_metric_},
                       {"best_epoch", report_.best_epoch},
                       {"epochs_since_best", epochs_since_best_}},
+          .data_step = data_step_,
+          .best_step = best_step_,
           .run_id = checkpoints_.run_id(),
-          .input = InputOf(*dataset_, world_size_)};
+          .input = InputOf(*dataset_, world_size_),
+          .data = data_};
 }
 
 absl::StatusOr<std::string> TrainingRun::SaveAgainIfServersDie(const ModelState& complete) {

@@ -57,7 +57,7 @@ absl::StatusOr<PassStats> TrainingRun::TrainBatches(int epoch, PrefetchReader* r
     absl::Time step_end = MonotonicNow();
     TANDEM_ASSIGN_OR_RETURN(const PassStats stats, trainer_->Train(&segment, [&](const StepReport& step) {
       if (context_.status != nullptr) context_.status->SetStep(step.step + 1);
-      scalars_.Step(step, schedule_->At(step.step));
+      scalars_.Step(step, schedule_->At(ScheduleStep(step.step)));
       progress_.Step(step.examples * static_cast<uint64_t>(world_size_), step.loss,
                      [this] { return MeasuredStaleness(); });
       if (agreed.ok()) agreed = boundary_.AfterStep(&segment);
@@ -152,7 +152,7 @@ absl::Status TrainingRun::TrainEpoch(int epoch) {
   entry.train_loss = all_batches.loss_sum() / std::max<double>(1.0, all_batches.examples());
   entry.seconds = slowest[0];
   entry.samples_per_s = sums[0] / std::max(1e-9, slowest[0]);
-  entry.learning_rate = schedule_->At(trainer_->step());
+  entry.learning_rate = schedule_->At(ScheduleStep(trainer_->step()));
   entry.times = stats->times;
   if (is_leader()) TANDEM_RETURN_IF_ERROR(AddStaleness(&entry));
   report_.malformed_lines = static_cast<uint64_t>(sums[2]);
@@ -186,6 +186,7 @@ absl::Status TrainingRun::TrainEpoch(int epoch) {
   if (entry.best) {
     if (comparable) best_metric_ = MetricOf(entry.valid);
     report_.best_epoch = epoch;
+    best_step_ = trainer_->step();
     epochs_since_best_ = 0;
   } else {
     ++epochs_since_best_;

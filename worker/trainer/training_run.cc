@@ -33,7 +33,8 @@ absl::Status TrainingRun::Prepare() {
     }
     batch_size_ = global / static_cast<size_t>(world_size_);
   }
-  TANDEM_ASSIGN_OR_RETURN(dataset_, Dataset::Open(job_.data));
+  TANDEM_ASSIGN_OR_RETURN(const DatasetOptions data, DataOptions());
+  TANDEM_ASSIGN_OR_RETURN(dataset_, Dataset::Open(data));
   ModelOptions model_options = job_.model;
   model_options.num_dense = dataset_->num_dense();
   model_options.num_sparse = dataset_->num_sparse();
@@ -69,12 +70,13 @@ absl::Status TrainingRun::Prepare() {
   TANDEM_ASSIGN_OR_RETURN(replication_, Replication::Create(job_, plan_, context_.client, context_.group));
   trainer_ = std::make_unique<HybridTrainer>(
       context_.client, context_.group, model_.get(), optimizer_.get(), plan_.lookup,
-      HybridOptions{.lookahead = job_.train.lookahead,
-                    .max_in_flight = job_.train.max_in_flight,
-                    .bucket_bytes = job_.train.bucket_bytes,
-                    .learning_rate = [this](uint64_t step) { return schedule_->At(step); },
-                    .learning_rate_factor = [this](uint64_t step) { return schedule_->FactorAt(step); },
-                    .replicas = replication_->tables()});
+      HybridOptions{
+          .lookahead = job_.train.lookahead,
+          .max_in_flight = job_.train.max_in_flight,
+          .bucket_bytes = job_.train.bucket_bytes,
+          .learning_rate = [this](uint64_t step) { return schedule_->At(ScheduleStep(step)); },
+          .learning_rate_factor = [this](uint64_t step) { return schedule_->FactorAt(ScheduleStep(step)); },
+          .replicas = replication_->tables()});
   if (!options_.tensorboard.empty()) {
     TANDEM_RETURN_IF_ERROR(scalars_.Open(options_.tensorboard, rank_, context_.client));
   }
@@ -88,9 +90,9 @@ absl::Status TrainingRun::Prepare() {
   return absl::OkStatus();
 }
 
-bool TrainingRun::ShouldStopEarly(const EpochReport& epoch) {
+bool TrainingRun::ShouldStopEarly(int epoch) const {
   const int patience = job_.train.early_stopping.patience;
-  return patience > 0 && epochs_since_best_ >= patience && epoch.epoch < job_.train.epochs;
+  return patience > 0 && epochs_since_best_ >= patience && epoch < job_.train.epochs;
 }
 
 absl::StatusOr<RunReport> TrainingRun::Run() {
@@ -103,16 +105,15 @@ absl::StatusOr<RunReport> TrainingRun::Run() {
                          " examples: ", Counted(report_.workers, "worker"), ", ",
                          Counted(report_.servers, "parameter server"), ", ", report_.mode));
   }
-  for (int epoch = first_epoch_; epoch <= job_.train.epochs; ++epoch) {
+  // A run that stopped early does not train one epoch more each time it is resumed.
+  report_.stopped_early = position_.batches() == 0 && ShouldStopEarly(first_epoch_ - 1);
+  for (int epoch = first_epoch_; epoch <= job_.train.epochs && !report_.stopped_early; ++epoch) {
     TANDEM_RETURN_IF_ERROR(TrainEpoch(epoch));
     if (report_.interrupted) {
       report_.checkpoint = saved_path_;
       return report_;
     }
-    if (ShouldStopEarly(report_.epochs.back())) {
-      report_.stopped_early = true;
-      break;
-    }
+    report_.stopped_early = ShouldStopEarly(epoch);
   }
   double examples = 0, seconds = 0;
   for (const EpochReport& epoch : report_.epochs) {

@@ -28,8 +28,15 @@ struct RunOptions {
   //   supervisor restarts after a failure,
   // - empty: starts from scratch.
   std::string resume;
-  // Removes the checkpoints in checkpoint.dir that the run does not continue: those of another run, or those
-  // after the one to resume from. Otherwise such checkpoints are an error.
+  // Accepts that the training data, the validation data or the features are others than those of the
+  // checkpoint, which is a refusal otherwise. Rows, parameters, the optimizer's state, the means of
+  // standardized columns and the number of the step stay. Epochs, the position in the data, the learning-rate
+  // schedule, early stopping and the best model start anew (with other validation data alone: the last two).
+  // Without effect if the data is the same.
+  bool data_changed = false;
+  // Removes the checkpoints in checkpoint.dir that the run does not continue, once it has saved its first
+  // one: those of another run, or those after the one to resume from. Otherwise such checkpoints are a
+  // refusal.
   bool overwrite = false;
   bool baselines = true;  // train the simple baselines for the final table
   bool terminal = false;  // redraw the progress line in place
@@ -54,6 +61,9 @@ struct RunContext {
 // Runs the job. Every worker must make the same call. Blocks until the model is trained and tested. All ranks
 // get the test quality and the metrics of the epochs; only rank 0's report contains baselines, tables and
 // staleness. An error names the part that failed; then no other rank waits longer than the job's timeouts.
+// Rank 0's error is a refusal (base/command_context.h) in these cases: checkpoint.dir holds another run, the
+// data is not that of the checkpoint, or nothing is left to train (unless `resume` is "auto"; then the model
+// is tested).
 //
 // A checkpoint at the end of an epoch is saved before the epoch is evaluated, so that no error of the
 // evaluation loses the training. Without a metric to choose by (no validation data, or AUC of examples of one

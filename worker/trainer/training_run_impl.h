@@ -9,6 +9,7 @@
 //   - training_checkpoints.cc: beginning, resuming, saving
 //   - training_evaluation.cc: evaluation, test, what the report says of tables
 
+#include <algorithm>
 #include <cstdint>
 #include <future>
 #include <limits>
@@ -21,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "worker/data/dataset.h"
 #include "worker/data/prefetch_reader.h"
@@ -33,6 +35,7 @@
 #include "worker/step/hybrid_trainer.h"
 #include "worker/trainer/boundary_agreement.h"
 #include "worker/trainer/checkpoint_chain.h"
+#include "worker/trainer/continuation.h"
 #include "worker/trainer/model_checkpoint.h"
 #include "worker/trainer/replication.h"
 #include "worker/trainer/run_checkpoints.h"
@@ -66,10 +69,19 @@ class TrainingRun {
 
  private:
   bool is_leader() const { return rank_ == 0; }
+  // The checkpoint from which to resume, as RunCheckpoints::Resume takes it.
+  std::string ResumeFrom() const { return options_.resume == "auto" ? "latest" : options_.resume; }
+  // The step as the learning-rate schedule counts, which begins anew on other data.
+  uint64_t ScheduleStep(uint64_t step) const { return step - std::min(step, data_step_); }
   absl::Status Prepare();
   // Starts from scratch or from a checkpoint, and takes a push epoch.
   absl::Status Begin();
   absl::Status Resume();
+  // Returns how the data is to be opened: with the statistics of the checkpoint from which the run resumes,
+  // if any. Called by every rank.
+  absl::StatusOr<DatasetOptions> DataOptions();
+  // Rank 0: decides whether and how the run goes on from a checkpoint.
+  absl::Status Accept(const std::string& path, const v1::CheckpointManifest& manifest);
   // Rank 0 calls `load`; all ranks take over the model and step that it returns.
   absl::Status Load(absl::FunctionRef<absl::StatusOr<LoadedModel>()> load, ModelState* state);
   absl::Status TrainEpoch(int epoch);
@@ -83,8 +95,8 @@ class TrainingRun {
   absl::StatusOr<Quality> Evaluate(Split split, ScoredExamples* all);
   // Saves a checkpoint. Called by every rank. Returns false if it could not be saved and the job goes on.
   absl::StatusOr<bool> SaveCheckpoint(const ModelState& state);
-  // Rank 0: writes a checkpoint; again if a server died meanwhile whose follower or log has the same tables, as no
-  // push is in flight.
+  // Rank 0: writes a checkpoint; again if a server died meanwhile whose follower or log has the same tables,
+  // as no push is in flight.
   absl::StatusOr<std::string> SaveAgainIfServersDie(const ModelState& complete);
   // Begins to save a checkpoint that is written while training goes on; leaves it out if the one before is
   // still being written. Takes over the result of that one. Called by every rank.
@@ -117,7 +129,8 @@ class TrainingRun {
   absl::Status ApplyDeferred();
   // Fills in entry->staleness_mean. Rank 0 only.
   absl::Status AddStaleness(EpochReport* entry);
-  bool ShouldStopEarly(const EpochReport& epoch);
+  // Returns whether the epochs since the best one are enough to stop, after `epoch`.
+  bool ShouldStopEarly(int epoch) const;
   // Prints the line of a finished epoch.
   void PrintEpoch(const EpochReport& entry) const;
   double MetricOf(const Quality& quality) const {
@@ -154,6 +167,9 @@ class TrainingRun {
   int first_epoch_ = 1;
   uint64_t steps_per_epoch_ = 0;
   v1::DataPosition position_;  // where to resume in the first epoch
+  uint64_t data_step_ = 0;     // at which the training on this data began
+  v1::DataIdentity data_;      // rank 0
+  Continuation continuation_;  // rank 0: of the checkpoint from which the run resumes
   uint64_t saved_step_ = 0;    // step of the last checkpoint that was saved or loaded, on all ranks
   std::string saved_path_;     // rank 0: its path; empty if it is not in checkpoint.dir
   bool async_saves_ = job_.checkpoint.async_save;
@@ -163,6 +179,7 @@ class TrainingRun {
   std::future<absl::StatusOr<std::string>> async_save_;
   double best_metric_ = -std::numeric_limits<double>::infinity();
   int epochs_since_best_ = 0;
+  absl::optional<uint64_t> best_step_;  // after the best epoch
   std::string best_checkpoint_;
   std::string loaded_path_;                          // rank 0
   bool warned_of_[2] = {false, false};               // of a split without AUC: test, validation

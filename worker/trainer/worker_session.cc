@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/command_context.h"
 #include "base/logging.h"
 #include "base/status.h"
 #include "collectives/store/memory_store.h"
@@ -193,6 +194,17 @@ absl::Status WorkerSession::OpenInJob(const Options& options) {
 }
 
 WorkerSession::~WorkerSession() = default;
+
+int WorkerSession::Refuse(const absl::Status& reason, bool launched) {
+  leaving_ = true;
+  LogError(reason.message());
+  if (monitor_ != nullptr && !launched) {
+    // Under a launcher the others would end with exit code 1 before it has seen this one's.
+    const absl::Status reported = monitor_->ReportFailure(reason.message());
+    if (!reported.ok()) LogWarning(reported.message());
+  }
+  return kUsageError;
+}
 
 int WorkerSession::Finish(const absl::Status& result) {
   if (diagnostics_ != nullptr) diagnostics_->SetServing(false);

@@ -57,6 +57,9 @@ class WorkerSession {
   // reports the process that died, not those that noticed. The wait ends when this process is asked to stop,
   // because then its launcher knows already.
   int Finish(const absl::Status& result);
+  // Ends this worker's part because its command must change: prints the reason and returns exit code 2. Does
+  // not wait. `launched`: a launcher stops the job when it sees the exit code; otherwise the job is told.
+  int Refuse(const absl::Status& reason, bool launched);
 
  private:
   WorkerSession() = default;

@@ -418,7 +418,9 @@ TEST_F(CheckpointsTest, AnEpochThatCannotBeEvaluatedIsNotLost) {
   ASSERT_THAT(Entries("ckpt"), SizeIs(1));
   EXPECT_EQ(Entries("ckpt")[0].manifest.epoch(), 0u);
   WriteClicks(dir_.File("valid.csv"), 300);
-  TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport rest, Run(Job({valid}), 1, 1, kLatest));
+  RunOptions corrected = kLatest;
+  corrected.data_changed = true;  // the validation data
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport rest, Run(Job({valid}), 1, 1, corrected));
   ASSERT_EQ(rest.epochs.size(), 3u);
   EXPECT_EQ(rest.epochs[0].steps, 0u);  // only its evaluation was missing
   EXPECT_EQ(rest.epochs[0].epoch, 1);
@@ -462,19 +464,40 @@ TEST_F(CheckpointsTest, WithoutExamplesOfBothClassesTheAucIsNotAvailableAndNothi
   EXPECT_EQ(report.best_epoch, 3);
 }
 
-TEST_F(CheckpointsTest, CheckpointsOfAnOlderVersionStayUsable) {
-  TANDEM_ASSERT_OK(Run(Job({"train.epochs=2"}), 1, 1, kPlain).status());
-  // Older versions wrote no run ids, and took the time in microseconds as push epoch.
-  for (const ps::CheckpointEntry& entry : Entries("ckpt")) {
-    v1::CheckpointManifest manifest = entry.manifest;
-    manifest.clear_run_id();
-    TANDEM_ASSERT_OK(ps::UpdateManifest(entry.path, manifest));
-  }
-  TANDEM_ASSERT_OK(Run(Job({"train.epochs=4", "checkpoint.keep=1"}), 1, 1, kLatest).status());
-  EXPECT_LE(Entries("ckpt").size(), 2u);  // the newest and the best: the older ones were pruned
-  for (const ps::CheckpointEntry& entry : Entries("ckpt")) {
-    EXPECT_THAT(entry.manifest.run_id(), Not(IsEmpty()));
-  }
+TEST_F(CheckpointsTest, ARunThatOverwritesAnotherLeavesItInPlaceUntilItHasACheckpointOfItsOwn) {
+  TANDEM_ASSERT_OK(Run(Job({"train.epochs=3"}), 1, 1, kPlain).status());
+  const std::vector<uint64_t> before = Steps("ckpt");
+  const std::string digest = NewestDigest("ckpt");
+  const RunOptions overwriting{.overwrite = true, .baselines = false};
+  // Wrong data, and a run that dies within its first epoch.
+  EXPECT_FALSE(Run(Job({"data.train=/no/such/file.csv"}), 1, 1, overwriting).ok());
+  EXPECT_EQ(Steps("ckpt"), before);
+  EXPECT_FALSE(Run(Job(), 1, 1, overwriting, absl::Seconds(6), DieAfter(10)).ok());
+  EXPECT_EQ(Steps("ckpt"), before);
+  EXPECT_EQ(NewestDigest("ckpt"), digest);
+
+  // The first checkpoint of the new run is of a lower step than those of the old one, and is the newest all
+  // the same.
+  const std::string every = "checkpoint.every_steps=5";
+  EXPECT_FALSE(Run(Job({every}), 1, 1, overwriting, absl::Seconds(6), DieAfter(8)).ok());
+  EXPECT_THAT(Steps("ckpt"), ElementsAre(5));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport rest, Run(Job({every, "train.epochs=3"}), 1, 1, kLatest));
+  EXPECT_EQ(rest.epochs.size(), 3u);
+  EXPECT_EQ(NewestDigest("ckpt"), digest);
+}
+
+TEST_F(CheckpointsTest, ABranchThatOverwritesLaterCheckpointsKeepsThemUntilItHasOneOfItsOwn) {
+  TANDEM_ASSERT_OK(Run(Job({"train.epochs=3"}), 1, 1, kPlain).status());
+  const std::vector<ps::CheckpointEntry> entries = Entries("ckpt");
+  const std::vector<uint64_t> before = Steps("ckpt");
+  const RunOptions branch{.resume = entries[0].path, .overwrite = true, .baselines = false};
+  EXPECT_FALSE(Run(Job(), 1, 1, branch, absl::Seconds(6), DieAfter(10)).ok());
+  EXPECT_EQ(Steps("ckpt"), before);
+  EXPECT_FALSE(Run(Job({"checkpoint.every_steps=50"}), 1, 1, branch, absl::Seconds(6), DieAfter(20)).ok());
+  EXPECT_THAT(Steps("ckpt"), ElementsAre(before[0], 50));
+  const std::string run_id = Entries("ckpt")[1].manifest.run_id();
+  EXPECT_NE(run_id, entries[0].manifest.run_id());
+  EXPECT_EQ(Entries("ckpt")[0].manifest.run_id(), run_id);
 }
 
 }  // namespace

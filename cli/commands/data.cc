@@ -85,13 +85,10 @@ void AddData(CLI::App& app, CommandContext* context) {
       ->add_option("--column", flags->columns,
                    "IDS:EXPONENT of a further categorical column, which interacts with none; may be repeated")
       ->allow_extra_args(false);
-  number("--interacting", &options.interacting, Between(0, 64),
-         "The smallest columns of which all pairs interact, at most --sparse");
-  number("--linear-stddev", &options.linear_stddev, Between(0, 100),
-         "Deviation of the part of the logit that is a sum of the ids' weights");
   number(
       "--interaction-stddev", &options.interaction_stddev, Between(0, 100),
-      "Deviation of the part that is a sum over pairs, of which a model without interactions learns nothing");
+      "How much the pairs of the four smallest columns matter: the deviation of their part of the logit, of "
+      "which a model without interactions learns nothing");
   number("--positive-rate", &options.positive_rate,
          Range{.min = 0, .max = 1, .above_min = true, .below_max = true}, "Share of clicks, about");
   number("--seed", &options.seed, kSeeds, "Of the model and the rows");

@@ -2,10 +2,14 @@
 #include <sys/stat.h>
 
 #include <fstream>
+#include <map>
 #include <string>
 
+#include "absl/strings/str_cat.h"
+#include "base/json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "tests/testing/processes/tandem_process.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
@@ -29,6 +33,25 @@ TEST(DataTest, PlantedLogsAreWrittenWithTheirBestPossibleMetrics) {
   EXPECT_EQ(Lines(ReadFile(path)).size(), 2001u);  // and a header
   TANDEM_ASSERT_OK_AND_ASSIGN(const worker::PlantedSummary summary, worker::ReadPlantedSummary(path));
   EXPECT_EQ(summary.rows, 2000u);
+}
+
+TEST(DataTest, TheFirstExampleShowsWhatInteractionsAreWorth) {
+  testing::TempDir dir;
+  const std::string path = dir.File("clicks.csv");
+  const Finished made = RunTandem({"data", "planted", "--rows", "100000", "--sparse", "8", "--dense", "0",
+                                   "--interaction-stddev", "1.2", "--out", path});
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  const Finished trained =
+      RunTandem({"train", absl::StrCat(TANDEM_JOBS_DIR, "/clicks.yaml"), "--set", "data.train=" + path,
+                 "--set", "checkpoint.dir=ckpt", "--report", "report.json"},
+                {}, dir.path());
+  ASSERT_EQ(trained.exit_code, 0) << trained.out << trained.err;
+  const nlohmann::json report = ParseJson(ReadFile(dir.File("report.json")));
+  std::map<std::string, double> auc = {{"deepfm", report.at("test").at("auc").get<double>()}};
+  for (const auto& baseline : report.at("baselines"))
+    auc[baseline.at("name").get<std::string>()] = baseline.at("auc").get<double>();
+  EXPECT_GT(auc["deepfm"], auc["logistic regression (one process)"] + 0.05);
+  EXPECT_LT(auc["deepfm"], auc["best possible (the planted model)"] + 0.005);
 }
 
 TEST(DataTest, OptionsThatMakeNoSenseAreNamed) {
@@ -58,10 +81,9 @@ TEST(DataTest, TrainWarnsOfManyRepeatedLinesUnlessPositionsDivideThem) {
   const Finished by_text = RunTandem({"train", job, "--no-baselines"}, {}, dir.path());
   EXPECT_THAT(by_text.err + by_text.out, HasSubstr("of the lines repeat the text of another line"));
   EXPECT_THAT(by_text.err + by_text.out, HasSubstr("data.split.by: position"));
-  const Finished by_position =
-      RunTandem({"train", job, "--no-baselines", "--set", "data.split.by=position", "--set",
-                 "checkpoint.dir=" + dir.File("other")},
-                {}, dir.path());
+  const Finished by_position = RunTandem({"train", job, "--no-baselines", "--set", "data.split.by=position",
+                                          "--set", "checkpoint.dir=" + dir.File("other")},
+                                         {}, dir.path());
   EXPECT_EQ(by_position.exit_code, 0) << by_position.err;
   EXPECT_THAT(by_position.err + by_position.out, ::testing::Not(HasSubstr("repeat")));
 }

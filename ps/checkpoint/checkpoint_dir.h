@@ -107,9 +107,9 @@ absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(const std::string& 
 // Returns the path of the last checkpoint of ListCheckpoints: the one with the highest step whose MANIFEST
 // can be read. NotFound, naming `root`: there is none.
 absl::StatusOr<std::string> LatestCheckpoint(const std::string& root);
-// Returns the path of the checkpoint whose model is to be used: `directory` itself if it is a checkpoint;
-// else, of the checkpoints under it, the one with the best validation metric (`best_step` of the newest), or
-// the newest one if there is no such choice or that one no longer exists. NotFound: there is none.
+// Returns the path of the checkpoint whose model is to be used. That is `directory` itself if it is a
+// checkpoint. Otherwise it is, of the checkpoints under it, that of `best_step` of the newest one's manifest;
+// the newest one if there is no such step, or if that checkpoint no longer exists. NotFound: there is none.
 absl::StatusOr<std::string> BestCheckpoint(const std::string& directory);
 // Returns the paths under `root` that have the name of a checkpoint, lowest step first, also those whose
 // MANIFEST cannot be read. None if `root` does not exist.

@@ -37,7 +37,7 @@ TEST(CheckpointTest, AProcessAloneResumes) {
   EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
   EXPECT_EQ(job.Digest("ckpt"), job.Digest("straight"));
   const Finished refused = job.Run(Alone({}));
-  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_EQ(refused.exit_code, 2);
   EXPECT_THAT(refused.err, HasSubstr("--overwrite"));
 }
 
@@ -106,8 +106,11 @@ TEST(CheckpointTest, AllWorkersStopWhenOneGetsSigterm) {
   EXPECT_TRUE(job.NoLeaks());
   const absl::StatusOr<std::string> latest = ps::LatestCheckpoint(job.File("ckpt"));
   ASSERT_TRUE(latest.ok()) << latest.status();
-  const Finished resumed =
-      job.Train(2, 2, {"--no-baselines", "--resume", "latest", "--set", "train.epochs=1"});
+  const absl::StatusOr<ps::v1::CheckpointManifest> manifest = ps::ReadManifest(*latest);
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  const Finished resumed = job.Train(2, 2,
+                                     {"--no-baselines", "--resume", "latest", "--set",
+                                      absl::StrCat("train.epochs=", manifest->epoch() + 1)});
   EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs die, are stopped, run out of disk and see clocks jump at random moments. Afterwards `--resume latest`
+// Runs die, are stopped, run out of disk and see clocks jump at random moments. Afterwards `--resume auto`
 // continues the right run, which ends with the bits of a run that nothing has happened to.
 
 #include <signal.h>
@@ -144,8 +144,8 @@ void CheckpointStress::Meet(Event event, bool launched, const std::string& direc
   std::set<std::string> run_ids;
   for (int start = 0; start < kRestarts; ++start) {
     Args more;
-    if (!Paths(directory).empty()) more = {"--resume", "latest"};
-    SCOPED_TRACE(absl::StrCat("start ", start, more.empty() ? " from scratch" : " --resume latest"));
+    if (!Paths(directory).empty()) more = {"--resume", "auto"};
+    SCOPED_TRACE(absl::StrCat("start ", start, more.empty() ? " from scratch" : " --resume auto"));
     TandemProcess process(Arguments(launched, directory, more), variables, job_.File("."));
     if (start == 0) {
       AwaitRandomMoment(duration_[launched]);

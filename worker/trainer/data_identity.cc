@@ -18,23 +18,27 @@ namespace tandem::worker {
 namespace {
 
 constexpr uint64_t kBlockBytes = 64 << 10;
-constexpr uint64_t kBlocks = 256;
+// Blocks that are read of all files together, and of one file.
+constexpr uint64_t kBlocks = 1024;
+constexpr uint64_t kMostBlocksOfFile = 256, kLeastBlocksOfFile = 8;
 
-using Fields = google::protobuf::RepeatedPtrField<v1::DataField>;
-using Files = google::protobuf::RepeatedPtrField<v1::DataFileIdentity>;
+using FieldList = google::protobuf::RepeatedPtrField<v1::DataField>;
+using FileList = google::protobuf::RepeatedPtrField<v1::DataFileIdentity>;
 
-absl::StatusOr<v1::DataFileIdentity> IdentifyFile(const std::string& path) {
+// Reads a file whole, or, if it is larger, `most` blocks.
+absl::StatusOr<v1::DataFileIdentity> IdentifyFile(const std::string& path, uint64_t most) {
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ReadableFile> file, ReadableFile::Open(path));
   const uint64_t size = file->size();
-  const bool whole = size <= kBlocks * kBlockBytes;
-  const uint64_t blocks = whole ? (size + kBlockBytes - 1) / kBlockBytes : kBlocks;
+  const bool whole = size <= most * kBlockBytes;
+  const uint64_t blocks = whole ? (size + kBlockBytes - 1) / kBlockBytes : most;
   std::string block(kBlockBytes, '\0');
   uint64_t fingerprint = size;
   for (uint64_t i = 0; i < blocks; ++i) {
     // The last block of a large file ends with the file.
-    const uint64_t offset = whole ? i * kBlockBytes
-                                  : static_cast<uint64_t>(static_cast<double>(size - kBlockBytes) *
-                                                          (static_cast<double>(i) / (kBlocks - 1)));
+    const uint64_t offset =
+        whole ? i * kBlockBytes
+              : static_cast<uint64_t>(static_cast<double>(size - kBlockBytes) *
+                                      (static_cast<double>(i) / static_cast<double>(most - 1)));
     const size_t bytes = static_cast<size_t>(std::min(kBlockBytes, size - offset));
     TANDEM_RETURN_IF_ERROR(file->Read(offset, bytes, block.data()));
     fingerprint = HashBytes(absl::string_view(block).substr(0, bytes), fingerprint);
@@ -46,15 +50,17 @@ absl::StatusOr<v1::DataFileIdentity> IdentifyFile(const std::string& path) {
   return identity;
 }
 
-absl::Status IdentifyFiles(const std::vector<std::string>& paths, Files* files) {
+absl::Status IdentifyFiles(const std::vector<std::string>& paths, FileList* files) {
   TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> found, FindFiles(paths));
+  const uint64_t most =
+      std::clamp(kBlocks / std::max<uint64_t>(1, found.size()), kLeastBlocksOfFile, kMostBlocksOfFile);
   for (const std::string& path : found) {
-    TANDEM_ASSIGN_OR_RETURN(*files->Add(), IdentifyFile(path));
+    TANDEM_ASSIGN_OR_RETURN(*files->Add(), IdentifyFile(path, most));
   }
   return absl::OkStatus();
 }
 
-void Add(const std::string& name, const std::string& value, Fields* fields) {
+void Add(const std::string& name, const std::string& value, FieldList* fields) {
   v1::DataField* const field = fields->Add();
   field->set_name(name);
   field->set_value(value);
@@ -113,7 +119,7 @@ std::string ColumnNames(const std::vector<std::string>& names) {
   return absl::StrJoin(listed, ", ");
 }
 
-void CompareColumns(const std::string& list, const Fields& before, const Fields& now,
+void CompareColumns(const std::string& list, const FieldList& before, const FieldList& now,
                     std::vector<std::string>* differences) {
   std::set<std::string> then_names, now_names;
   for (const v1::DataField& field : before) then_names.insert(field.name());
@@ -151,7 +157,7 @@ void CompareColumns(const std::string& list, const Fields& before, const Fields&
   }
 }
 
-void CompareFields(const Fields& before, const Fields& now, std::vector<std::string>* differences) {
+void CompareFields(const FieldList& before, const FieldList& now, std::vector<std::string>* differences) {
   for (const v1::DataField& field : now) {
     const auto same_name = [&](const v1::DataField& other) { return other.name() == field.name(); };
     const auto found = std::find_if(before.begin(), before.end(), same_name);
@@ -166,10 +172,10 @@ std::string Sized(const v1::DataFileIdentity& file) {
   return absl::StrCat("'", Printable(file.path()), "' (", file.bytes(), " bytes)");
 }
 
-void CompareFiles(const std::string& list, const Files& before, const Files& now,
+void CompareFiles(const std::string& list, const FileList& before, const FileList& now,
                   std::vector<std::string>* differences) {
   if (before.size() != now.size()) {
-    const auto text = [](const Files& files) {
+    const auto text = [](const FileList& files) {
       return files.empty() ? std::string("cut from data.train")
                            : absl::StrCat(files.size(), files.size() == 1 ? " file, " : " files, the first ",
                                           Sized(files[0]));
@@ -205,12 +211,12 @@ absl::StatusOr<v1::DataIdentity> IdentifyData(const DatasetOptions& options, con
   TANDEM_RETURN_IF_ERROR(IdentifyFiles(options.train_files, identity.mutable_train()));
   TANDEM_RETURN_IF_ERROR(IdentifyFiles(options.valid_files, identity.mutable_valid()));
   AddFeatures(schema, &identity);
-  Fields* const settings = identity.mutable_settings();
+  FieldList* const settings = identity.mutable_settings();
   Add("data.format", FormatOf(schema), settings);
   Add("data.label", LabelOf(schema), settings);
   Add("data.nan", schema.nan_is_missing ? "missing" : "malformed", settings);
   Add("data.split", SplitOf(options), settings);
-  Fields* const orders = identity.mutable_order();
+  FieldList* const orders = identity.mutable_order();
   Add("data.shuffle", order.shuffle ? "true" : "false", orders);
   if (order.shuffle) {
     Add("data.shuffle_buffer", absl::StrCat(order.shuffle_buffer), orders);

@@ -18,7 +18,7 @@ namespace tandem::worker {
 
 namespace v1 = ::tandem::v1;
 
-// What decides the order of the training examples within an epoch, besides the files.
+// The settings that decide the order of the training examples within an epoch, besides the files.
 struct ExampleOrder {
   bool shuffle = true;
   size_t shuffle_buffer = 0;
@@ -26,9 +26,9 @@ struct ExampleOrder {
 };
 
 // Returns the identity of the data that `dataset` was opened with. Blocks while it reads the training and
-// validation files: a file of up to 16 MiB whole, of a larger one 256 blocks of 64 KiB at equal distances.
-// Compressed files are identified by their compressed contents. Errors are those of reading, and name the
-// file.
+// validation files: a file of up to 16 MiB whole, of a larger one 256 blocks of 64 KiB at equal distances; of
+// more than four files fewer blocks each, but at least eight. Compressed files are identified by their
+// compressed contents. Errors are those of reading, and name the file.
 absl::StatusOr<v1::DataIdentity> IdentifyData(const DatasetOptions& options, const Dataset& dataset,
                                               const ExampleOrder& order);
 
@@ -37,7 +37,7 @@ struct DataDifferences {
   std::vector<std::string> features;    // columns, their order, what decides their values
   std::vector<std::string> training;    // training files, label, split
   std::vector<std::string> validation;  // files of the validation split
-  // What decides the order of the examples within an epoch. It matters only in the midst of one.
+  // Settings that decide the order of the examples within an epoch. They matter only in the midst of one.
   std::vector<std::string> order;
 };
 // Returns how the features of `now`, a dataset's schema, differ from those of an identity, as such phrases.

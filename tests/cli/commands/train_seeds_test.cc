@@ -100,7 +100,7 @@ TEST_F(TrainSeedsTest, EachSeedTrainsAsAloneAndTheReportHasMeanAndDeviation) {
     EXPECT_THAT(std::string(report.at("runs")[seed - 1].at("checkpoint")),
                 ::testing::StartsWith(absl::StrCat("it's/seed-", seed, "/")));
     EXPECT_NE(ReadFile(dir_.File(absl::StrCat("scores.seed-", seed))), "");
-    // What the run prints is there.
+    // The report that the run prints is there.
     const std::string printed = absl::StrCat("it's/seed-", seed, "/report.json");
     EXPECT_THAT(all.out, HasSubstr(printed));
     EXPECT_EQ(Report(printed).at("test"), report.at("runs")[seed - 1].at("test"));

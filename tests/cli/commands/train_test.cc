@@ -108,10 +108,11 @@ TEST_F(TrainTest, ACheckpointOfAPyTorchProgramIsNamedAsSuch) {
     ps::v1::CheckpointManifest manifest;
     manifest.set_job_name("python");
     TANDEM_ASSERT_OK(ps::CommitCheckpoint(unfinished, manifest).status());
-    for (const std::vector<std::string>& command :
-         {std::vector<std::string>{"eval", root},
-          {"predict", root, "-o", "x.csv", "--data", "day1.csv"},
-          {"train", "job.yaml", "--resume", root + "/step-000000000010"}}) {
+    const std::vector<std::vector<std::string>> commands = {
+        {"eval", root},
+        {"predict", root, "-o", "x.csv", "--data", "day1.csv"},
+        {"train", "job.yaml", "--resume", root + "/step-000000000010"}};
+    for (const std::vector<std::string>& command : commands) {
       const Finished finished = Tandem(command);
       EXPECT_NE(finished.exit_code, 0);
       EXPECT_THAT(finished.err,
@@ -126,47 +127,48 @@ TEST_F(TrainTest, ACheckpointOfAPyTorchProgramIsNamedAsSuch) {
 TEST_F(TrainTest, NoCommandTakesAnAddressForAPath) {
   const std::string url = "s3://bucket/run";
   const std::set<std::string> before = Files();
-  for (const std::vector<std::string>& command : {
-           std::vector<std::string>{"train", url},
-           {"train", "job.yaml", "--set", "checkpoint.dir=" + url},
-           {"train", "job.yaml", "--set", "data.train=" + url},
-           {"train", "job.yaml", "--resume", url},
-           {"train", "job.yaml", "--report", url},
-           {"train", "job.yaml", "--predictions", url},
-           {"train", "job.yaml", "--tensorboard", url},
-           {"train", "job.yaml", "--spill-dir", url},
-           {"rl", url},
-           {"rl", "job.yaml", "--report", url},
-           {"rl", "job.yaml", "--tensorboard", url},
-           {"rl", "eval", url},
-           {"rl", "play", url},
-           {"eval", url},
-           {"eval", "ckpt", "--data", url},
-           {"eval", "ckpt", "--job", url},
-           {"predict", "ckpt", "-o", url},
-           {"ckpt", "ls", url},
-           {"ckpt", "show", url},
-           {"ckpt", "verify", url},
-           {"ckpt", "digest", url},
-           {"ckpt", "compact", url},
-           {"ckpt", "export", url, "-o", "x"},
-           {"ckpt", "export", "ckpt", "-o", url},
-           {"ps", "--wal-dir", url},
-           {"ps", "--spill-dir", url},
-           {"ps", "--checkpoint-root", url},
-           {"ps", "subscribe", "--out", url},
-           {"replay", "serve", "--table", "t", "--checkpoint-dir", url},
-           {"run", "--log-dir", url, "--", "true"},
-           {"run", "--wal-dir", url, "--", "true"},
-           {"run", "--spill-dir", url, "--", "true"},
-           {"run", "--checkpoint-root", url, "--", "true"},
-           {"run", "--cluster", url},
-           {"top", "--job", url},
-           {"trace", "-o", url},
-           {"doctor", "trace", url},
-           {"data", "planted", "--out", url},
-           {"bench", "checkpoint", "--dir", url},
-       }) {
+  const std::vector<std::vector<std::string>> commands = {
+      {"train", url},
+      {"train", "job.yaml", "--set", "checkpoint.dir=" + url},
+      {"train", "job.yaml", "--set", "data.train=" + url},
+      {"train", "job.yaml", "--resume", url},
+      {"train", "job.yaml", "--report", url},
+      {"train", "job.yaml", "--predictions", url},
+      {"train", "job.yaml", "--tensorboard", url},
+      {"train", "job.yaml", "--spill-dir", url},
+      {"rl", url},
+      {"rl", "job.yaml", "--report", url},
+      {"rl", "job.yaml", "--tensorboard", url},
+      {"rl", "eval", url},
+      {"rl", "play", url},
+      {"eval", url},
+      {"eval", "ckpt", "--data", url},
+      {"eval", "ckpt", "--job", url},
+      {"predict", "ckpt", "-o", url},
+      {"ckpt", "ls", url},
+      {"ckpt", "show", url},
+      {"ckpt", "verify", url},
+      {"ckpt", "digest", url},
+      {"ckpt", "compact", url},
+      {"ckpt", "export", url, "-o", "x"},
+      {"ckpt", "export", "ckpt", "-o", url},
+      {"ps", "--wal-dir", url},
+      {"ps", "--spill-dir", url},
+      {"ps", "--checkpoint-root", url},
+      {"ps", "subscribe", "--out", url},
+      {"replay", "serve", "--table", "t", "--checkpoint-dir", url},
+      {"run", "--log-dir", url, "--", "true"},
+      {"run", "--wal-dir", url, "--", "true"},
+      {"run", "--spill-dir", url, "--", "true"},
+      {"run", "--checkpoint-root", url, "--", "true"},
+      {"run", "--cluster", url},
+      {"top", "--job", url},
+      {"trace", "-o", url},
+      {"doctor", "trace", url},
+      {"data", "planted", "--out", url},
+      {"bench", "checkpoint", "--dir", url},
+  };
+  for (const std::vector<std::string>& command : commands) {
     const Finished finished = Tandem(command);
     EXPECT_EQ(finished.exit_code, 2) << ::testing::PrintToString(command) << finished.err;
     EXPECT_THAT(finished.out + finished.err, HasSubstr(url)) << ::testing::PrintToString(command);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ps/checkpoint/overwrite.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>

@@ -58,18 +58,18 @@ TEST_F(DataIdentityTest, ALineThatIsAppendedIsNoticed) {
   const v1::DataIdentity before = Identify({dir_.File("d.csv")});
   Write("d.csv", "y,a\n1,x\n0,x\n");
   EXPECT_THAT(Differences(before, Identify({dir_.File("d.csv")})),
-              ElementsAre(AllOf(HasSubstr("d.csv' (12 bytes) had 8 bytes"))));
+              ElementsAre(HasSubstr("d.csv' (12 bytes) had 8 bytes")));
 }
 
 TEST_F(DataIdentityTest, OfALargeFileTheEndsCountAndItIsNotReadWhole) {
-  // The file has a size of 1 TiB and few blocks: to read it whole would take longer than the test may.
+  // The file has a size of 256 GiB and few blocks: to read it whole would take longer than the test may.
   Write("d.csv", "y,a\n1,x\n");
   const std::string path = dir_.File("d.csv");
   DatasetOptions options{.train_files = {path}};
   options.schema.label = "y";
   options.schema.sparse = {{.column = "a"}};
   TANDEM_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Dataset> dataset, Dataset::Open(options));
-  constexpr uint64_t kBytes = uint64_t{1} << 40;
+  constexpr uint64_t kBytes = uint64_t{1} << 38;
   std::filesystem::resize_file(path, kBytes);
   TANDEM_ASSERT_OK_AND_ASSIGN(const v1::DataIdentity before, IdentifyData(options, *dataset, {}));
   EXPECT_EQ(before.train(0).bytes(), kBytes);

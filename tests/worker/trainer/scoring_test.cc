@@ -129,27 +129,6 @@ TEST_F(ScoringTest, ScoresOtherDataWithoutTheTrainingData) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("clicks.csv")));
 }
 
-TEST_F(ScoringTest, MeasuresTheTrainingDataIfAnOldCheckpointDoesNotSay) {
-  TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport report, Train({}, 1, 1));
-  TANDEM_ASSERT_OK_AND_ASSIGN(ps::v1::CheckpointManifest manifest, ps::ReadManifest(report.checkpoint));
-  EXPECT_EQ(manifest.input().workers(), 1u);
-  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string unfinished,
-                              ps::BeginCheckpoint(dir_.File("old"), manifest.step()));
-  for (const auto& file : manifest.files()) {
-    std::filesystem::copy(report.checkpoint + "/" + file.name(), unfinished + "/" + file.name());
-  }
-  manifest.clear_files();
-  manifest.clear_input();
-  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string old, ps::CommitCheckpoint(unfinished, manifest));
-  TANDEM_ASSERT_OK_AND_ASSIGN(const Scores scores, ScoreCheckpoint({.checkpoint = old}));
-  TANDEM_ASSERT_OK_AND_ASSIGN(const ClickMetrics metrics, scores.examples.Evaluate());
-  EXPECT_EQ(metrics.logloss, report.test.logloss);
-  const std::string moved = dir_.File("moved.csv");
-  ASSERT_EQ(std::rename(dir_.File("clicks.csv").c_str(), moved.c_str()), 0);
-  EXPECT_THAT(ScoreCheckpoint({.checkpoint = old, .files = {moved}}),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("measured over the training data")));
-}
-
 TEST_F(ScoringTest, KeepsTheOrderOfTheFile) {
   TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport report, Train({}, 1, 2));
   TANDEM_ASSERT_OK_AND_ASSIGN(const Scores whole, ScoreCheckpoint({.checkpoint = report.checkpoint,

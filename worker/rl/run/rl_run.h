@@ -23,8 +23,7 @@ struct RlRunOptions {
   // Goes on from the job's checkpoint, if there is one. A refusal (base/command_context.h) if there is none,
   // but a model.
   bool resume = false;
-  // With `resume`: it is a refusal that nothing is left to train. Otherwise the run ends at once, with its
-  // evaluation.
+  // A resumed run with nothing left to train is a refusal; if false, it ends at once with its evaluation.
   bool refuse_finished = true;
   rpc::ProcessStatus* status = nullptr;     // gets the run's steps and what it does; must outlive the run
   Clock* clock = Clock::Real();

@@ -421,7 +421,7 @@ TEST(CheckpointTest, OnesOfOtherJobsAndDamagedOnesAreRefused) {
   const auto error = [&](const std::string& text, const std::string& with) {
     const RlSpec other = Job(text);
     const std::unique_ptr<Learner> fresh = *MakeLearner(other.learner);
-    const absl::Status status = RestoreCheckpoint(other, with, path, fresh.get());
+    const absl::Status status = RestoreCheckpoint(other, with, path, fresh.get()).status();
     EXPECT_FALSE(status.ok());
     return std::string(status.message());
   };

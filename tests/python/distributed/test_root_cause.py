@@ -1,25 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank fails, and its peers fail as a consequence: launchers name the one that failed first.
 
-TANDEM_ROOT_CAUSE_RUNS=20 makes that many runs of every kind, with 2, 3 and 4 ranks, and prints a table.
+TANDEM_ROOT_CAUSE_RUNS=20 makes that many runs of each kind, with 2, 3 and 4 ranks, and prints a table.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import os
 import pathlib
 import re
 import subprocess
 import sys
+from typing import Iterator
 
 import pytest
 
 PROGRAM = str(pathlib.Path(__file__).with_name("failing_program.py"))
 TANDEM = os.environ.get("TANDEM_BINARY", "")
-TIMEOUT = 300.0
-RUNS = int(os.environ.get("TANDEM_ROOT_CAUSE_RUNS", "0"))
-SIZES = (2, 3, 4) if RUNS else (3,)
+TIMEOUT = 200.0
+RUNS = int(os.environ.get("TANDEM_ROOT_CAUSE_RUNS", "1"))
+SIZES = (2, 3, 4) if RUNS > 1 else (3,)
 
 needs_tandem = pytest.mark.skipif(not TANDEM, reason="TANDEM_BINARY does not name the tandem command")
 LAUNCHERS = (pytest.param("tandem run", marks=needs_tandem), "torchrun")
@@ -52,48 +54,55 @@ def launch(launcher: str, size: int, directory: pathlib.Path, *arguments: str) -
     return Outcome(rank, -int(code) if found and "killed" in found[0] else int(code), result.returncode, result.stdout)
 
 
+@pytest.fixture(scope="module")
+def table() -> Iterator[collections.Counter[tuple[str, ...]]]:
+    """Counts the runs, and those that are right, of each kind; prints them if there are many."""
+    counts: collections.Counter[tuple[str, ...]] = collections.Counter()
+    yield counts
+    if "TANDEM_ROOT_CAUSE_RUNS" in os.environ:
+        kinds = sorted({kind[:-1] for kind in counts})
+        lines = [f"{' '.join(kind)}: {counts[(*kind, 'right')]} of {counts[(*kind, 'runs')]} right" for kind in kinds]
+        os.write(2, ("\n" + "\n".join(lines) + "\n").encode())
+
+
+@pytest.mark.parametrize("run", range(RUNS))
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("record", ["plain", "record"])
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_the_rank_that_raised_is_named_with_its_error(launcher, record, size, tmp_path, capsys):
-    right = 0
-    for _ in range(RUNS or 1):
-        outcome = launch(launcher, size, tmp_path, "raise", *(["record"] if record == "record" else []))
-        right += outcome.rank == "1" and outcome.code == 1
-        if not RUNS:
-            assert (outcome.rank, outcome.code) == ("1", 1), outcome.output
-        assert outcome.launcher_code == 1, outcome.output
-        # The peers' errors have the cause.
-        peers = re.findall(r"^.*DistBackendError: .*$", outcome.output, re.MULTILINE)
-        assert any("rank 1" in line and "ValueError: the user's bug" in line for line in peers), outcome.output
-        assert launcher == "torchrun" or "it said: ValueError: the user's bug" in outcome.output, outcome.output
-    if RUNS:
-        with capsys.disabled():
-            print(f"\n{launcher}, {record}, {size} ranks: {right} of {RUNS} right", flush=True)
-        assert right == RUNS
+def test_the_rank_that_raised_is_named_with_its_error(launcher, record, size, run, table, tmp_path):
+    kind = (launcher, record, f"{size} ranks")
+    table[(*kind, "runs")] += 1
+    outcome = launch(launcher, size, tmp_path, "raise", *(["record"] if record == "record" else []))
+    assert (outcome.rank, outcome.code) == ("1", 1), outcome.output
+    assert outcome.launcher_code == 1, outcome.output
+    # The peers' errors have the cause.
+    peers = re.findall(r"^.*DistBackendError: .*$", outcome.output, re.MULTILINE)
+    assert any("rank 1" in line and "ValueError: the user's bug" in line for line in peers), outcome.output
+    assert launcher == "torchrun" or "it said: ValueError: the user's bug" in outcome.output, outcome.output
+    table[(*kind, "right")] += 1
 
 
-@pytest.mark.parametrize("record", ["plain", "record"] if RUNS else ["record"])
+@pytest.mark.parametrize("run", range(RUNS))
+@pytest.mark.parametrize("record", ["plain", "record"] if RUNS > 1 else ["record"])
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_rank_that_exits_is_named_with_its_code(launcher, record, tmp_path):
-    for _ in range(RUNS or 1):
-        outcome = launch(launcher, 3, tmp_path, "exit", *(["record"] if record == "record" else []))
-        assert (outcome.rank, outcome.code) == ("1", 75), outcome.output
-        # torchrun itself always exits with 1.
-        assert outcome.launcher_code == (1 if launcher == "torchrun" else 75), outcome.output
+def test_a_rank_that_exits_is_named_with_its_code(launcher, record, run, tmp_path):
+    outcome = launch(launcher, 3, tmp_path, "exit", *(["record"] if record == "record" else []))
+    assert (outcome.rank, outcome.code) == ("1", 75), outcome.output
+    # torchrun itself always exits with 1.
+    assert outcome.launcher_code == (1 if launcher == "torchrun" else 75), outcome.output
 
 
+@pytest.mark.parametrize("run", range(RUNS))
+@pytest.mark.parametrize("how, code", [("kill", -9), ("crash", -11)] if RUNS > 1 else [("kill", -9)])
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-@pytest.mark.parametrize("how, code", [("kill", -9), ("crash", -11)] if RUNS else [("kill", -9)])
-def test_a_rank_that_is_killed_is_named_with_its_signal(launcher, how, code, tmp_path):
-    for _ in range(RUNS or 1):
-        outcome = launch(launcher, 3, tmp_path, how)
-        assert (outcome.rank, outcome.code) == ("1", code), outcome.output
+def test_a_rank_that_is_killed_is_named_with_its_signal(launcher, how, code, run, tmp_path):
+    outcome = launch(launcher, 3, tmp_path, how)
+    assert (outcome.rank, outcome.code) == ("1", code), outcome.output
 
 
+@pytest.mark.parametrize("run", range(RUNS))
 @pytest.mark.parametrize("how", ["finally", "catch"])
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_the_rank_that_raised_is_named_however_the_groups_end(launcher, how, tmp_path):
-    for _ in range(RUNS or 1):
-        outcome = launch(launcher, 3, tmp_path, how)
-        assert (outcome.rank, outcome.code) == ("1", 1), outcome.output
+def test_the_rank_that_raised_is_named_however_the_groups_end(launcher, how, run, tmp_path):
+    outcome = launch(launcher, 3, tmp_path, how)
+    assert (outcome.rank, outcome.code) == ("1", 1), outcome.output

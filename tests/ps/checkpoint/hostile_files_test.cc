@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -42,18 +43,25 @@ std::string Rebuilt(const std::string& bytes, const std::string& header, const s
                       magic);
 }
 
-// Reading gives the rows or an error, and takes no more memory than a few times the file's size.
-TEST(HostileFiles, ATableFileThatSaysImpossibleThingsIsReadOrRefused) {
+// Returns `footer` for a header of another size, behind which the rows begin later or earlier.
+v1::TableFileFooter Moved(v1::TableFileFooter footer, size_t before, size_t after) {
+  for (v1::BucketIndex& bucket : *footer.mutable_buckets())
+    bucket.set_offset(bucket.offset() + after - before);
+  return footer;
+}
+
+// Mutates the files of a checkpoint and of one that builds on it, after as many updates before each.
+void MutateFiles(int first_updates, int second_updates) {
   const TempDir dir;
   const auto path_of = [&](uint64_t step) { return dir.File(CheckpointName(step)); };
   v1::TableConfig config = Table(Adagrad(0.1f));
   *config.mutable_admission() = AdmitAfter(2, 4096);
   TrainedTable run(config, dir.path());
+  run.Train(first_updates, 500, 40);
+  TANDEM_ASSERT_OK(run.Save(1));
+  run.Train(second_updates, 500, 40);
+  TANDEM_ASSERT_OK(run.Save(2));
   for (const uint64_t step : {1, 2}) {
-    run.Train(5, 500, 40);
-    TANDEM_ASSERT_OK(run.Save(step));
-  }
-  for (const uint64_t step : {1, 2}) {  // a whole file, and one that builds on it
     const std::string path = path_of(step) + "/user.0-of-1.table";
     TANDEM_ASSERT_OK_AND_ASSIGN(const std::string good, ReadFile(path));
     v1::TableFileHeader header;
@@ -63,32 +71,59 @@ TEST(HostileFiles, ATableFileThatSaysImpossibleThingsIsReadOrRefused) {
       header = reader->header();
       footer = reader->footer();
     }
-    const auto write = [&](const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; };
     int refused = 0, all = 0;
-    const auto read = [&](const std::string& what) {
-      SCOPED_TRACE(what);
+    const auto read = [&](const google::protobuf::Message& new_header,
+                          const google::protobuf::Message& new_footer) {
+      std::ofstream(path, std::ios::binary)
+          << Rebuilt(good, new_header.SerializeAsString(), new_footer.SerializeAsString());
       const TempDir to;
       bool ok = DigestCheckpoint(path_of(2)).ok();
       ok = ExportCheckpoint(path_of(2), to.path(), {.format = ExportFormat::kCsv}).ok() && ok;
       refused += ok ? 0 : 1;
       ++all;
     };
-    write(Rebuilt(good, header.SerializeAsString(), footer.SerializeAsString()));
-    read("unchanged");
+    read(header, footer);
     ASSERT_EQ(refused, 0);
-    tandem::testing::ForEachMutation(
-        header, [&](const google::protobuf::Message& bad, const std::string& what) {
-          write(Rebuilt(good, bad.SerializeAsString(), footer.SerializeAsString()));
-          read("header: " + what);
-        });
-    tandem::testing::ForEachMutation(
-        footer, [&](const google::protobuf::Message& bad, const std::string& what) {
-          write(Rebuilt(good, header.SerializeAsString(), bad.SerializeAsString()));
-          read("footer: " + what);
-        });
-    EXPECT_GT(refused, all / 3);
-    write(good);
+    tandem::testing::ForEachMutation(header,
+                                     [&](const google::protobuf::Message& bad, const std::string& what) {
+                                       SCOPED_TRACE("header: " + what);
+                                       read(bad, Moved(footer, header.ByteSizeLong(), bad.ByteSizeLong()));
+                                     });
+    tandem::testing::ForEachMutation(footer,
+                                     [&](const google::protobuf::Message& bad, const std::string& what) {
+                                       SCOPED_TRACE("footer: " + what);
+                                       read(header, bad);
+                                     });
+    EXPECT_GT(refused, all / 4);
+    std::ofstream(path, std::ios::binary) << good;
   }
+}
+
+// Reading gives the rows or an error, and takes no more memory than a few times the file's size.
+TEST(HostileFiles, ATableFileThatSaysImpossibleThingsIsReadOrRefused) { MutateFiles(5, 5); }
+
+// Sizes are not limited by the rows where there are none.
+TEST(HostileFiles, AFileWithoutRowsThatSaysImpossibleThingsIsReadOrRefused) { MutateFiles(0, 5); }
+
+TEST(HostileFiles, SizesThatNoTableHasAreRefused) {
+  const TempDir dir;
+  TrainedTable run(Table(Adagrad(0.1f)), dir.path());
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string checkpoint, run.Save(1));
+  const std::string path = checkpoint + "/user.0-of-1.table";
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string good, ReadFile(path));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto reader, TableFileReader::Open(path));
+  const auto refused = [&](const std::function<void(v1::TableFileHeader*)>& change) {
+    v1::TableFileHeader header = reader->header();
+    change(&header);
+    std::ofstream(path, std::ios::binary) << Rebuilt(
+        good, header.SerializeAsString(),
+        Moved(reader->footer(), reader->header().ByteSizeLong(), header.ByteSizeLong()).SerializeAsString());
+    EXPECT_THAT(TableFileReader::Open(path).status(),
+                tandem::testing::StatusIs(absl::StatusCode::kDataLoss, ::testing::HasSubstr(path)));
+  };
+  TANDEM_EXPECT_OK(TableFileReader::Open(path).status());
+  refused([](v1::TableFileHeader* header) { header->set_row_floats(1 << 30); });
+  refused([](v1::TableFileHeader* header) { header->set_num_buckets(uint32_t{1} << 31); });
 }
 
 }  // namespace

@@ -91,8 +91,8 @@ TEST_F(CheckpointTest, AFileThatSaysImpossibleThingsIsRestoredOrRefused) {
       if (!ok) break;
       // What was restored can be used.
       (void)(*restored)->Info();
-      (void)(*restored)->SampleItems({.batch = 1});
-      (void)(*restored)->Insert({testing::IdItem(1000)});
+      (void)(*restored)->SampleItems({.batch = 1}, "test", MonotonicNow());
+      (void)(*restored)->Insert({testing::IdItem(1000)}, "test", MonotonicNow());
     }
     refused += ok ? 0 : 1;
   };

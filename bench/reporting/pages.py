@@ -252,6 +252,7 @@ QUALITY_DATA = {
     "zipf": "the same and a Zipf 1.05 feature with a million ids on the servers, planted",
     "uniform": "the same and a uniform feature with a million ids on the servers, planted",
     "insteval": "InstEval, 73,421 real ratings, 14 steps an epoch",
+    "factors": "clicks from a product of hidden factors of user and item",
 }
 
 

@@ -21,6 +21,9 @@ class ClientRowHome : public RowHome {
   absl::StatusOr<MovedRows> Read(const std::string& table, absl::Span<const uint64_t> ids) override;
   absl::Status Write(const std::map<std::string, MovedRows>& rows) override;
   absl::Status Flush(const std::string& table) override { return client_->Flush(table); }
+  absl::Status SetMode(const std::string& table, const v1::UpdateMode& mode) override {
+    return client_->SetUpdateMode(table, mode);
+  }
 
  private:
   Client* const client_;

@@ -6,8 +6,10 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "ps/table.h"
 
 namespace tandem::ps {
 namespace {
@@ -101,11 +103,52 @@ void ReplicatedTables::RememberUnwanted(size_t t, absl::Span<const uint64_t> ids
   }
 }
 
+absl::Status ReplicatedTables::SetModes(bool sync) {
+  if (options_.rank != 0) return absl::OkStatus();
+  for (const Table& table : tables_) {
+    if (!table.options.starts_synchronously) continue;
+    const v1::TableConfig& config = table.options.config;
+    TANDEM_RETURN_IF_ERROR(home_->SetMode(config.name(), sync ? Sync() : config.update_mode()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReplicatedTables::BeginStart() {
+  starting_ = true;
+  scheduled_ = false;
+  interval_ = std::max<uint64_t>(1, options_.first_interval);
+  return Agree(SetModes(/*sync=*/true), "starting synchronously");
+}
+
+absl::Status ReplicatedTables::EndStart() {
+  if (!starting_) return absl::OkStatus();
+  starting_ = false;
+  for (Table& table : tables_) table.counted.clear();
+  return Agree(SetModes(/*sync=*/false), "ending the synchronous start");
+}
+
+void ReplicatedTables::CountBatch(size_t t, absl::Span<const uint64_t> ids) {
+  Table& table = tables_[t];
+  if (!starting_ || table.rows == nullptr) return;
+  absl::MutexLock lock(&mutex_);
+  for (const uint64_t id : ids) {
+    // Ids that are in many batches come early, before the map is full.
+    if (table.counted.size() < kMaxRemembered) {
+      ++table.counted[id];
+    } else if (const auto found = table.counted.find(id); found != table.counted.end()) {
+      ++found->second;
+    }
+  }
+}
+
 uint64_t ReplicatedTables::NextChange(uint64_t step) {
   if (!scheduled_) {
     scheduled_ = true;
+    start_step_ = step;
     next_change_ = step + interval_;
   }
+  const bool any = absl::c_any_of(tables_, [](const Table& table) { return table.rows != nullptr; });
+  if (!any && !starting_) return ~uint64_t{0};
   return std::max(next_change_, step);
 }
 
@@ -127,8 +170,61 @@ absl::Status ReplicatedTables::Agree(const absl::Status& mine, absl::string_view
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<HotSetChange>> ReplicatedTables::Decide(
-    const std::vector<std::vector<uint64_t>>& wanted) {
+double ReplicatedTables::UpdatesInStart(const Table& table, uint64_t step) const {
+  return static_cast<double>(step - start_step_) *
+         UpdatesPerStep(table.options.config.update_mode(), options_.world_size);
+}
+
+absl::StatusOr<double> ReplicatedTables::DelayOf(const Table& table) {
+  const v1::TableConfig& config = table.options.config;
+  if (!starting_) return home_->Delay(config.name());
+  return options_.expected_delay * UpdatesPerStep(config.update_mode(), options_.world_size);
+}
+
+absl::StatusOr<ReplicatedTables::Gathered> ReplicatedTables::Gather(uint64_t step) {
+  std::string mine;
+  for (Table& table : tables_) {
+    AppendIds(table.newly_wanted, &mine);
+    table.newly_wanted.clear();
+    table.queued.clear();
+    std::vector<uint64_t> ids, counts;
+    if (!table.counted.empty()) {
+      TANDEM_ASSIGN_OR_RETURN(const double delay, DelayOf(table));
+      const double updates = UpdatesInStart(table, step);
+      for (const auto& [id, count] : table.counted) {
+        // If the sum over the workers is large enough, the count of one of them is at least its share.
+        const double most = static_cast<double>(count) * options_.world_size;
+        if (most * delay <= options_.hot_set.min_staleness * updates) continue;
+        ids.push_back(id);
+        counts.push_back(count);
+      }
+      table.counted.clear();
+    }
+    AppendIds(ids, &mine);
+    AppendIds(counts, &mine);
+  }
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> all, AllGather(mine));
+  Gathered gathered;
+  gathered.wanted.resize(tables_.size());
+  gathered.counted.resize(tables_.size());
+  for (absl::string_view theirs : all) {
+    for (size_t t = 0; t < tables_.size(); ++t) {
+      std::vector<uint64_t> wanted, ids, counts;
+      if (!ConsumeIds(&theirs, &wanted) || !ConsumeIds(&theirs, &ids) || !ConsumeIds(&theirs, &counts) ||
+          ids.size() != counts.size()) {
+        return Malformed("ids");
+      }
+      for (const uint64_t id : wanted) {
+        tables_[t].wanted.insert(id);
+        gathered.wanted[t].push_back(id);
+      }
+      for (size_t i = 0; i < ids.size(); ++i) gathered.counted[t][ids[i]] += counts[i];
+    }
+  }
+  return gathered;
+}
+
+absl::StatusOr<std::vector<HotSetChange>> ReplicatedTables::Decide(uint64_t step, const Gathered& gathered) {
   std::vector<HotSetTable> tables(tables_.size());
   for (size_t t = 0; t < tables_.size(); ++t) {
     const Table& table = tables_[t];
@@ -136,7 +232,7 @@ absl::StatusOr<std::vector<HotSetChange>> ReplicatedTables::Decide(
     const v1::TableConfig& config = table.options.config;
     const ReplicatedRows& rows = *table.rows;
     tables[t].bytes_per_row = rows.bytes_per_row();
-    TANDEM_ASSIGN_OR_RETURN(const double delay, home_->Delay(config.name()));
+    TANDEM_ASSIGN_OR_RETURN(const double delay, DelayOf(table));
     const double updates =
         static_cast<double>(rows.steps()) * UpdatesPerStep(config.update_mode(), options_.world_size);
     for (size_t slot = 0; slot < rows.size(); ++slot) {
@@ -146,12 +242,17 @@ absl::StatusOr<std::vector<HotSetChange>> ReplicatedTables::Decide(
       tables[t].replicated.push_back({id, rate * delay, table.wanted.contains(id)});
     }
     absl::flat_hash_set<uint64_t> seen;
-    for (const uint64_t id : wanted[t]) {
+    for (const uint64_t id : gathered.wanted[t]) {
       if (rows.Find(id) == ReplicatedRows::kAbsent && seen.insert(id).second) {
         tables[t].candidates.push_back({id, 0.0, true});
       }
     }
-    if (!table.options.by_staleness) continue;
+    for (const auto& [id, count] : gathered.counted[t]) {
+      if (rows.Find(id) != ReplicatedRows::kAbsent || table.unwanted.contains(id)) continue;
+      const double rate = std::min(1.0, static_cast<double>(count) / UpdatesInStart(table, step));
+      if (seen.insert(id).second) tables[t].candidates.push_back({id, rate * delay});
+    }
+    if (!table.options.by_staleness || starting_) continue;
     const uint64_t limit = options_.hot_set.budget_bytes / rows.bytes_per_row() + 1;
     TANDEM_ASSIGN_OR_RETURN(
         const std::vector<HotRow> hot,
@@ -182,6 +283,7 @@ absl::Status ReplicatedTables::Move(const std::vector<HotSetChange>& changes) {
     removed[table.options.config.name()] = table.rows->Read(slots);
   }
   if (!removed.empty()) TANDEM_RETURN_IF_ERROR(Annotate(home_->Write(removed), "moving rows to the servers"));
+  if (starting_) TANDEM_RETURN_IF_ERROR(Annotate(SetModes(/*sync=*/false), "ending the synchronous start"));
   for (size_t t = 0; t < tables_.size(); ++t) {
     Table& table = tables_[t];
     const HotSetChange& change = changes[t];
@@ -207,24 +309,7 @@ absl::StatusOr<SetChange> ReplicatedTables::Change(uint64_t step) {
   scheduled_ = true;
 
   absl::MutexLock lock(&mutex_);
-  std::string mine;
-  for (Table& table : tables_) {
-    AppendIds(table.newly_wanted, &mine);
-    table.newly_wanted.clear();
-    table.queued.clear();
-  }
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> all, AllGather(mine));
-  std::vector<std::vector<uint64_t>> wanted(tables_.size());
-  for (absl::string_view theirs : all) {
-    for (size_t t = 0; t < tables_.size(); ++t) {
-      std::vector<uint64_t> ids;
-      if (!ConsumeIds(&theirs, &ids)) return Malformed("ids");
-      for (const uint64_t id : ids) {
-        tables_[t].wanted.insert(id);
-        wanted[t].push_back(id);
-      }
-    }
-  }
+  TANDEM_ASSIGN_OR_RETURN(const Gathered gathered, Gather(step));
 
   // The byte in front tells a decision from an error.
   std::string decision;
@@ -235,7 +320,7 @@ absl::StatusOr<SetChange> ReplicatedTables::Change(uint64_t step) {
     }
     absl::StatusOr<std::vector<HotSetChange>> changes = std::vector<HotSetChange>();
     if (decided.ok()) {
-      changes = Decide(wanted);
+      changes = Decide(step, gathered);
       decided = changes.status();
     }
     decision = decided.ok() ? "+" : absl::StrCat("-", decided.message());
@@ -262,9 +347,10 @@ absl::StatusOr<SetChange> ReplicatedTables::Change(uint64_t step) {
     total.joined += change.added.size();
     total.left += change.removed.size();
   }
-  if (total.joined + total.left > 0) {
+  if (starting_ || total.joined + total.left > 0) {
     TANDEM_RETURN_IF_ERROR(Agree(Move(changes), "moving replicated rows"));
   }
+  starting_ = false;
   for (Table& table : tables_) {
     if (table.rows == nullptr) continue;
     MarkWantedSlots(&table);

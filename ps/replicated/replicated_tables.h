@@ -11,8 +11,13 @@
 //   3. Rank 0 writes the rows that leave to the servers; every worker reads the rows that join.
 //   4. The workers exchange the result. After an error every worker returns it.
 //
-// A row that joins keeps its copy on the servers until it is overwritten, when the row leaves or a checkpoint
-// is saved. If a worker dies in the middle of a change, no row is lost.
+// A row that joins keeps its copy on the servers until it is overwritten, when the row leaves or is written
+// back (WriteBack). If a worker dies in the middle of a change, no row is lost.
+//
+// A run starts synchronously (BeginStart): until its first change every row is on the servers, and late
+// gradients of the rows that will be replicated would leave traces in the model and in the optimizer's state.
+// Nothing is late then, so that no server can measure which rows would be stale. The first change chooses by
+// the workers' counts of the ids in their batches and by the delay that is expected afterwards.
 
 #include <atomic>
 #include <cstdint>
@@ -23,6 +28,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -59,6 +65,8 @@ class RowHome {
   virtual absl::Status Write(const std::map<std::string, MovedRows>& rows) = 0;
   // Applies what the table has accumulated (ps::Client::Flush).
   virtual absl::Status Flush(const std::string& table) = 0;
+  // Sets the table's update mode on all servers (ps::Client::SetUpdateMode).
+  virtual absl::Status SetMode(const std::string& table, const v1::UpdateMode& mode) = 0;
 };
 
 struct ReplicatedTableOptions {
@@ -68,6 +76,8 @@ struct ReplicatedTableOptions {
   // True: rows join because of their measured staleness. Ids that a worker has wanted join in either case.
   bool by_staleness = true;
   L2Scope l2_scope = L2Scope::kTouched;
+  // Whether a start sets the table to mode SYNC, with replicated rows or without.
+  bool starts_synchronously = true;
 };
 
 struct ReplicationOptions {
@@ -80,6 +90,8 @@ struct ReplicationOptions {
   // Steps until the first change; the interval doubles after each change, up to `max_interval`.
   uint64_t first_interval = 20;
   uint64_t max_interval = 384;
+  // Steps by which gradients will be late after a synchronous start.
+  double expected_delay = 8;
 };
 
 // A change of the set of replicated rows, over all tables.
@@ -96,9 +108,9 @@ struct ReplicationStatistics {
   uint64_t left = 0;
 };
 
-// Used by one thread, except table(), IsWanted and the Remember calls, which a lookup thread may make
-// concurrently with anything but Change and Restore. Every worker makes the same calls of these two at the
-// same step.
+// Used by one thread, except table(), starting(), IsWanted, CountBatch and the Remember calls, which a lookup
+// thread may make concurrently with anything but BeginStart, EndStart, Change and Restore. Every worker makes
+// the same calls of these four at the same step.
 class ReplicatedTables {
  public:
   // `home` outlives the result. InvalidArgument: a table does not allow replication (ReplicatedRows::Create).
@@ -120,17 +132,32 @@ class ReplicatedTables {
   // Keeps ids out of the table's replicated rows. Rank 0 decides, so only its calls have an effect.
   void RememberUnwanted(size_t t, absl::Span<const uint64_t> ids);
 
-  // Returns the step at whose beginning Change is due: `step` or a later one.
+  // Makes the start synchronous: sets the tables that start so to mode SYNC on the servers, until the next
+  // change or EndStart. To be called before the first step of a run, after a checkpoint was
+  // loaded. Blocks for rank 0, which asks the servers.
+  absl::Status BeginStart();
+  // Ends a synchronous start without a choice, because the run ends: the tables have their modes again. No
+  // effect otherwise. Requires what Change requires.
+  absl::Status EndStart();
+  // Returns whether the run is in its synchronous start.
+  bool starting() const { return starting_; }
+  // Counts the distinct ids of a batch of this worker that are not replicated and may be, so that the first
+  // change can choose among them. No effect after the start.
+  void CountBatch(size_t t, absl::Span<const uint64_t> ids);
+
+  // Returns the step at whose beginning Change is due: `step` or a later one. Without tables that may have
+  // replicated rows only the end of a start is due.
   uint64_t NextChange(uint64_t step);
-  // Changes the set. No pull and no push of this worker may be under way, and its caches may hold no deferred
-  // gradients (Client::PushDeferred). Blocks for other workers and
-  // servers, each wait with its own deadline. After an error the replicas must not be used any more.
+  // Changes the set, and ends a synchronous start. No pull and no push of this worker may be under way, and
+  // its caches may hold no deferred gradients (Client::PushDeferred). Blocks for other workers and servers,
+  // each wait with its own deadline. After an error the replicas must not be used any more.
   absl::StatusOr<SetChange> Change(uint64_t step);
 
   // Updates all tables with the exchanged gradients of `step`.
   absl::Status Apply(uint64_t step, float learning_rate_factor);
 
-  // Writes all replicated rows to the servers. Called by one worker, while no step is under way.
+  // Writes all replicated rows to the servers. Called by one worker, between steps; pulls and pushes of other
+  // rows may be under way.
   absl::Status WriteBack();
   // Makes exactly the rows `ids` ([table], missing tables: none) replicated, and reads all of them from the
   // servers.
@@ -146,8 +173,9 @@ class ReplicatedTables {
   struct Table {
     ReplicatedTableOptions options;
     std::unique_ptr<ReplicatedRows> rows;
-    absl::flat_hash_set<uint64_t> wanted;       // all that ever were
-    absl::flat_hash_set<uint64_t> unwanted;     // likewise
+    absl::flat_hash_set<uint64_t> wanted;             // all that ever were
+    absl::flat_hash_set<uint64_t> unwanted;           // likewise
+    absl::flat_hash_map<uint64_t, uint64_t> counted;  // by id: batches of the start that contain it
     std::vector<uint64_t> newly_wanted;         // what the next change sends to the other workers, distinct
     absl::flat_hash_set<uint64_t> queued;       // the same ids
     mutable std::vector<uint8_t> wanted_slots;  // by slot of `rows`: whether `wanted` contains the id
@@ -157,7 +185,22 @@ class ReplicatedTables {
   ReplicatedTables(std::vector<Table> tables, ReplicationOptions options, RowHome* home);
 
   absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view bytes);
-  absl::StatusOr<std::vector<HotSetChange>> Decide(const std::vector<std::vector<uint64_t>>& wanted);
+  // The ids that the workers have sent to each other before a change, by table.
+  struct Gathered {
+    std::vector<std::vector<uint64_t>> wanted;
+    std::vector<absl::flat_hash_map<uint64_t, uint64_t>> counted;  // sums over workers
+  };
+  // Exchanges the ids. `step` is that of the change.
+  absl::StatusOr<Gathered> Gather(uint64_t step);
+  absl::StatusOr<std::vector<HotSetChange>> Decide(uint64_t step, const Gathered& gathered);
+  // Returns the mean delay of a table's gradients, in updates of the table: in a synchronous start the one
+  // that is expected after it.
+  absl::StatusOr<double> DelayOf(const Table& table);
+  // Returns the updates of a table in the synchronous start that ends before `step`, as many as its own mode
+  // would have made.
+  double UpdatesInStart(const Table& table, uint64_t step) const;
+  // Rank 0: sets the tables that start synchronously to SYNC, or to their own modes.
+  absl::Status SetModes(bool sync);
   absl::Status Move(const std::vector<HotSetChange>& changes);
   static void MarkWantedSlots(Table* table);
   // Returns the first error of any worker.
@@ -167,6 +210,8 @@ class ReplicatedTables {
   std::vector<Table> tables_;
   const ReplicationOptions options_;
   RowHome* const home_;
+  bool starting_ = false;
+  uint64_t start_step_ = 0;  // the first step of the run, as soon as a change is scheduled
   bool scheduled_ = false;
   uint64_t next_change_ = 0;
   uint64_t interval_;

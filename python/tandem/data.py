@@ -17,6 +17,9 @@ T = TypeVar("T")
 # A loader that blocks is left to itself when the loop ends; its thread is a daemon.
 _JOIN_SECONDS = 2.0
 
+# Mean row staleness above which a table loses quality (docs/hybrid_quality.md).
+_HIGH_ROW_STALENESS = 1.0
+
 
 @dataclasses.dataclass
 class PrefetchStats:
@@ -31,6 +34,7 @@ class PrefetchStats:
     staleness_max: int = 0
     wait_seconds: float = 0.0  # that the loop has waited for rows that were on their way
     loader_seconds: float = 0.0  # that the loop has waited for the loader
+    start_batches: int = 0  # of the synchronous start, whose rows were not pulled ahead
 
     @property
     def staleness_mean(self) -> float:
@@ -50,24 +54,35 @@ class Prefetch(Generic[T]):
     sparse: returns of a batch what the program passes to `emb`; several arguments as a tuple. The default is batch.sparse or
         batch["sparse"].
 
+    The first `start` batches that are trained are synchronous: nothing is pulled ahead of them. Late gradients do the most harm
+    there: a model that starts near zero is thrown off its way, and optimizers such as Adagrad keep the oscillations in their state
+    for ever. It starts again after a checkpoint was loaded.
+
     Rows that are pulled ahead lack the updates of at most `depth` pushes of this worker: the pull of batch t + depth begins when
     the loop asks for batch t, and all pushes before are acknowledged. `stats` has what was measured. Tables in sync mode allow no
     staleness: with them `depth` is 0, and a warning says so. So it is with clients that only read.
 
     A module that gets other ids than those of the batch pulls their rows itself. The loader is read on a thread of its own. Its
-    errors, and those of pulls, are raised where the loop asks for the batch.
+    errors, and those of pulls, are raised where the loop asks for the batch. A warning at the end of a pass names tables whose rows
+    are updated more than once on average between the pull and the push of a gradient, which costs quality.
     """
 
     def __init__(
-        self, loader: Iterable[T], emb: Any, depth: int = 2, *, sparse: Callable[[T], Any] | None = None
+        self, loader: Iterable[T], emb: Any, depth: int = 2, *, sparse: Callable[[T], Any] | None = None, start: int = 20
     ) -> None:
         if not hasattr(emb, "_engine"):
             raise InvalidArgumentError(f"emb is a {type(emb).__name__}; it must be a module of tandem.nn, without a wrapper around it")
         if not isinstance(depth, int) or depth < 0:
             raise InvalidArgumentError(f"depth is {depth!r}; it must be a number, 0 or more")
+        if not isinstance(start, int) or start < 0:
+            raise InvalidArgumentError(f"start is {start!r}; it must be a number of batches, 0 or more")
         self._loader = loader
         self._emb = emb
         self._wanted = depth
+        self._start_batches = start
+        self._started = 0  # batches of the start that were trained
+        self._generation = -1  # of the rows with which they were
+        self._warned: set[str] = set()
         self._sparse = _sparse_of if sparse is None else sparse
         self.stats: PrefetchStats = PrefetchStats()
         self._lock = threading.Lock()
@@ -102,7 +117,8 @@ class Prefetch(Generic[T]):
         if reason:
             warnings.warn(f"Prefetch pulls nothing ahead, because {reason}: depth is 0 instead of {depth}", stacklevel=2)
             depth = 0
-        run = _Run(iter(self._loader), self, depth)
+        synchronous = self._begin_start() if depth > 0 and self._emb._trains else 0
+        run = _Run(iter(self._loader), self, depth, synchronous)
         try:
             while True:
                 began = time.monotonic()
@@ -110,7 +126,14 @@ class Prefetch(Generic[T]):
                 with self._lock:
                     self.stats.loader_seconds += time.monotonic() - began
                 if item is None:
+                    if depth > 0 and self._emb._trains:
+                        self._warn()
                     return
+                if synchronous > 0:
+                    synchronous -= 1
+                    self._started += 1
+                    with self._lock:
+                        self.stats.start_batches += 1
                 try:
                     yield item.batch
                 finally:
@@ -120,10 +143,34 @@ class Prefetch(Generic[T]):
         finally:
             run.close()
 
+    def _begin_start(self) -> int:
+        """Returns how many of the next batches belong to the synchronous start."""
+        generation = self._emb._engine.session._generation
+        if generation != self._generation:
+            self._generation, self._started = generation, 0
+        return self._start_batches - self._started
+
+    def _warn(self) -> None:
+        tables = self._emb.client.tables()
+        for table in self._emb.tables:
+            if table.replicated or table.name in self._warned:
+                continue
+            measured = tables[table.name].stats.get("row_staleness") or {}
+            rows = float(measured.get("rows", 0))
+            mean = float(measured.get("sum", 0)) / rows if rows > 0 else 0.0
+            if mean > _HIGH_ROW_STALENESS:
+                self._warned.add(table.name)
+                warnings.warn(
+                    f"table '{table.name}' loses quality: its rows are updated {mean:.1f} times on average between the pull and the push "
+                    f"of a gradient; set a smaller depth (now {self._wanted}), or placement='replicated' if it is small",
+                    stacklevel=3,
+                )
+
     def _start(self, batch: T) -> Any:
-        return self._emb._engine.start_ahead(
-            self._emb._batch(self._sparse(batch), self._emb._engine.features), self._used
-        )
+        return self._emb._engine.start_ahead(self._batch_of(batch), self._used)
+
+    def _batch_of(self, batch: T) -> Any:
+        return self._emb._batch(self._sparse(batch), self._emb._engine.features)
 
     def _used(self, staleness: int, waited: float) -> None:
         with self._lock:
@@ -142,10 +189,11 @@ class _Item:
 class _Run:
     """One pass over the loader, on a thread."""
 
-    def __init__(self, iterator: Iterator[Any], owner: Prefetch[Any], depth: int) -> None:
+    def __init__(self, iterator: Iterator[Any], owner: Prefetch[Any], depth: int, synchronous: int) -> None:
         self._iterator = iterator
         self._owner = owner
         self._depth = depth
+        self._synchronous = synchronous  # first batches, for which the depth is 0
         self._changed = threading.Condition()
         self._asked = -1  # the batch for which the loop has asked last
         self._items: collections.deque[_Item] = collections.deque()
@@ -189,13 +237,16 @@ class _Run:
         try:
             index = 0
             for batch in self._iterator:
+                depth = 0 if index < self._synchronous else self._depth
                 with self._changed:
-                    while not self._closed and index > self._asked + self._depth:
+                    while not self._closed and index > self._asked + depth:
                         self._changed.wait()
                     if self._closed:
                         return
                 ahead = None
-                if self._depth > 0 and self._owner._emb._trains:
+                if depth < self._depth and self._owner._emb._trains:
+                    self._owner._batch_of(batch)  # raises now if the batch cannot be looked up
+                elif depth > 0 and self._owner._emb._trains:
                     # The pushes of all batches that the loop has done. If the loop is left early, the session still has their
                     # error for the next lookup, flush() or close().
                     failure = session.wait_quietly()

@@ -119,9 +119,15 @@ void DescribeTrain(Fields& f, TrainSpec& train) {
     g.Real("min_row_staleness", &hot.min_row_staleness, AtLeast(0),
            "`placement: auto` replicates rows that are updated more often than this between the pull and the "
            "push of a gradient, and returns them when it falls below half of it");
-    g.Integer("first_steps", &hot.first_steps, Between(1, 1 << 30),
-              "steps until the first choice of rows; each later interval is twice as long");
+    g.Integer(
+        "first_steps", &hot.first_steps, Between(1, 1 << 30),
+        "steps until the first choice of rows, which are synchronous in every mode; each later interval is "
+        "twice as long");
     g.Integer("every_steps", &hot.every_steps, Between(1, 1 << 30), "the longest interval, in steps");
+    g.Integer(
+        "write_back_steps", &hot.write_back_steps, Between(0, 1 << 30),
+        "steps after which the servers get the values of the replicated rows, for programs that read them "
+        "meanwhile; 0: only with checkpoints");
   });
   double log_every = absl::ToDoubleSeconds(train.log_every), timeout = absl::ToDoubleSeconds(train.timeout);
   f.Real("log_every_seconds", &log_every, Range{.min = 0, .max = 86400, .above_min = true},

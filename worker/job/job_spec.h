@@ -71,6 +71,7 @@ struct HotRowsSpec {
   double min_row_staleness = 1.0;    // rows above this are replicated
   uint64_t first_steps = 20;         // steps until the first choice; the interval doubles after each ...
   uint64_t every_steps = 384;        // ... up to this one
+  uint64_t write_back_steps = 384;   // steps after which the servers get the rows' values; 0: never
 };
 
 struct TrainSpec {

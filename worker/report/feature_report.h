@@ -37,6 +37,11 @@ std::vector<FeatureReport> ReportFeatures(const LookupPlan& plan,
                                           const std::vector<std::vector<ps::RowStalenessCounts>>& measured,
                                           const ServedCounts& served);
 
+// Returns whether the rows of `a` are less stale than those of `b`, on average.
+inline bool LessStale(const FeatureReport& a, const FeatureReport& b) {
+  return a.row_staleness.Mean() < b.row_staleness.Mean();
+}
+
 // Mean row staleness above which a feature loses quality.
 inline constexpr double kHighRowStaleness = 1.0;
 // Returns what to tell the user of a feature whose mean row staleness is above kHighRowStaleness, and what to

@@ -43,6 +43,7 @@ std::string Progress::Line(Staleness staleness) const {
   const double left = rate > 0 ? static_cast<double>(total_ - std::min(total_, done_)) / rate : 0;
   std::string stale = absl::StrFormat("staleness %.1f", staleness.pushes);
   if (staleness.rows >= 0) absl::StrAppendFormat(&stale, " (rows %.2f)", staleness.rows);
+  if (staleness.starting) stale = "synchronous start";
   return absl::StrFormat("epoch %d/%d [%s%s] %3.0f%% %8.0f samples/s  loss %.4f  %s  %s left", epoch_,
                          epochs_, std::string(filled, '='), std::string(kWidth - filled, ' '), part * 100,
                          rate, std::max(0.0, mean_loss_), stale,

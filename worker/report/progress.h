@@ -25,8 +25,15 @@ class Progress {
   // The staleness in a progress line: the mean of pushes, and the mean of rows (negative: not measured).
   struct Staleness {
     Staleness(double of_pushes, double of_rows = -1) : pushes(of_pushes), rows(of_rows) {}  // NOLINT
+    // An asynchronous job is in its synchronous start.
+    static Staleness SynchronousStart() {
+      Staleness none(0);
+      none.starting = true;
+      return none;
+    }
     double pushes;
     double rows;
+    bool starting = false;
   };
   // Records a step of this worker; the other workers are assumed to progress equally. `staleness()` is called
   // only when a line is due.

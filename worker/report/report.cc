@@ -97,6 +97,12 @@ Json ToJson(const FeatureReport& feature) {
           {"replicated_share", feature.replicated_share()}};
 }
 
+Json ToJson(const StartReport& start) {
+  Json json = {{"synchronous", start.synchronous}, {"steps", start.steps}};
+  if (!start.synchronous) json["stalest"] = ToJson(start.stalest);
+  return json;
+}
+
 }  // namespace
 
 nlohmann::ordered_json StagesToJson(const StageTimes& times, uint64_t steps) {
@@ -212,10 +218,19 @@ std::string FormatReport(const RunReport& report) {
                             table.missing_rows, table.refused_pushes);
     }
   }
-  const auto stalest = std::max_element(report.features.begin(), report.features.end(),
-                                        [](const FeatureReport& a, const FeatureReport& b) {
-                                          return a.row_staleness.Mean() < b.row_staleness.Mean();
-                                        });
+  if (report.start.has_value() && report.start->synchronous) {
+    absl::StrAppendFormat(&out, "  %-34s %10s step%s, then %s\n", "synchronous start",
+                          Thousands(report.start->steps), report.start->steps == 1 ? "" : "s", report.mode);
+  } else if (report.start.has_value() && report.start->stalest.row_staleness.rows > 0) {
+    const FeatureReport& feature = report.start->stalest;
+    absl::StrAppendFormat(&out,
+                          "  %-34s %10.2f updates on average, p99 %d, in %s steps: feature '%s' of table "
+                          "'%s'\n",
+                          "row staleness of the start", feature.row_staleness.Mean(),
+                          feature.row_staleness.Quantile(0.99), Thousands(report.start->steps),
+                          feature.feature, feature.table);
+  }
+  const auto stalest = std::max_element(report.features.begin(), report.features.end(), LessStale);
   if (stalest != report.features.end() && stalest->row_staleness.rows > 0) {
     absl::StrAppendFormat(&out, "  %-34s %10.2f updates on average, p99 %d: feature '%s' of table '%s'\n",
                           "highest row staleness", stalest->row_staleness.Mean(),
@@ -313,6 +328,7 @@ std::string ReportToJson(const RunReport& report) {
     if (!report.tables[t].replication.has_value()) continue;
     json["tables"][t]["replication"] = ToJson(*report.tables[t].replication);
   }
+  if (report.start.has_value()) json["start"] = ToJson(*report.start);
   json["features"] = Json::array();
   for (const FeatureReport& feature : report.features) json["features"].push_back(ToJson(feature));
   json["replica_bytes"] = report.replica_bytes;

@@ -82,6 +82,16 @@ struct TableReport {
   ps::ErrorFeedbackStatistics feedback;          // of rank 0; zeros if pushes are lossless
 };
 
+// The start of an asynchronous run: its first steps, up to the first choice of replicated rows.
+struct StartReport {
+  // True: the tables were in mode sync. False: all have a cache, which that mode does not allow.
+  bool synchronous = true;
+  uint64_t steps = 0;
+  // The feature with the highest row staleness in these steps, measured by rank 0's pushes. Empty if the
+  // start was synchronous: then no row is stale.
+  FeatureReport stalest;
+};
+
 struct RunReport {
   std::string job, model, mode;
   int workers = 0, servers = 0;
@@ -98,8 +108,10 @@ struct RunReport {
   double seconds = 0;        // of the whole run
   std::vector<BaselineReport> baselines;
   std::vector<TableReport> tables;
-  std::vector<FeatureReport> features;  // of the last epoch; empty in sync mode
-  std::vector<std::string> warnings;    // of features whose rows are too stale
+  std::optional<StartReport> start;  // not set in sync mode
+  // Since the start, or since the set of replicated rows last changed by much; empty in sync mode.
+  std::vector<FeatureReport> features;
+  std::vector<std::string> warnings;  // of features whose rows are too stale
   // Gradients of replicated rows that rank 0 has sent to the other workers.
   uint64_t replica_bytes = 0;
   // How long this worker did not train because of checkpoints within epochs: from the end of a step to the

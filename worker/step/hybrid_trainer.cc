@@ -100,9 +100,10 @@ absl::StatusOr<PassStats> HybridTrainer::Train(BatchReader* reader,
     LapTimer lap;
     // A gradient that reaches the servers after its row has become a replica is lost.
     TANDEM_RETURN_IF_ERROR(client_->PushDeferred());
+    const bool start_ends = replicas->starting();
     TANDEM_ASSIGN_OR_RETURN(const ps::SetChange change, replicas->Change(step_));
     // After a large change, earlier measurements no longer describe the training.
-    if (change.joined > change.rows / 8) {
+    if (start_ends || change.joined > change.rows / 8) {
       for (const LookupTable& table : plan_.tables) {
         TANDEM_RETURN_IF_ERROR(client_->ResetRowStalenessStatistics(table.name));
       }
@@ -116,6 +117,15 @@ absl::StatusOr<PassStats> HybridTrainer::Train(BatchReader* reader,
   whole.AddTo(&stats.seconds);
   stats.replica_bytes = replica_reducer_.sent_bytes() - sent_before;
   return stats;
+}
+
+absl::Status HybridTrainer::WriteBackIfDue(PassStats* stats) {
+  const uint64_t every = options_.write_back_steps;
+  if (options_.replicas == nullptr || rank_ != 0 || every == 0 || step_ % every != 0) return absl::OkStatus();
+  LapTimer lap;
+  const absl::Status written = options_.replicas->WriteBack();
+  lap.AddTo(&stats->times.change, kTraceChangeReplicas, static_cast<int64_t>(step_));
+  return written;
 }
 
 absl::Status HybridTrainer::TrainSegment(Segment* segment,
@@ -184,6 +194,7 @@ absl::Status HybridTrainer::TrainSegment(Segment* segment,
     stats->loss_sum += loss * static_cast<double>(examples);
     if (observe) observe({.step = step_, .examples = examples, .loss = loss});
     ++step_;
+    TANDEM_RETURN_IF_ERROR(WriteBackIfDue(stats));
   }
   TANDEM_RETURN_IF_ERROR(pipeline.Drain());
   times.concurrent.Add(pipeline.times());

@@ -38,6 +38,9 @@ struct HybridOptions {
   // The rows that all workers replicate; they are updated with the dense parameters, and never stale. The
   // trainer changes their set at step boundaries. nullptr: every row is on the servers. Outlives the trainer.
   ps::ReplicatedTables* replicas = nullptr;
+  // Rank 0 writes the replicated rows to the servers after each step whose number is a multiple of this, for
+  // programs that read the servers meanwhile; 0: never.
+  uint64_t write_back_steps = 0;
 };
 
 // Wall time of a pass by stage, in seconds of the computing thread. `concurrent` has the times of the
@@ -49,7 +52,8 @@ struct StageTimes {
   double backward = 0;
   double wait_reduce = 0;  // the part of the all-reduce that nothing overlaps
   double optimizer = 0;
-  double change = 0;  // changing the set of replicated rows, without the wait for pushes under way
+  // Changing the set of replicated rows, without the wait for pushes under way, and writing them back.
+  double change = 0;
   PipelineTimes concurrent;
 };
 
@@ -107,6 +111,8 @@ class HybridTrainer {
 
  private:
   class Segment;
+  // Writes the replicated rows to the servers if that is due after `step_` steps.
+  absl::Status WriteBackIfDue(PassStats* stats);
   absl::Status TrainSegment(Segment* segment, const std::function<void(const StepReport&)>& observe,
                             PassStats* stats);
 

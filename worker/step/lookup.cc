@@ -233,6 +233,21 @@ void Lookup::SplitRows(size_t t) {
   }
 }
 
+void Lookup::CountForChoice() {
+  if (replicas_ == nullptr || !replicas_->starting()) return;
+  for (size_t t = 0; t < rows_.size(); ++t) {
+    if (replicas_->table(t) == nullptr) continue;
+    const Rows& rows = rows_[t];
+    const absl::Span<const uint64_t> ids = PulledIds(rows);
+    const std::vector<uint32_t>& ends = rows.split ? rows.pulled_ends : groups_[rows.group].segment_ends;
+    for (size_t s = 0; s < rows.placements.size(); ++s) {
+      if (rows.placements[s] != ps::Placement::kAuto) continue;
+      const size_t begin = s == 0 ? 0 : ends[s - 1];
+      replicas_->CountBatch(t, ids.subspan(begin, ends[s] - begin));
+    }
+  }
+}
+
 absl::Span<const uint64_t> Lookup::PulledIds(const Rows& rows) const {
   return rows.split ? rows.pulled : groups_[rows.group].unique;
 }

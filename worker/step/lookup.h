@@ -81,12 +81,15 @@ void AddServed(const ServedCounts& other, ServedCounts* sum);
 class Lookup {
  public:
   // `plan` and `replicas` outlive the object. `replicas` may be nullptr; otherwise it has the plan's tables,
-  // and the plan has no server pooling.
+  // none with replicated rows if the plan has server pooling.
   explicit Lookup(const LookupPlan* plan, ps::ReplicatedTables* replicas = nullptr);
 
   // Deduplicates the ids of `batch` and sizes all arrays. `batch` must stay valid and unchanged until the
   // last call for it.
   absl::Status Prepare(const Batch* batch);
+  // Counts the batch's ids for the choice of rows that ends a synchronous start
+  // (ps::ReplicatedTables::CountBatch). For batches of training only. No effect after the start.
+  void CountForChoice();
   // Returns the pull request. The rows are written into this object, which must not move or change until the
   // pull is done.
   std::vector<ps::PullPart> PullParts();

@@ -94,6 +94,7 @@ void LookupPipeline::LookupLoop() {
     batch->pull_done = false;
     batch->status = absl::OkStatus();
     const absl::Status prepared = batch->lookup.Prepare(&batch->batch);
+    if (prepared.ok() && !options_.read_only) batch->lookup.CountForChoice();
     lap.AddTo(&times.dedupe, kTraceDedupe, static_cast<int64_t>(batch->lookup.ids()),
               static_cast<int64_t>(batch->lookup.unique_ids()));
     const bool go = prepared.ok() && AcquirePermit();

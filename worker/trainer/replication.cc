@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/trainer/replication.h"
 
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "base/counted.h"
 #include "base/logging.h"
 #include "base/status.h"
 #include "ps/replicated/client_row_home.h"
@@ -27,18 +30,28 @@ uint64_t WireRowBytes(v1::ValueFormat format, uint64_t dim) {
   return format == v1::VALUES_INT8 ? dim + sizeof(float) : 2 * dim;
 }
 
+// Returns the steps by which gradients are late in asynchronous training.
+double ExpectedDelay(const TrainSpec& train) {
+  // A batch waits for those that were looked up before it, and for the one that is computed meanwhile.
+  uint64_t steps = std::min<uint64_t>(train.max_in_flight, train.lookahead + uint64_t{1});
+  if (train.mode.kind() == v1::UpdateMode::BOUNDED)
+    steps = std::min<uint64_t>(steps, train.mode.staleness() + uint64_t{1});
+  return static_cast<double>(steps);
+}
+
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Replication>> Replication::Create(const JobSpec& job, const TrainingPlan& plan,
-                                                                 ps::Client* client,
+absl::StatusOr<std::unique_ptr<Replication>> Replication::Create(const JobSpec& job, const Schema& schema,
+                                                                 const TrainingPlan& plan, ps::Client* client,
                                                                  collectives::ProcessGroup* group) {
   std::unique_ptr<Replication> replication(new Replication(job, plan, client, group));
-  const bool any = absl::c_any_of(plan.replicas, [](const auto& table) { return table.replicated; });
+  for (const SparseFeature& feature : schema.sparse) replication->feature_names_.push_back(feature.column);
   if (job.train.mode.kind() == v1::UpdateMode::SYNC) return replication;
   if (group->rank() == 0) {
     for (const std::string& note : plan.notes) LogInfo(note);
   }
-  if (!any) return replication;
+  const auto synchronous = [](const auto& table) { return table.starts_synchronously; };
+  if (absl::c_none_of(plan.replicas, synchronous)) return replication;
   const HotRowsSpec& hot = job.train.hot_rows;
   replication->home_ = std::make_unique<ps::ClientRowHome>(client);
   TANDEM_ASSIGN_OR_RETURN(
@@ -50,7 +63,8 @@ absl::StatusOr<std::unique_ptr<Replication>> Replication::Create(const JobSpec& 
            .world_size = group->world_size(),
            .all_gather = [group](absl::string_view bytes) { return group->AllGatherBytes(bytes); },
            .first_interval = hot.first_steps,
-           .max_interval = hot.every_steps},
+           .max_interval = hot.every_steps,
+           .expected_delay = ExpectedDelay(job.train)},
           replication->home_.get()));
   return replication;
 }
@@ -80,8 +94,56 @@ absl::Status Replication::Restore(const std::map<std::string, std::vector<uint64
   return tables_->Restore(by_table);
 }
 
-absl::Status Replication::AddEpoch(int epoch, const PassStats& stats, const ServedCounts& served,
-                                   const std::vector<std::string>& names, RunReport* report) {
+absl::Status Replication::BeginStart() {
+  if (tables_ == nullptr) return absl::OkStatus();
+  return tables_->BeginStart();
+}
+
+absl::Status Replication::EndStart() {
+  if (tables_ == nullptr) return absl::OkStatus();
+  return tables_->EndStart();
+}
+
+absl::StatusOr<std::vector<FeatureReport>> Replication::OwnFeatures() {
+  std::vector<std::vector<ps::RowStalenessCounts>> measured;
+  for (const v1::TableConfig& table : plan_.tables) {
+    TANDEM_ASSIGN_OR_RETURN(measured.emplace_back(), client_->RowStalenessStatistics(table.name()));
+  }
+  return ReportFeatures(plan_.lookup, feature_names_, measured, NoneServed(plan_.lookup));
+}
+
+absl::Status Replication::AfterStep(RunReport* report) {
+  if (job_.train.mode.kind() == v1::UpdateMode::SYNC || measured_) return absl::OkStatus();
+  if (!report->start.has_value()) report->start = StartReport{.synchronous = tables_ != nullptr};
+  StartReport& start = *report->start;
+  if (starting()) {
+    ++start.steps;
+    return absl::OkStatus();
+  }
+  if (++asynchronous_steps_ == 1 && tables_ != nullptr && group_->rank() == 0) {
+    uint64_t rows = 0;
+    for (size_t t = 0; t < plan_.tables.size(); ++t) rows += tables_->statistics(t).rows;
+    LogInfo(absl::StrCat("started synchronously, for ", Counted(start.steps, "step"), "; from now on ",
+                         report->mode, ", with ", Counted(rows, "replicated row")));
+  }
+  if (asynchronous_steps_ < job_.train.hot_rows.first_steps) return absl::OkStatus();
+  measured_ = true;
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<FeatureReport> features, OwnFeatures());
+  if (group_->rank() == 0) {
+    // What the next choice will do for other rows is not known yet.
+    Warn(features, /*only_decided=*/true, report);
+  }
+  if (tables_ != nullptr) return absl::OkStatus();
+  start.steps = asynchronous_steps_;
+  const auto stalest = absl::c_max_element(features, LessStale);
+  if (stalest != features.end()) start.stalest = *stalest;
+  for (const v1::TableConfig& table : plan_.tables) {
+    TANDEM_RETURN_IF_ERROR(client_->ResetRowStalenessStatistics(table.name()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Replication::AddEpoch(const PassStats& stats, const ServedCounts& served, RunReport* report) {
   report->replica_bytes += stats.replica_bytes;
   if (job_.train.mode.kind() == v1::UpdateMode::SYNC) {
     if (group_->rank() == 0) WarnOfChangedModes(report);
@@ -116,8 +178,8 @@ absl::Status Replication::AddEpoch(int epoch, const PassStats& stats, const Serv
       }
     }
   }
-  report->features = ReportFeatures(plan_.lookup, names, measured, sums);
-  if (group_->rank() == 0) Warn(epoch, report);
+  report->features = ReportFeatures(plan_.lookup, feature_names_, measured, sums);
+  if (group_->rank() == 0) Warn(report->features, /*only_decided=*/false, report);
   return absl::OkStatus();
 }
 
@@ -142,15 +204,10 @@ void Replication::WarnOfChangedModes(RunReport* report) {
   }
 }
 
-void Replication::Warn(int epoch, RunReport* report) {
+void Replication::Warn(const std::vector<FeatureReport>& features, bool only_decided, RunReport* report) {
   const bool over_budget = tables_ != nullptr && tables_->refused() > 0;
-  bool undecided = tables_ != nullptr && !over_budget && epoch < job_.train.epochs;
-  for (size_t t = 0; undecided && t < plan_.tables.size(); ++t) {
-    undecided = tables_->statistics(t).joined == 0;
-  }
-  for (const FeatureReport& feature : report->features) {
-    // Rows that will be replicated are stale until the first choice.
-    if (undecided && feature.placement != ps::Placement::kSharded) continue;
+  for (const FeatureReport& feature : features) {
+    if (only_decided && !over_budget && feature.placement != ps::Placement::kSharded) continue;
     const std::string warning = RowStalenessWarning(feature, over_budget);
     if (warning.empty() || !warned_.insert({feature.table, feature.feature}).second) continue;
     LogWarning(warning);

@@ -58,6 +58,7 @@ absl::StatusOr<PassStats> TrainingRun::TrainBatches(int epoch, PrefetchReader* r
     TANDEM_ASSIGN_OR_RETURN(const PassStats stats, trainer_->Train(&segment, [&](const StepReport& step) {
       if (context_.status != nullptr) context_.status->SetStep(step.step + 1);
       scalars_.Step(step, schedule_->At(ScheduleStep(step.step)));
+      if (agreed.ok()) agreed = replication_->AfterStep(&report_);
       progress_.Step(step.examples * static_cast<uint64_t>(world_size_), step.loss,
                      [this] { return MeasuredStaleness(); });
       if (agreed.ok()) agreed = boundary_.AfterStep(&segment);
@@ -138,9 +139,7 @@ absl::Status TrainingRun::TrainEpoch(int epoch) {
   TANDEM_RETURN_IF_ERROR(context_.group->AllReduce(absl::MakeSpan(slowest), {.op = ReduceOp::kMax}).status());
 
   TANDEM_RETURN_IF_ERROR(ApplyDeferred());
-  std::vector<std::string> features;
-  for (const SparseFeature& feature : dataset_->schema().sparse) features.push_back(feature.column);
-  TANDEM_RETURN_IF_ERROR(replication_->AddEpoch(epoch, *stats, trainer_->served(), features, &report_));
+  TANDEM_RETURN_IF_ERROR(replication_->AddEpoch(*stats, trainer_->served(), &report_));
   TANDEM_ASSIGN_OR_RETURN(const v1::DataPosition all_batches, PositionAfter(steps_per_epoch_, *stats));
   position_.Clear();  // the next epoch begins at its start
 
@@ -216,6 +215,7 @@ void TrainingRun::PrintEpoch(const EpochReport& entry) const {
 }
 
 Progress::Staleness TrainingRun::MeasuredStaleness() {
+  if (replication_->starting()) return Progress::Staleness::SynchronousStart();
   const absl::StatusOr<std::vector<v1::TableInfo>> tables = context_.client->ListTables();
   double mean = 0;
   if (tables.ok()) {

@@ -73,6 +73,7 @@ absl::Status PlaceFeatures(const JobSpec& job, const TableSpec& spec, const Sche
   ps::ReplicatedTableOptions options{
       .config = plan->tables.back(), .replicated = false, .by_staleness = false};
   options.l2_scope = spec.l2_scope;
+  options.starts_synchronously = spec.cache.bytes == 0;  // mode SYNC allows no cache
   for (const ps::Placement placement : table.placements) {
     options.replicated = options.replicated || placement != ps::Placement::kSharded;
     options.by_staleness = options.by_staleness || placement == ps::Placement::kAuto;

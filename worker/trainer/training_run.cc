@@ -67,7 +67,8 @@ absl::Status TrainingRun::Prepare() {
   // MetricOf negates metrics of which lower is better, so here higher is always better.
   schedule.higher_is_better = true;
   TANDEM_ASSIGN_OR_RETURN(schedule_, LearningRateSchedule::Create(schedule));
-  TANDEM_ASSIGN_OR_RETURN(replication_, Replication::Create(job_, plan_, context_.client, context_.group));
+  TANDEM_ASSIGN_OR_RETURN(
+      replication_, Replication::Create(job_, dataset_->schema(), plan_, context_.client, context_.group));
   trainer_ = std::make_unique<HybridTrainer>(
       context_.client, context_.group, model_.get(), optimizer_.get(), plan_.lookup,
       HybridOptions{
@@ -76,7 +77,8 @@ absl::Status TrainingRun::Prepare() {
           .bucket_bytes = job_.train.bucket_bytes,
           .learning_rate = [this](uint64_t step) { return schedule_->At(ScheduleStep(step)); },
           .learning_rate_factor = [this](uint64_t step) { return schedule_->FactorAt(ScheduleStep(step)); },
-          .replicas = replication_->tables()});
+          .replicas = replication_->tables(),
+          .write_back_steps = job_.train.hot_rows.write_back_steps});
   if (!options_.tensorboard.empty()) {
     TANDEM_RETURN_IF_ERROR(scalars_.Open(options_.tensorboard, rank_, context_.client));
   }
@@ -107,14 +109,17 @@ absl::StatusOr<RunReport> TrainingRun::Run() {
   }
   // A run that stopped early does not train one epoch more each time it is resumed.
   report_.stopped_early = position_.batches() == 0 && ShouldStopEarly(first_epoch_ - 1);
+  if (first_epoch_ <= job_.train.epochs && !report_.stopped_early) TANDEM_RETURN_IF_ERROR(replication_->BeginStart());
   for (int epoch = first_epoch_; epoch <= job_.train.epochs && !report_.stopped_early; ++epoch) {
     TANDEM_RETURN_IF_ERROR(TrainEpoch(epoch));
     if (report_.interrupted) {
+      TANDEM_RETURN_IF_ERROR(replication_->EndStart());
       report_.checkpoint = saved_path_;
       return report_;
     }
     report_.stopped_early = ShouldStopEarly(epoch);
   }
+  TANDEM_RETURN_IF_ERROR(replication_->EndStart());
   double examples = 0, seconds = 0;
   for (const EpochReport& epoch : report_.epochs) {
     examples += static_cast<double>(epoch.examples);

@@ -40,6 +40,23 @@ struct Step {
   }
 };
 
+TEST(ClientRowHomeTest, AModeIsSetOnAllServers) {
+  PsCluster cluster(3);
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto client, cluster.Connect());
+  TANDEM_ASSERT_OK(client->CreateTable(AsyncTable("t", Sgd(0.1f))));
+  ClientRowHome home(client.get());
+  for (const v1::UpdateMode& mode : {Sync(), Gba(4)}) {
+    TANDEM_ASSERT_OK(home.SetMode("t", mode));
+    TANDEM_ASSERT_OK_AND_ASSIGN(const std::vector<std::vector<v1::TableInfo>> servers,
+                                client->ListTablesPerServer(0));
+    ASSERT_EQ(servers.size(), 3u);
+    for (const auto& tables : servers) {
+      ASSERT_EQ(tables.size(), 1u);
+      EXPECT_EQ(FormatUpdateMode(tables[0].config().update_mode()), FormatUpdateMode(mode));
+    }
+  }
+}
+
 // Trains with rows that move to the worker and back at several steps; others stay on the servers.
 TEST(ClientRowHomeTest, RowsThatMoveAreTrainedAsThoseThatNeverDid) {
   for (const v1::OptimizerConfig& optimizer :

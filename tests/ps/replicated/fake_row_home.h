@@ -37,9 +37,20 @@ class FakeRows {
     rows_[id] = std::move(row);
   }
 
+  // The modes to which the table was set, in this order.
+  std::vector<ps::v1::UpdateMode::Kind> modes() const {
+    absl::MutexLock lock(&mutex_);
+    return modes_;
+  }
+  void SetMode(const ps::v1::UpdateMode& mode) {
+    absl::MutexLock lock(&mutex_);
+    modes_.push_back(mode.kind());
+  }
+
   std::vector<ps::HotRow> hot;  // what FindHot returns
   double delay = 8;
-  absl::Status error;  // of Read, if not OK
+  absl::Status error;       // of Read, if not OK
+  absl::Status mode_error;  // of RowHome::SetMode, if not OK
 
  private:
   Row GetLocked(uint64_t id) {
@@ -57,8 +68,9 @@ class FakeRows {
   const ps::v1::TableConfig config_;
   const std::unique_ptr<ps::Optimizer> optimizer_;
   const std::unique_ptr<ps::Initializer> initializer_;
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   std::map<uint64_t, Row> rows_;
+  std::vector<ps::v1::UpdateMode::Kind> modes_;
 };
 
 // Serves the tables of a map.
@@ -85,6 +97,11 @@ class FakeRowHome : public ps::RowHome {
     return absl::OkStatus();
   }
   absl::Status Flush(const std::string&) override { return absl::OkStatus(); }
+  absl::Status SetMode(const std::string& table, const ps::v1::UpdateMode& mode) override {
+    if (!tables_.at(table)->mode_error.ok()) return tables_.at(table)->mode_error;
+    tables_.at(table)->SetMode(mode);
+    return absl::OkStatus();
+  }
 
  private:
   void Write(const std::string& table, const ps::MovedRows& rows) {

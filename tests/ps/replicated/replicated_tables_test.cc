@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ps/replicated/replicated_tables.h"
 
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -23,6 +24,7 @@ using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 
 constexpr int kWorkers = 2;
+constexpr double kDelay = 5;  // steps by which gradients will be late
 
 v1::TableConfig Config() {
   v1::TableConfig config = EmbeddingTable("t", 2, Adagrad(0.1f), Normal(0, 0.1f));
@@ -65,7 +67,8 @@ class ReplicatedTablesTest : public ::testing::Test {
           {.rank = r,
            .world_size = kWorkers,
            .all_gather = [this, r](absl::string_view bytes) { return exchange_.AllGather(r, bytes); },
-           .first_interval = 40},
+           .first_interval = 40,
+           .expected_delay = kDelay},
           homes_.back().get());
       EXPECT_THAT(tables, tandem::testing::IsOk());
       workers_.push_back(*std::move(tables));
@@ -202,6 +205,117 @@ TEST_F(ReplicatedTablesTest, ChangesComeEarlyAndThenMoreRarely) {
     step = tables.NextChange(step);
   }
   EXPECT_THAT(steps, ElementsAre(80, 160, 320, 384, 384, 384));
+}
+
+TEST_F(ReplicatedTablesTest, AStartIsInModeSyncAndItsChoiceIsByTheCountsOfAllWorkersAndTheExpectedDelay) {
+  rows_.delay = 0;  // nothing is late in the start, so the servers find no row
+  static constexpr uint64_t kSteps = 40;
+  std::map<uint64_t, int> model;
+  OnAll([](int, ReplicatedTables* tables) {
+    TANDEM_EXPECT_OK(tables->BeginStart());
+    EXPECT_TRUE(tables->starting());
+    EXPECT_EQ(tables->NextChange(0), kSteps);
+  });
+  EXPECT_THAT(rows_.modes(), ElementsAre(v1::UpdateMode::SYNC));
+  // Worker 0's batch of step s contains id i if i divides s, worker 1's if i + 3 does.
+  for (uint64_t step = 0; step < kSteps; ++step) {
+    for (int r = 0; r < kWorkers; ++r) {
+      std::vector<uint64_t> ids;
+      for (uint64_t id = 1; id < 40; ++id) {
+        if (step % (id + 3 * static_cast<uint64_t>(r)) == 0) ids.push_back(id);
+      }
+      for (const uint64_t id : ids) ++model[id];
+      workers_[r]->CountBatch(0, ids);
+    }
+  }
+  std::vector<uint64_t> stale;
+  for (const auto& [id, count] : model) {
+    const double rate = count / static_cast<double>(kSteps * kWorkers);
+    if (rate * kDelay * kWorkers > 1) stale.push_back(id);
+  }
+  ASSERT_GT(stale.size(), 3u);
+  ASSERT_LT(stale.size(), 30u);
+  OnAll([](int, ReplicatedTables* tables) {
+    TANDEM_EXPECT_OK(tables->Change(kSteps).status());
+    EXPECT_FALSE(tables->starting());
+  });
+  EXPECT_THAT(rows_.modes(), ElementsAre(v1::UpdateMode::SYNC, v1::UpdateMode::ASYNC));
+  for (const auto& worker : workers_) {
+    EXPECT_THAT(worker->ids()[0], ::testing::UnorderedElementsAreArray(stale));
+  }
+  // From now on the servers' measurements count.
+  rows_.delay = 8;
+  rows_.hot = {{1000, 4.0}};
+  OnAll([](int, ReplicatedTables* tables) {
+    tables->CountBatch(0, {2000});
+    TANDEM_EXPECT_OK(tables->Change(3 * kSteps).status());
+  });
+  EXPECT_TRUE(workers_[0]->table(0)->Find(1000) != ReplicatedRows::kAbsent);
+  EXPECT_TRUE(workers_[0]->table(0)->Find(2000) == ReplicatedRows::kAbsent);
+  EXPECT_EQ(rows_.modes().size(), 2u);
+}
+
+TEST_F(ReplicatedTablesTest, RestoredRowsThatAreUpdatedOftenStayWhenTheStartOfAResumedRunEnds) {
+  rows_.delay = 0;
+  OnAll([](int, ReplicatedTables* tables) {
+    TANDEM_EXPECT_OK(tables->Restore({{3, 4}}));
+    TANDEM_EXPECT_OK(tables->BeginStart());
+    EXPECT_EQ(tables->NextChange(1000), 1040u);
+  });
+  for (uint64_t step = 1000; step < 1040; ++step) Step({3}, step);
+  OnAll([](int, ReplicatedTables* tables) { TANDEM_EXPECT_OK(tables->Change(1040).status()); });
+  for (const auto& worker : workers_) EXPECT_THAT(worker->table(0)->ids(), ElementsAre(3));
+}
+
+TEST_F(ReplicatedTablesTest, ARunThatEndsInItsStartLeavesTheTablesInTheirOwnMode) {
+  OnAll([](int, ReplicatedTables* tables) {
+    TANDEM_EXPECT_OK(tables->EndStart());  // there is no start yet
+    TANDEM_EXPECT_OK(tables->BeginStart());
+    tables->CountBatch(0, {1});
+    TANDEM_EXPECT_OK(tables->EndStart());
+    EXPECT_FALSE(tables->starting());
+    TANDEM_EXPECT_OK(tables->EndStart());
+  });
+  EXPECT_THAT(rows_.modes(), ElementsAre(v1::UpdateMode::SYNC, v1::UpdateMode::ASYNC));
+  EXPECT_EQ(workers_[0]->table(0)->size(), 0u);
+}
+
+TEST_F(ReplicatedTablesTest, TablesWithoutReplicatedRowsStartSynchronouslyAndThenNeverChange) {
+  FakeRows sharded(Config()), cached(Config());
+  FakeRowHome home({{"sharded", &sharded}, {"cached", &cached}});
+  std::vector<ReplicatedTableOptions> options = {{.config = Config(), .replicated = false},
+                                                 {.config = Config(), .replicated = false}};
+  options[0].config.set_name("sharded");
+  options[1].config.set_name("cached");
+  options[1].starts_synchronously = false;
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto tables,
+                              ReplicatedTables::Create(std::move(options), {.first_interval = 40}, &home));
+  TANDEM_ASSERT_OK(tables->BeginStart());
+  EXPECT_EQ(tables->NextChange(0), 40u);
+  tables->CountBatch(0, {1, 2, 3});
+  TANDEM_ASSERT_OK(tables->Change(40).status());
+  EXPECT_FALSE(tables->starting());
+  EXPECT_EQ(tables->NextChange(40), ~uint64_t{0});
+  EXPECT_THAT(sharded.modes(), ElementsAre(v1::UpdateMode::SYNC, v1::UpdateMode::ASYNC));
+  EXPECT_THAT(cached.modes(), ::testing::IsEmpty());
+}
+
+TEST_F(ReplicatedTablesTest, AServerThatDoesNotChangeItsModeEndsTheStartInAllWorkers) {
+  const auto fail = [this] { rows_.mode_error = absl::UnavailableError("server 1 does not respond"); };
+  fail();
+  OnAll([](int rank, ReplicatedTables* tables) {
+    EXPECT_THAT(tables->BeginStart(),
+                StatusIs(rank == 0 ? absl::StatusCode::kUnavailable : absl::StatusCode::kAborted,
+                         HasSubstr("starting synchronously: server 1 does not respond")));
+  });
+  rows_.mode_error = absl::OkStatus();
+  OnAll([](int, ReplicatedTables* tables) { TANDEM_EXPECT_OK(tables->BeginStart()); });
+  fail();
+  OnAll([](int rank, ReplicatedTables* tables) {
+    EXPECT_THAT(tables->Change(40).status(),
+                StatusIs(rank == 0 ? absl::StatusCode::kUnavailable : absl::StatusCode::kAborted,
+                         HasSubstr("ending the synchronous start: server 1 does not respond")));
+  });
 }
 
 }  // namespace

@@ -219,7 +219,7 @@ class TestAfterLoad:
             expected = [run.model.emb({"user": torch.arange(i, i + 9), "item": torch.arange(9)})["user"] for i in range(6)]
             run.train(2, 9)
             batches = [{"sparse": {"user": torch.arange(i, i + 9), "item": torch.arange(9)}} for i in range(6)]
-            loader = tandem.data.Prefetch(batches, run.model.emb, depth=2)
+            loader = tandem.data.Prefetch(batches, run.model.emb, depth=2, start=0)
             for i, batch in enumerate(loader):
                 if i == 1:
                     run.load(tmp_path)  # batches 2 and 3 may have been pulled

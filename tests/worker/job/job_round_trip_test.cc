@@ -160,7 +160,7 @@ TEST(JobRoundTripTest, PlacementsArriveAndWhatTheyDoNotGoWithIsNamed) {
                            "embedding: {placement: sharded, replicated_features: [s], l2_scope: all}\n"
                            "wide: {placement: replicated, sharded_features: [t]}\n"
                            "train: {mode: async, hot_rows: {budget: 8MiB, min_row_staleness: 2.5, "
-                           "first_steps: 5, every_steps: 50}}\n";
+                           "first_steps: 5, every_steps: 50, write_back_steps: 100}}\n";
   ExpectRoundTrip(text);
   TANDEM_ASSERT_OK_AND_ASSIGN(const JobSpec job, ParseJob(text, "x.yaml"));
   EXPECT_EQ(job.embedding.placement, ps::Placement::kSharded);
@@ -170,6 +170,7 @@ TEST(JobRoundTripTest, PlacementsArriveAndWhatTheyDoNotGoWithIsNamed) {
   EXPECT_EQ(job.train.hot_rows.budget, 8 << 20);
   EXPECT_EQ(job.train.hot_rows.min_row_staleness, 2.5);
   EXPECT_EQ(job.train.hot_rows.every_steps, 50u);
+  EXPECT_EQ(job.train.hot_rows.write_back_steps, 100u);
   for (const auto& [wrong, why] :
        {std::pair("wide: {cache: 1MiB, placement: replicated}\ntrain: {mode: async}\n",
                   "a replicated row needs no cache"),

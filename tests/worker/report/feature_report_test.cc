@@ -91,5 +91,22 @@ TEST(FeatureReportTest, TheReportShowsTheStalestFeatureWarningsAndWhatReplicatio
   EXPECT_THAT(json, HasSubstr("\"lookup_share\": 0.912"));
 }
 
+TEST(FeatureReportTest, TheReportShowsTheStartApartFromTheRest) {
+  RunReport report{.mode = "async"};
+  EXPECT_THAT(ReportToJson(report), Not(HasSubstr("\"start\"")));  // mode sync
+  report.features = {{.table = "wide", .feature = "c3", .row_staleness = Counts(10, 1)}};
+  report.start = StartReport{.synchronous = true, .steps = 20};
+  EXPECT_THAT(FormatReport(report), HasSubstr("20 steps, then async"));
+  EXPECT_THAT(ReportToJson(report),
+              HasSubstr("\"start\": {\n    \"synchronous\": true,\n    \"steps\": 20\n  }"));
+  report.start->synchronous = false;
+  report.start->stalest = {.table = "wide", .feature = "c4", .row_staleness = Counts(10, 7)};
+  EXPECT_THAT(FormatReport(report),
+              HasSubstr("7.00 updates on average, p99 7, in 20 steps: feature 'c4' of table 'wide'"));
+  EXPECT_THAT(FormatReport(report),
+              HasSubstr("1.00 updates on average, p99 1: feature 'c3' of table 'wide'"));
+  EXPECT_THAT(ReportToJson(report), HasSubstr("\"row_staleness_mean\": 7.0"));
+}
+
 }  // namespace
 }  // namespace tandem::worker

@@ -24,6 +24,8 @@ TEST(ProgressTest, TheLineSaysHowFarHowFastHowGoodAndHowStale) {
   EXPECT_THAT(line, HasSubstr("staleness 3.5"));
   EXPECT_THAT(line, HasSubstr("5s left"));
   EXPECT_THAT(progress.Line({3.5, 0.25}), HasSubstr("staleness 3.5 (rows 0.25)  5s left"));
+  EXPECT_THAT(progress.Line(Progress::Staleness::SynchronousStart()),
+              HasSubstr("loss 0.2500  synchronous start  5s left"));
 }
 
 TEST(ProgressTest, StalenessIsAskedForOnlyWhenALineIsDue) {

@@ -14,6 +14,7 @@
 #include "collectives/store/memory_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "ps/replicated/client_row_home.h"
 #include "ps/table.h"
 #include "tests/ps/replicated/fake_row_home.h"
 #include "tests/testing/ps_cluster.h"
@@ -105,6 +106,11 @@ struct Replicas {
   // Rows that are replicated from the first step on; empty: those that `embedding.hot` and `wide.hot` name
   // join later.
   std::vector<uint64_t> ids;
+  // True: the rows are those of the cluster's servers, the start is synchronous, and every row that a batch
+  // of the start contains joins at its end.
+  bool starts_synchronously = false;
+  uint64_t write_back_steps = 0;
+  bool servers_differ = false;  // set to whether the rows on the servers differ from the replicas at the end
 };
 
 absl::StatusOr<std::unique_ptr<ps::ReplicatedTables>> MakeReplicas(Replicas* rows, ps::RowHome* home,
@@ -118,12 +124,17 @@ absl::StatusOr<std::unique_ptr<ps::ReplicatedTables>> MakeReplicas(Replicas* row
       auto replicas,
       ps::ReplicatedTables::Create(
           std::move(tables),
-          {.rank = group->rank(),
+          {.hot_set = {.min_staleness = rows->starts_synchronously ? 0.0 : 1.0},
+           .rank = group->rank(),
            .world_size = group->world_size(),
            .all_gather = [group](absl::string_view bytes) { return group->AllGatherBytes(bytes); },
            .first_interval = 7},
           home));
-  TANDEM_RETURN_IF_ERROR(replicas->Restore({rows->ids, rows->ids}));
+  if (rows->starts_synchronously) {
+    TANDEM_RETURN_IF_ERROR(replicas->BeginStart());
+  } else {
+    TANDEM_RETURN_IF_ERROR(replicas->Restore({rows->ids, rows->ids}));
+  }
   return replicas;
 }
 
@@ -139,17 +150,22 @@ absl::StatusOr<Trained> TrainOne(PsCluster* cluster, collectives::Store* store, 
   TANDEM_RETURN_IF_ERROR(group->Barrier().status());
   TANDEM_ASSIGN_OR_RETURN(auto model, CreateModel(model_options));
   TANDEM_ASSIGN_OR_RETURN(auto optimizer, DenseOptimizer::Create({.kind = "adam"}, model->blocks()));
-  std::unique_ptr<testing::FakeRowHome> home;
+  std::unique_ptr<ps::RowHome> home;
   std::unique_ptr<ps::ReplicatedTables> replicas;
-  if (rows != nullptr) {
+  if (rows != nullptr && rows->starts_synchronously) {
+    home = std::make_unique<ps::ClientRowHome>(client.get());
+  } else if (rows != nullptr) {
     home = std::make_unique<testing::FakeRowHome>(
         std::map<std::string, testing::FakeRows*>{{"embedding", &rows->embedding}, {"wide", &rows->wide}});
+  }
+  if (rows != nullptr) {
     TANDEM_ASSIGN_OR_RETURN(replicas, MakeReplicas(rows, home.get(), group.get(), mode));
   }
   HybridTrainer trainer(client.get(), group.get(), model.get(), optimizer.get(), PlanOfEmbeddingAndWide(),
                         {.bucket_bytes = bucket_bytes,
                          .learning_rate = [](uint64_t) { return 0.01; },
-                         .replicas = replicas.get()});
+                         .replicas = replicas.get(),
+                         .write_back_steps = rows != nullptr ? rows->write_back_steps : 0});
   Trained trained;
   for (int epoch = 0; epoch < epochs; ++epoch) {
     LearnableReader reader(static_cast<uint64_t>(epoch * workers + rank), 25);
@@ -162,6 +178,18 @@ absl::StatusOr<Trained> TrainOne(PsCluster* cluster, collectives::Store* store, 
     TANDEM_RETURN_IF_ERROR(group->Barrier().status());
   }
   EXPECT_EQ(trainer.step(), 25u * static_cast<uint64_t>(epochs));
+  if (rows != nullptr && rank == 0) {
+    rows->servers_differ = false;
+    for (size_t t = 0; t < replicas->size(); ++t) {
+      const ps::ReplicatedRows& table = *replicas->table(t);
+      std::vector<uint32_t> slots(table.size());
+      for (uint32_t slot = 0; slot < slots.size(); ++slot) slots[slot] = slot;
+      TANDEM_ASSIGN_OR_RETURN(const ps::MovedRows on_servers,
+                              home->Read(t == 0 ? "embedding" : "wide", table.ids()));
+      const ps::MovedRows here = table.Read(slots);
+      if (on_servers.weights != here.weights || on_servers.state != here.state) rows->servers_differ = true;
+    }
+  }
   LearnableReader reader(1234, 4);
   TANDEM_ASSIGN_OR_RETURN(ScoredExamples scored, trainer.Predict(&reader));
   EXPECT_EQ(scored.size(), 4u * 64);
@@ -235,6 +263,23 @@ TEST(HybridTrainerTest, WithEveryRowReplicatedAsynchronousTrainingHasTheBitsOfSy
   }
 }
 
+// An asynchronous start would differ in the first steps already: their pulls run ahead of their pushes.
+TEST(HybridTrainerTest, ARunThatStartsSynchronouslyHasTheBitsOfSyncAsLongAsItsRowsAreReplicatedThen) {
+  for (const int workers : {1, 2}) {
+    const std::vector<Trained> sync = TrainAll(2, workers, ps::Sync(), 2);
+    for (const ps::v1::UpdateMode& mode : {ps::Async(), ps::Bounded(2), ps::Gba(4)}) {
+      Replicas rows(mode, static_cast<uint32_t>(workers));
+      rows.starts_synchronously = true;
+      const std::vector<Trained> async = TrainAll(2, workers, mode, 2, 64, WideDeepOptions(), &rows);
+      for (int rank = 0; rank < workers; ++rank) {
+        EXPECT_EQ(async[rank].losses, sync[rank].losses) << ps::FormatUpdateMode(mode) << ", rank " << rank;
+        EXPECT_EQ(async[rank].parameters, sync[rank].parameters) << "rank " << rank;
+        EXPECT_EQ(async[rank].scores, sync[rank].scores) << "rank " << rank;
+      }
+    }
+  }
+}
+
 TEST(HybridTrainerTest, RowsThatJoinInMidRunAreReplicatedAlikeOnAllWorkers) {
   Replicas rows(ps::Async(), 2);
   for (const uint64_t id : AllIds(1, 2)) {
@@ -250,6 +295,18 @@ TEST(HybridTrainerTest, RowsThatJoinInMidRunAreReplicatedAlikeOnAllWorkers) {
     last += trained[0].losses[trained[0].losses.size() - 1 - i] / 10;
   }
   EXPECT_LT(last, first);
+}
+
+TEST(HybridTrainerTest, TheServersHaveTheReplicatedRowsAfterEachWriteBack) {
+  const std::vector<Trained> sync = TrainAll(2, 2, ps::Sync(), 1);
+  for (const uint64_t every : {0, 24, 25, 5}) {
+    Replicas rows(ps::Async(), 2);
+    rows.starts_synchronously = true;
+    rows.write_back_steps = every;
+    const std::vector<Trained> async = TrainAll(2, 2, ps::Async(), 1, 64, WideDeepOptions(), &rows);
+    EXPECT_EQ(rows.servers_differ, every == 0 || every == 24) << "of 25 steps, after each " << every;
+    EXPECT_EQ(async[0].scores, sync[0].scores);
+  }
 }
 
 TEST(HybridTrainerTest, HowGradientsAreBucketedChangesNoBit) {

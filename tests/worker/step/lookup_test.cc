@@ -94,6 +94,7 @@ class ModelRows : public ps::RowHome {
   }
   absl::Status Write(const std::map<std::string, ps::MovedRows>&) override { return absl::OkStatus(); }
   absl::Status Flush(const std::string&) override { return absl::OkStatus(); }
+  absl::Status SetMode(const std::string&, const ps::v1::UpdateMode&) override { return absl::OkStatus(); }
 
  private:
   const LookupPlan plan_;

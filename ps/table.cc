@@ -22,6 +22,7 @@
 namespace tandem::ps {
 namespace {
 
+constexpr uint32_t kMaxRanks = 65536;  // of the workers of a job and of processes from outside
 constexpr size_t kMaxNameLength = 128;
 constexpr uint32_t kMaxDim = 65536;
 // A DENSE table is allocated when it is created, so this bounds what one request may allocate: 16 GiB of
@@ -133,6 +134,10 @@ absl::Status ValidateFields(const v1::TableConfig& config) {
   if (config.num_workers() < 1) {
     return absl::InvalidArgumentError(
         "num_workers is 0; it must be the number of workers that push to the table");
+  }
+  if (config.first_worker() >= kMaxRanks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("first_worker is ", config.first_worker(), "; it must be less than ", kMaxRanks));
   }
   return absl::OkStatus();
 }
@@ -252,8 +257,13 @@ v1::AdmissionConfig AdmitAfter(uint32_t threshold, uint64_t counters) {
 }
 
 v1::EvictionConfig EvictLru() { return EvictionOf("lru"); }
-v1::EvictionConfig EvictLfu() { return EvictionOf("lfu"); }
 v1::EvictionConfig EvictL2Norm() { return EvictionOf("l2_norm"); }
+
+v1::EvictionConfig EvictLfu(uint64_t half_life) {
+  v1::EvictionConfig config = EvictionOf("lfu");
+  config.set_half_life(half_life);
+  return config;
+}
 
 v1::EvictionConfig EvictAfter(uint64_t ttl) {
   v1::EvictionConfig config = EvictionOf("ttl");

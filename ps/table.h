@@ -63,9 +63,9 @@ v1::AdmissionConfig AdmitWithProbability(float probability);
 v1::AdmissionConfig AdmitAfter(uint32_t threshold, uint64_t counters);
 
 // Eviction policies, which decide which rows leave memory; see ps/policies/eviction.h. All except EvictAfter
-// need a byte_budget. EvictAfter's `ttl` is a number of updates of the table.
+// need a byte_budget. EvictAfter's `ttl` and EvictLfu's `half_life` are numbers of updates of the table.
 v1::EvictionConfig EvictLru();
-v1::EvictionConfig EvictLfu();
+v1::EvictionConfig EvictLfu(uint64_t half_life = 100);
 v1::EvictionConfig EvictL2Norm();
 v1::EvictionConfig EvictAfter(uint64_t ttl);
 

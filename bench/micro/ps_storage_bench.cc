@@ -53,9 +53,12 @@ std::vector<std::vector<uint64_t>> DistinctBatches(size_t ids) {
   return batches;
 }
 
-std::unique_ptr<TableStorage> FilledTable(uint32_t dim, const v1::OptimizerConfig& optimizer) {
-  auto table = TableStorage::Create(EmbeddingTable("t", dim, optimizer, Uniform(-1, 1)), kDefaultBuckets,
-                                    [](uint32_t bucket) { return true; });
+std::unique_ptr<TableStorage> FilledTable(uint32_t dim, const v1::OptimizerConfig& optimizer,
+                                          const v1::EvictionConfig& eviction = {}) {
+  v1::TableConfig config = EmbeddingTable("t", dim, optimizer, Uniform(-1, 1));
+  *config.mutable_eviction() = eviction;
+  if (!eviction.kind().empty()) config.set_byte_budget(uint64_t{64} << 30);  // more than the rows need
+  auto table = TableStorage::Create(config, kDefaultBuckets, [](uint32_t bucket) { return true; });
   std::vector<uint64_t> ids(4096);
   std::vector<float> rows(ids.size() * dim);
   for (uint64_t first = 0; first < kRows; first += ids.size()) {
@@ -208,10 +211,11 @@ void TableGather(benchmark::State& state) {
   Report(state, *table, dim, ids);
 }
 
-void TableApply(benchmark::State& state, const v1::OptimizerConfig& optimizer) {
+void TableApply(benchmark::State& state, const v1::OptimizerConfig& optimizer,
+                const v1::EvictionConfig& eviction = {}) {
   const auto dim = static_cast<uint32_t>(state.range(0));
   const size_t ids = state.range(1);
-  const auto table = FilledTable(dim, optimizer);
+  const auto table = FilledTable(dim, optimizer, eviction);
   const auto batches = DistinctBatches(ids);
   const std::vector<float> gradients(ids * dim, 0.01f);
   size_t next = 0;
@@ -261,6 +265,8 @@ BENCHMARK_CAPTURE(TableApply, sgd, Sgd(0.1f))->Apply(Shapes);
 BENCHMARK_CAPTURE(TableApply, adagrad, Adagrad(0.1f))->Apply(Shapes);
 BENCHMARK_CAPTURE(TableApply, rowwise_adagrad, RowwiseAdagrad(0.1f))->Apply(Shapes);
 BENCHMARK_CAPTURE(TableApply, adam, Adam(0.1f))->Apply(Shapes);
+BENCHMARK_CAPTURE(TableApply, sgd_lru, Sgd(0.1f), EvictLru())->Apply(Shapes);
+BENCHMARK_CAPTURE(TableApply, sgd_lfu, Sgd(0.1f), EvictLfu())->Apply(Shapes);
 BENCHMARK(TableCreate)->ArgNames({"dim", "ids"})->Args({16, 4096})->Args({64, 4096});
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "base/local_path.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
@@ -119,8 +120,18 @@ absl::Status Eval(const ScoreFlags& flags) {
   return absl::OkStatus();
 }
 
+// Appends a field to a line of CSV, quoted if it must be (RFC 4180).
+void AppendField(absl::string_view field, std::string* line) {
+  if (field.find_first_of(",\"\r\n") == absl::string_view::npos) {
+    absl::StrAppend(line, field, ",");
+  } else {
+    absl::StrAppend(line, "\"", absl::StrReplaceAll(field, {{"\"", "\"\""}}), "\",");
+  }
+}
+
 // Writes the scores to `path` + ".partial" and renames the file at the end; "-" is stdout.
-absl::Status WriteScores(const worker::Scores& scores, const std::string& path) {
+absl::Status WriteScores(const worker::Scores& scores, const std::vector<std::string>& keep,
+                         const std::string& path) {
   const bool to_stdout = path == "-";
   const std::string partial = path + ".partial";
   const auto failed = [&](absl::string_view what) {
@@ -130,8 +141,14 @@ absl::Status WriteScores(const worker::Scores& scores, const std::string& path) 
   };
   std::FILE* const file = to_stdout ? stdout : std::fopen(partial.c_str(), "wb");
   if (file == nullptr) return failed("cannot create");
+  std::string line;
+  for (const std::string& column : keep) AppendField(column, &line);
+  std::fputs(line.c_str(), file);
   std::fputs(scores.labelled ? "label,probability\n" : "probability\n", file);
   for (size_t i = 0; i < scores.examples.size(); ++i) {
+    line.clear();
+    for (size_t k = 0; k < keep.size(); ++k) AppendField(scores.kept[i * keep.size() + k], &line);
+    std::fwrite(line.data(), 1, line.size(), file);
     const float label = scores.examples.labels()[i];
     if (scores.labelled) std::fputs(std::isnan(label) ? "," : label > 0.5f ? "1," : "0,", file);
     std::fprintf(file, "%.9g\n", worker::Sigmoid(scores.examples.logits()[i]));
@@ -147,7 +164,7 @@ absl::Status Predict(ScoreFlags flags) {
   flags.options.max_malformed = 0;
   flags.options.label_is_optional = true;
   TANDEM_ASSIGN_OR_RETURN(const worker::Scores scores, Score(flags));
-  TANDEM_RETURN_IF_ERROR(WriteScores(scores, flags.out));
+  TANDEM_RETURN_IF_ERROR(WriteScores(scores, flags.options.keep, flags.out));
   if (flags.out != "-") {
     std::printf("%s: %zu scores of %s by %s\n", flags.out.c_str(), scores.examples.size(),
                 NameOf(scores).c_str(), scores.checkpoint.c_str());
@@ -196,6 +213,11 @@ void AddPredict(CLI::App& app, CommandContext* context) {
                 "-o,--output", flags->out,
                 "The CSV file to write: label (where the data has one) and probability; '-': stdout"))
       ->required();
+  command
+      ->add_option("--keep", flags->options.keep,
+                   "Columns of the data to copy in front of the score, such as user,item, to join on")
+      ->delimiter(',')
+      ->allow_extra_args(false);
   command->callback([flags, context] { context->exit_code = Report("predict", Predict(*flags)); });
 }
 

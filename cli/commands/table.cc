@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tandem table: lists a running job's tables, changes how their updates are synchronised, and flushes them.
+// tandem table: lists a running job's tables, changes how their updates are synchronised, flushes and drops
+// them.
 
 #include <cstdio>
 #include <memory>
@@ -121,29 +122,26 @@ const tandem::v1::TableInfo* Find(const Snapshot& snapshot, const std::string& n
   return nullptr;
 }
 
-// Sets the table's update mode on all servers. Without a mode it flushes the table: a gba table then applies
-// the gradients that it has accumulated.
-absl::Status Change(const TableFlags& flags) {
-  tandem::v1::SetUpdateModeRequest request;
-  request.set_table(flags.table);
-  if (!flags.mode.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(*request.mutable_update_mode(), ps::ParseUpdateMode(flags.mode));
-  }
-  TANDEM_ASSIGN_OR_RETURN(const View view, Look(flags.job));
-  const tandem::v1::TableInfo* const before = Find(view.snapshot, flags.table);
-  if (before == nullptr) {
-    return absl::NotFoundError(
-        absl::StrCat("the job has no table '", flags.table, "'; it has: ",
-                     view.snapshot.tables.empty()
-                         ? "none"
-                         : absl::StrJoin(view.snapshot.tables, ", ",
-                                         [](std::string* out, const tandem::v1::TableInfo& table) {
-                                           out->append(table.config().name());
-                                         })));
-  }
+// Returns the table, or NotFound with the names of those that exist.
+absl::StatusOr<const tandem::v1::TableInfo*> FindOrExplain(const Snapshot& snapshot,
+                                                           const std::string& name) {
+  const tandem::v1::TableInfo* const found = Find(snapshot, name);
+  if (found != nullptr) return found;
+  return absl::NotFoundError(absl::StrCat(
+      "the job has no table '", name, "'; it has: ",
+      snapshot.tables.empty()
+          ? "none"
+          : absl::StrJoin(snapshot.tables, ", ", [](std::string* out, const tandem::v1::TableInfo& table) {
+              out->append(table.config().name());
+            })));
+}
+
+// Calls a method of all servers that changes the table. The error says which servers have made the change.
+absl::Status ChangeAll(const View& view, const TableFlags& flags, const std::string& method,
+                       const google::protobuf::MessageLite& request) {
   TANDEM_RETURN_IF_ERROR(view.servers->Register(absl::Seconds(flags.job.timeout_seconds)));
-  const std::vector<absl::StatusOr<Bytes>> responses = view.servers->CallAll(
-      "SetUpdateMode", request, absl::Seconds(flags.job.timeout_seconds), /*insist=*/true);
+  const std::vector<absl::StatusOr<Bytes>> responses =
+      view.servers->CallAll(method, request, absl::Seconds(flags.job.timeout_seconds), /*insist=*/true);
   std::vector<std::string> changed;
   absl::Status failed;
   for (size_t s = 0; s < responses.size(); ++s) {
@@ -154,14 +152,26 @@ absl::Status Change(const TableFlags& flags) {
           Annotate(responses[s].status(), absl::StrCat("server ", s, " (", view.servers->address(s), ")"));
     }
   }
-  if (!failed.ok()) {
-    return Annotate(
-        failed,
-        absl::StrCat(
-            "table '", flags.table, "' has changed on ",
-            changed.empty() ? "no server" : absl::StrCat("servers ", absl::StrJoin(changed, ", "), " only"),
-            ", do it again"));
+  if (failed.ok()) return failed;
+  return Annotate(
+      failed, absl::StrCat("table '", flags.table, "' has changed on ",
+                           changed.empty() ? "no server"
+                                           : absl::StrCat("servers ", absl::StrJoin(changed, ", "), " only"),
+                           ", do it again"));
+}
+
+// Sets the table's update mode on all servers. Without a mode it flushes the table: a gba table then applies
+// the gradients that it has accumulated.
+absl::Status Change(const TableFlags& flags) {
+  tandem::v1::SetUpdateModeRequest request;
+  request.set_table(flags.table);
+  if (!flags.mode.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(*request.mutable_update_mode(), ps::ParseUpdateMode(flags.mode));
   }
+  TANDEM_ASSIGN_OR_RETURN(const View view, Look(flags.job));
+  TANDEM_ASSIGN_OR_RETURN(const tandem::v1::TableInfo* const before,
+                          FindOrExplain(view.snapshot, flags.table));
+  TANDEM_RETURN_IF_ERROR(ChangeAll(view, flags, "SetUpdateMode", request));
   if (flags.mode.empty()) {
     std::printf("table '%s': %llu kept pushes applied\n", flags.table.c_str(),
                 static_cast<unsigned long long>(before->statistics().kept_pushes()));
@@ -182,11 +192,24 @@ absl::Status Change(const TableFlags& flags) {
   return absl::OkStatus();
 }
 
+absl::Status Drop(const TableFlags& flags) {
+  TANDEM_ASSIGN_OR_RETURN(const View view, Look(flags.job));
+  TANDEM_ASSIGN_OR_RETURN(const tandem::v1::TableInfo* const before,
+                          FindOrExplain(view.snapshot, flags.table));
+  tandem::v1::DropTableRequest request;
+  request.set_table(flags.table);
+  TANDEM_RETURN_IF_ERROR(ChangeAll(view, flags, "DropTable", request));
+  std::printf("table '%s': dropped, it had %llu rows\n", flags.table.c_str(),
+              static_cast<unsigned long long>(before->statistics().rows()));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 void AddTable(CLI::App& app, CommandContext* context) {
   auto flags = std::make_shared<TableFlags>();
-  CLI::App* table = app.add_subcommand("table", "List a running job's tables, change their update modes");
+  CLI::App* table =
+      app.add_subcommand("table", "List a running job's tables, change their update modes, drop them");
   table->require_subcommand(1);
   CLI::App* list = table->add_subcommand(
       "list",
@@ -207,6 +230,12 @@ void AddTable(CLI::App& app, CommandContext* context) {
   AddServersFlags(flush, &flags->job);
   flush->add_option("--table", flags->table, "Its name")->required();
   flush->callback([flags, context] { context->exit_code = Report("table flush", Change(*flags)); });
+  CLI::App* drop = table->add_subcommand(
+      "drop",
+      "Remove a table with its rows from all servers; calls of workers that use it fail from then on");
+  AddServersFlags(drop, &flags->job);
+  drop->add_option("--table", flags->table, "Its name")->required();
+  drop->callback([flags, context] { context->exit_code = Report("table drop", Drop(*flags)); });
 }
 
 }  // namespace tandem::cli

@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "cli/monitor/http_server.h"
 #include "cli/monitor/metric_families.h"
+#include "cli/monitor/process_metrics.h"
 #include "prometheus/text_serializer.h"
 
 namespace tandem::cli {
@@ -29,14 +30,14 @@ bool MetricsServer::available() { return true; }
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::string& host, int port,
                                                                     std::function<ServerMetrics()> source) {
-  absl::StatusOr<std::unique_ptr<HttpServer>> http =
-      HttpServer::Start({.host = host,
-                         .port = port,
-                         .path = "/metrics",
-                         .content_type = "text/plain; version=0.0.4; charset=utf-8",
-                         .page = [source = std::move(source)] {
-                           return prometheus::TextSerializer().Serialize(MakeMetricFamilies(source()));
-                         }});
+  absl::StatusOr<std::unique_ptr<HttpServer>> http = HttpServer::Start(
+      {.host = host,
+       .port = port,
+       .path = "/metrics",
+       .content_type = "text/plain; version=0.0.4; charset=utf-8",
+       .page = [source = std::move(source)] {
+         return prometheus::TextSerializer().Serialize(MakeMetricFamilies(source())) + ProcessMetricsText();
+       }});
   TANDEM_RETURN_IF_ERROR(Annotate(http.status(), "metrics"));
   return std::make_unique<HttpMetricsServer>(*std::move(http));
 }

@@ -5,6 +5,7 @@
 
 #include "base/status.h"
 #include "cli/monitor/http_server.h"
+#include "cli/monitor/process_metrics.h"
 
 namespace tandem::cli {
 namespace {
@@ -27,7 +28,7 @@ absl::StatusOr<std::unique_ptr<PageHttp>> PageHttp::Start(const std::string& hos
                          .port = port,
                          .path = "/metrics",
                          .content_type = "text/plain; version=0.0.4; charset=utf-8",
-                         .page = std::move(page)});
+                         .page = [page = std::move(page)] { return page() + ProcessMetricsText(); }});
   TANDEM_RETURN_IF_ERROR(Annotate(http.status(), "metrics"));
   return std::make_unique<HttpPage>(*std::move(http));
 }

@@ -17,48 +17,57 @@ struct Metric {
 };
 
 constexpr Metric kTableMetrics[] = {
-    {"items", "gauge", "Items in the table", [](const ReplayTableInfo& t) { return double(t.items()); }},
-    {"bytes", "gauge", "Bytes of the chunks that items refer to",
+    {"items", "gauge", "Number of items in the table.",
+     [](const ReplayTableInfo& t) { return double(t.items()); }},
+    {"bytes", "gauge", "Size of the chunks that items of the table refer to, in bytes.",
      [](const ReplayTableInfo& t) { return double(t.bytes()); }},
-    {"inserts_total", "counter", "Items inserted",
+    {"inserts_total", "counter", "Number of items that were inserted into the table.",
      [](const ReplayTableInfo& t) { return double(t.total_inserts()); }},
-    {"samples_total", "counter", "Items sampled",
+    {"samples_total", "counter", "Number of items that were sampled from the table.",
      [](const ReplayTableInfo& t) { return double(t.total_samples()); }},
-    {"samples_per_insert_wanted", "gauge", "samples_per_insert of the limit",
+    {"samples_per_insert_wanted", "gauge", "The samples_per_insert that the table's rate limiter aims at.",
      [](const ReplayTableInfo& t) { return t.options().limit().samples_per_insert(); }},
-    {"limiter_diff", "gauge", "inserts * samples_per_insert - samples - credited",
+    {"limiter_diff", "gauge",
+     "Balance of the table's rate limiter: inserts * samples_per_insert - samples - credited "
+     "samples.",
      [](const ReplayTableInfo& t) { return t.diff(); }},
-    {"waiting_inserts", "gauge", "Inserts that wait for the limiter",
+    {"waiting_inserts", "gauge", "Number of inserts that wait for the table's rate limiter.",
      [](const ReplayTableInfo& t) { return double(t.waiting_inserts()); }},
-    {"waiting_samples", "gauge", "Samples that wait for the limiter",
+    {"waiting_samples", "gauge", "Number of samples that wait for the table's rate limiter.",
      [](const ReplayTableInfo& t) { return double(t.waiting_samples()); }},
-    {"insert_wait_seconds_total", "counter", "Time that inserts have waited",
+    {"insert_wait_seconds_total", "counter",
+     "Time that inserts have waited for the table's rate limiter, in seconds.",
      [](const ReplayTableInfo& t) { return t.insert_wait_seconds(); }},
-    {"sample_wait_seconds_total", "counter", "Time that samples have waited",
+    {"sample_wait_seconds_total", "counter",
+     "Time that samples have waited for the table's rate limiter, in seconds.",
      [](const ReplayTableInfo& t) { return t.sample_wait_seconds(); }},
-    {"priority_updates_total", "counter", "Changes of priorities",
+    {"priority_updates_total", "counter", "Number of changes of items' priorities.",
      [](const ReplayTableInfo& t) { return double(t.priority_updates()); }},
-    {"missed_priority_updates_total", "counter", "Changes of priorities of items that had left",
+    {"missed_priority_updates_total", "counter",
+     "Number of changes of priorities whose items had left the table.",
      [](const ReplayTableInfo& t) { return double(t.missed_priority_updates()); }},
-    {"lost_items_total", "counter", "Items acknowledged and lost with an earlier server",
+    {"lost_items_total", "counter",
+     "Number of items that an earlier server had acknowledged and that were lost with it.",
      [](const ReplayTableInfo& t) { return double(t.lost_items()); }},
-    {"repeated_inserts_total", "counter", "Inserts that had been taken before",
+    {"repeated_inserts_total", "counter",
+     "Number of inserts that were sent again though the server had taken them.",
      [](const ReplayTableInfo& t) { return double(t.repeated_inserts()); }},
-    {"rollouts", "gauge", "Rollouts that have been admitted and run",
+    {"rollouts", "gauge", "Number of rollouts that were admitted and are running.",
      [](const ReplayTableInfo& t) { return double(t.staleness().running_rollouts()); }},
-    {"waiting_admissions", "gauge", "Rollouts that wait to be admitted",
+    {"waiting_admissions", "gauge", "Number of rollouts that wait to be admitted.",
      [](const ReplayTableInfo& t) { return double(t.staleness().waiting_admits()); }},
-    {"admission_wait_seconds_total", "counter", "Time that rollouts have waited to be admitted",
+    {"admission_wait_seconds_total", "counter", "Time that rollouts have waited to be admitted, in seconds.",
      [](const ReplayTableInfo& t) { return t.staleness().admit_wait_seconds(); }},
-    {"admitted_rollouts_total", "counter", "Rollouts that were admitted",
+    {"admitted_rollouts_total", "counter", "Number of rollouts that were admitted.",
      [](const ReplayTableInfo& t) { return double(t.staleness().admitted()); }},
-    {"expired_rollouts_total", "counter", "Rollouts whose lease or time ended",
+    {"expired_rollouts_total", "counter",
+     "Number of rollouts whose lease or time ended before they were finished.",
      [](const ReplayTableInfo& t) { return double(t.staleness().expired()); }},
-    {"refused_items_total", "counter", "Items without a valid ticket",
+    {"refused_items_total", "counter", "Number of items that were refused because they had no valid ticket.",
      [](const ReplayTableInfo& t) { return double(t.staleness().refused_items()); }},
-    {"committed_version", "gauge", "Version of the policy that learners have committed",
+    {"committed_version", "gauge", "Version of the policy that learners have committed last.",
      [](const ReplayTableInfo& t) { return double(t.staleness().version()); }},
-    {"largest_lag", "gauge", "Largest lag of a sampled item, in versions",
+    {"largest_lag", "gauge", "Largest lag of a sampled item behind the committed version, in versions.",
      [](const ReplayTableInfo& t) { return double(t.staleness().largest_lag()); }},
 };
 
@@ -78,12 +87,16 @@ std::string ReplayMetricsText(const tandem::v1::ListReplayTablesResponse& state)
     Head(&out, name, type, help);
     absl::StrAppend(&out, "tandem_replay_", name, " ", Number(value), "\n");
   };
-  whole("uptime_seconds", "Time since the server started", state.uptime_s());
-  whole("chunk_bytes", "Bytes of all chunks in memory", double(state.chunk_bytes()));
-  whole("parked_calls", "Calls that wait", double(state.parked_calls()));
-  whole("parked_bytes", "Bytes of the requests of calls that wait", double(state.parked_bytes()));
-  whole("memory_waits", "Inserts that wait because of --max-memory", double(state.memory_waits()));
-  whole("memory_refusals_total", "Inserts that were refused because of --max-memory",
+  whole("uptime_seconds", "Time since the replay server started, in seconds.", state.uptime_s());
+  whole("chunk_bytes", "Size of all chunks in the server's memory, in bytes.", double(state.chunk_bytes()));
+  whole("parked_calls", "Number of calls that wait on the replay server.", double(state.parked_calls()));
+  whole("parked_bytes", "Size of the requests of calls that wait on the replay server, in bytes.",
+        double(state.parked_bytes()));
+  whole("memory_waits", "Number of inserts that wait because the server's memory is used up (--max-memory).",
+        double(state.memory_waits()));
+  whole("memory_refusals_total",
+        "Number of inserts that were refused because the server's memory is used up "
+        "(--max-memory).",
         double(state.memory_refusals()), "counter");
   for (const Metric& metric : kTableMetrics) {
     Head(&out, metric.name, metric.type, metric.help);
@@ -93,7 +106,7 @@ std::string ReplayMetricsText(const tandem::v1::ListReplayTablesResponse& state)
                       Number(metric.value(table)), "\n");
     }
   }
-  Head(&out, "removed_items_total", "counter", "Items that left, by cause");
+  Head(&out, "removed_items_total", "counter", "Number of items that left the table, by cause.");
   for (const ReplayTableInfo& table : state.tables()) {
     const auto add = [&](const char* cause, uint64_t count) {
       absl::StrAppend(&out, "tandem_replay_removed_items_total{table=\"", table.options().name(),
@@ -107,7 +120,7 @@ std::string ReplayMetricsText(const tandem::v1::ListReplayTablesResponse& state)
     add("ttl", table.removed_by_ttl());
   }
   Head(&out, "sampled_lag_total", "counter",
-       "Sampled items by lag in versions; the last lag counts larger ones");
+       "Number of sampled items by their lag in versions; the largest lag counts larger ones, too.");
   for (const ReplayTableInfo& table : state.tables()) {
     for (int lag = 0; lag < table.staleness().lags_size() && table.staleness().commits() > 0; ++lag) {
       absl::StrAppend(&out, "tandem_replay_sampled_lag_total{table=\"", table.options().name(), "\",lag=\"",

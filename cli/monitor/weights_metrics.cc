@@ -18,23 +18,25 @@ struct WeightsMetric {
 };
 
 constexpr WeightsMetric kModelMetrics[] = {
-    {"version", "gauge", "Number of the head",
+    {"version", "gauge", "Number of the newest committed version of the model.",
      [](const WeightsModelState& m) { return double(m.head().version()); }},
-    {"step", "gauge", "Updates of the learner at the head",
+    {"step", "gauge", "Number of the learner's updates in the newest version of the model.",
      [](const WeightsModelState& m) { return double(m.head().step()); }},
-    {"bytes", "gauge", "Bytes of the values of a version",
+    {"bytes", "gauge", "Size of the values of one version of the model, in bytes.",
      [](const WeightsModelState& m) { return double(m.bytes()); }},
-    {"kept_versions", "gauge", "Versions that can be pulled",
+    {"kept_versions", "gauge", "Number of versions of the model that can be pulled.",
      [](const WeightsModelState& m) { return double(m.kept_size()); }},
-    {"publishes_total", "counter", "Versions committed",
+    {"publishes_total", "counter", "Number of versions of the model that were committed.",
      [](const WeightsModelState& m) { return double(m.publishes()); }},
     {"refused_publishes_total", "counter",
-     "Commits refused: replaced publishers, numbers that do not rise, damaged values",
+     "Number of commits that were refused: of a replaced publisher, with a number that does "
+     "not rise, or with damaged values.",
      [](const WeightsModelState& m) { return double(m.refused()); }},
-    {"pulls_total", "counter", "Versions read", [](const WeightsModelState& m) { return double(m.pulls()); }},
-    {"waiting_readers", "gauge", "Calls that wait for a newer version",
+    {"pulls_total", "counter", "Number of versions of the model that were read.",
+     [](const WeightsModelState& m) { return double(m.pulls()); }},
+    {"waiting_readers", "gauge", "Number of calls that wait for a newer version of the model.",
      [](const WeightsModelState& m) { return double(m.waiting()); }},
-    {"seconds_since_publish", "gauge", "Age of the head",
+    {"publish_age_seconds", "gauge", "Time since the newest version of the model was committed, in seconds.",
      [](const WeightsModelState& m) { return m.seconds_since_publish(); }},
 };
 
@@ -47,11 +49,12 @@ struct UploadMetric {
 };
 
 constexpr UploadMetric kUploadMetrics[] = {
-    {"uploads", "gauge", "Versions whose pieces are on their way",
+    {"uploads", "gauge", "Number of versions whose pieces are on their way to the server.",
      [](const tandem::v1::ListWeightsResponse& s) { return double(s.uploads()); }},
-    {"upload_bytes", "gauge", "Bytes of the values of these versions",
+    {"upload_bytes", "gauge", "Size of the values of the versions that are on their way, in bytes.",
      [](const tandem::v1::ListWeightsResponse& s) { return double(s.upload_bytes()); }},
-    {"dropped_uploads_total", "counter", "Uploads dropped: they gave way to others, or were idle",
+    {"dropped_uploads_total", "counter",
+     "Number of uploads that were dropped because they gave way to others or were idle.",
      [](const tandem::v1::ListWeightsResponse& s) { return double(s.dropped_uploads()); }},
 };
 
@@ -64,7 +67,7 @@ void WeightsHead(std::string* out, absl::string_view name, absl::string_view typ
 
 std::string WeightsMetricsText(const tandem::v1::ListWeightsResponse& state) {
   std::string out;
-  WeightsHead(&out, "uptime_seconds", "gauge", "Time since the server started");
+  WeightsHead(&out, "uptime_seconds", "gauge", "Time since the weights server started, in seconds.");
   absl::StrAppendFormat(&out, "tandem_weights_uptime_seconds %.15g\n", state.uptime_s());
   for (const UploadMetric& metric : kUploadMetrics) {
     WeightsHead(&out, metric.name, metric.type, metric.help);

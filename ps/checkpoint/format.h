@@ -3,9 +3,9 @@
 #define TANDEM_PS_CHECKPOINT_FORMAT_H_
 
 // Writes and reads table files. A complete table file contains the rows of one table that one server owned,
-// grouped by bucket (ps/shard_map.h). Another kind holds only the rows that have changed since another file was
-// written; ps/checkpoint/chain.h puts the two together. All integers and floats are little-endian. CRC-32 is
-// zlib's (Crc32). A file has these fields:
+// grouped by bucket (ps/shard_map.h). Another kind holds only the rows that have changed since another file
+// was written; ps/checkpoint/chain.h puts the two together. All integers and floats are little-endian. CRC-32
+// is zlib's (Crc32). A file has these fields:
 //
 //   A  8 bytes   magic "TANDEMT2"; the last character is the version of the format
 //   B  u32       size of C in bytes
@@ -16,8 +16,8 @@
 //                  E1  u64                id
 //                  E2  u32                version: low 32 bits of the table's clock (the number of updates
 //                                         so far) when the row was last updated, or created
-//                  E3  u32                count: in tables that evict by it, how often the row was updated;
-//                                         else 0
+//                  E3  u32                count: in tables that evict by it, that of Eviction::Counted at
+//                                         the last update; else 0
 //                  E4  row_type x dim     embedding; row_type is the table's: f32, f16 or bf16
 //                  E5  f32 x state        optimizer state; state = row_floats - dim
 //                and after the bucket's rows
@@ -41,7 +41,7 @@
 // Writing the same rows twice gives the same bytes. A file can be restored onto any number of servers,
 // because its rows are grouped by bucket: each server reads the buckets that it owns. Format version 1, which
 // had f32 embeddings and no E2, E3 or E6, can still be read: its rows get the low half of the saved table's
-// clock as their version, and a count of 1.
+// clock as their version, and the count Eviction::kOneUpdate.
 
 #include <atomic>
 #include <cstdint>

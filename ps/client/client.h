@@ -124,7 +124,16 @@ class Client {
 
   // Creates the table on all servers. Idempotent. AlreadyExists: the table exists with another configuration;
   // the message names the field that differs.
-  virtual absl::Status CreateTable(const v1::TableConfig& config) = 0;
+  //
+  // `first_step`: the step of the workers' first pushes to a new table, for tables that are created while a
+  // job runs: SYNC and BOUNDED tables do not wait for earlier steps. All workers must give the same.
+  virtual absl::Status CreateTable(const v1::TableConfig& config, uint64_t first_step = 0) = 0;
+  // Removes the table from all servers, with its rows, its waiting pushes and its clocks, and this client's
+  // caches and deferred gradients of it. Calls for the table that are under way, and later ones, fail with
+  // NotFound, also those of other clients, until the table is created again; it then starts anew. After an
+  // error some servers may have dropped the table: call again. NotFound: no server has the table; lists the
+  // tables.
+  virtual absl::Status DropTable(const std::string& table) = 0;
   // Makes a table that another client has created known to this one, with the configuration that the servers
   // have. Changes nothing on the servers, so that clients which only read may call it. NotFound: a server has
   // no such table; the message lists the tables.

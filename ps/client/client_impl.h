@@ -70,7 +70,8 @@ class ClientImpl final : public Client {
 
   // client_tables.cc
   int num_servers() const override { return static_cast<int>(channels_.size()); }
-  absl::Status CreateTable(const v1::TableConfig& config) override;
+  absl::Status CreateTable(const v1::TableConfig& config, uint64_t first_step) override;
+  absl::Status DropTable(const std::string& name) override;
   absl::Status OpenTable(const std::string& name) override;
   absl::Status SetWire(const std::string& name, const WireOptions& options) override;
   absl::StatusOr<ErrorFeedbackStatistics> FeedbackStatistics(const std::string& name) override;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,14 +14,40 @@
 
 namespace tandem::ps {
 
-absl::Status ClientImpl::CreateTable(const v1::TableConfig& config) {
+absl::Status ClientImpl::CreateTable(const v1::TableConfig& config, uint64_t first_step) {
   TANDEM_RETURN_IF_ERROR(ValidateTableConfig(config));
   v1::CreateTableRequest request;
   *request.mutable_config() = config;
+  request.set_first_step(first_step);
   TANDEM_RETURN_IF_ERROR(
       CallAll<v1::CreateTableResponse>("CreateTable", request, options_.timeout, /*idempotent=*/true)
           .status());
   Remember(config);
+  return absl::OkStatus();
+}
+
+absl::Status ClientImpl::DropTable(const std::string& name) {
+  TANDEM_RETURN_IF_ERROR(ValidateTableName(name));
+  // Asked beforehand, since a call that is repeated may find that the server has dropped the table already.
+  TANDEM_ASSIGN_OR_RETURN(const auto servers, ListTablesPerServer(0));
+  std::set<std::string> known;
+  for (const std::vector<v1::TableInfo>& tables : servers) {
+    for (const v1::TableInfo& table : tables) known.insert(table.config().name());
+  }
+  if (!known.contains(name)) {
+    return absl::NotFoundError(absl::StrCat("there is no table '", name, "' to drop; the servers have: ",
+                                            known.empty() ? "none" : absl::StrJoin(known, ", ")));
+  }
+  v1::DropTableRequest request;
+  request.set_table(name);
+  TANDEM_RETURN_IF_ERROR(
+      CallAll<v1::DropTableResponse>("DropTable", request, options_.timeout, /*idempotent=*/true).status());
+  KnownTable dropped;  // destroyed outside the lock
+  absl::MutexLock lock(&tables_mutex_);
+  const auto found = tables_.find(name);
+  if (found == tables_.end()) return absl::OkStatus();
+  dropped = std::move(found->second);
+  tables_.erase(found);
   return absl::OkStatus();
 }
 

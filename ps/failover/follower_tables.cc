@@ -68,7 +68,9 @@ absl::Status FollowerTables::Apply(const Record& record, const std::shared_ptr<c
 
 absl::Status FollowerTables::Complete() {
   if (!restore_.has_value()) return absl::DataLossError(absl::StrCat(kSource, " ends without a state"));
-  return restore_->CheckComplete();
+  TANDEM_RETURN_IF_ERROR(restore_->CheckComplete());
+  restore_->EndRows();
+  return absl::OkStatus();
 }
 
 }  // namespace tandem::ps

@@ -58,6 +58,7 @@ enum class RecordKind : uint32_t {
   kWriteRows = 5,
   kStartEpoch = 6,
   kRegister = 7,
+  kDropTable = 8,
   // Kinds of snapshots.
   kState = 32,
   kRows = 33,

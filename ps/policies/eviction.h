@@ -23,18 +23,25 @@ namespace v1 = ::tandem::v1;
 // The facts about a row that a policy may use. Facts that it does not ask for are 0.
 struct RowStats {
   uint64_t age = 0;         // updates of the table since the last update of the row
-  uint64_t count = 0;       // updates of the row; only with needs_count()
+  uint32_t count = 0;       // what Eviction::Counted returned at that update; only with needs_count()
   double squared_norm = 0;  // squared L2 norm of its weights; only with needs_norm()
 };
 
 // An eviction policy with its settings. Immutable and thread-safe.
 class Eviction {
  public:
+  // The count of a row that was updated once.
+  static constexpr uint32_t kOneUpdate = 256;
+
   virtual ~Eviction() = default;
   // Returns the name of the kind, such as "lru".
   virtual absl::string_view kind() const = 0;
   // Return whether the policy uses RowStats::count and RowStats::squared_norm.
   virtual bool needs_count() const { return false; }
+  // Returns the count of a row after one more update, `age` updates of the table after the one before it. A
+  // new row has count 0, and kOneUpdate after its first update. Only called if needs_count(), once for each
+  // row of an update, so it must be cheap.
+  virtual uint32_t Counted(uint32_t count, uint64_t age) const { return count; }
   virtual bool needs_norm() const { return false; }
   // Returns whether rows may expire while the table is within its byte_budget. If so, one bucket is searched
   // for expired rows at each update, in turn.

@@ -70,6 +70,7 @@ class ParameterServer::Impl {
   absl::StatusOr<v1::ServerInfo> Info() const;
   absl::StatusOr<v1::ServerStatistics> Statistics() const;
   absl::StatusOr<v1::CreateTableResponse> CreateTable(const v1::CreateTableRequest& request);
+  absl::StatusOr<v1::DropTableResponse> DropTable(const v1::DropTableRequest& request);
   absl::StatusOr<v1::SetUpdateModeResponse> SetUpdateMode(const v1::SetUpdateModeRequest& request);
   absl::StatusOr<v1::FlushResponse> Flush(const std::string& name);
   absl::StatusOr<v1::BeginCheckpointResponse> Begin(const v1::BeginCheckpointRequest& request);
@@ -306,6 +307,8 @@ rpc::Service ParameterServer::Impl::MakeService() {
       {"Push", std::bind_front(&RequestHandler::HandlePush, &requests_)},
       {"CreateTable", Background<v1::CreateTableRequest, v1::CreateTableResponse>(
                           [this](const v1::CreateTableRequest& request) { return CreateTable(request); })},
+      {"DropTable", Background<v1::DropTableRequest, v1::DropTableResponse>(
+                        [this](const v1::DropTableRequest& request) { return DropTable(request); })},
       {"ListTables", rpc::ProtoHandler<v1::ListTablesRequest, v1::ListTablesResponse>(
                          [this](const v1::ListTablesRequest& request) { return ListTables(request); })},
       {"SetUpdateMode",
@@ -466,20 +469,33 @@ absl::StatusOr<v1::CreateTableResponse> ParameterServer::Impl::CreateTable(
     const v1::CreateTableRequest& request) {
   // Every worker creates every table; only the first time changes something.
   if (requests_.log() == nullptr || tables_.Find(request.config().name()).ok()) {
-    TANDEM_RETURN_IF_ERROR(tables_.Create(request.config()));
+    TANDEM_RETURN_IF_ERROR(tables_.Create(request.config(), request.first_step()));
   } else {
     // No push may use the table before the log has it.
     TANDEM_RETURN_IF_ERROR(requests_.BetweenPushes([&](RequestHandler::Waiters*) -> absl::Status {
-      TANDEM_RETURN_IF_ERROR(tables_.Create(request.config()));
+      TANDEM_RETURN_IF_ERROR(tables_.Create(request.config(), request.first_step()));
       TANDEM_ASSIGN_OR_RETURN(const auto table, tables_.Find(request.config().name()));
       v1::LogCreateTable record;
       *record.mutable_config() = request.config();
       record.set_generation(table->generation());
+      record.set_first_step(request.first_step());
       requests_.LogChange(RecordKind::kCreateTable, record);
       return absl::OkStatus();
     }));
   }
   return v1::CreateTableResponse();
+}
+
+absl::StatusOr<v1::DropTableResponse> ParameterServer::Impl::DropTable(const v1::DropTableRequest& request) {
+  std::shared_ptr<ServerTable> dropped;  // destroyed when pushes go on again
+  TANDEM_RETURN_IF_ERROR(requests_.BetweenPushes([&](RequestHandler::Waiters* released) {
+    dropped = tables_.Drop(request.table(), released);
+    if (dropped != nullptr) requests_.LogChange(RecordKind::kDropTable, request);
+    return absl::OkStatus();
+  }));
+  v1::DropTableResponse response;
+  response.set_existed(dropped != nullptr);
+  return response;
 }
 
 absl::StatusOr<v1::ListTablesResponse> ParameterServer::Impl::ListTables(

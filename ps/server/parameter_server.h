@@ -17,7 +17,8 @@
 //   - A pull that must wait for other workers is deferred. It holds no thread. The push for which it waits
 //     triggers its response. Otherwise it fails with DeadlineExceeded, naming table, step and workers, a
 //     moment before its caller's deadline.
-//   - SaveCheckpoint, LoadCheckpoint, SetUpdateMode and Flush see the tables between pushes: pushes that
+//   - SaveCheckpoint, LoadCheckpoint, DropTable, SetUpdateMode and Flush see the tables between pushes:
+//   pushes that
 //     arrive meanwhile are deferred. So a checkpoint's rows, optimizer state, clocks and fences are of one
 //     moment. Pulls go on. BeginCheckpoint defers pushes while it fixes that moment; SaveCheckpoint then
 //     writes while they go on, and defers them only for the rest of a bucket once copies of rows take

@@ -21,6 +21,17 @@ absl::Status NoChanges() {
   return absl::UnavailableError(
       "this copy of the shard takes no changes: it hands over, or another one is the primary");
 }
+
+absl::Status CheckPart(const ServerTable& table, const TablePush& part) {
+  return part.deferred_gradients ? table.CheckDeferredGradients(part.worker)
+                                 : table.CheckPush(part.worker, part.step);
+}
+
+// Returns NotFound if a table of the request was dropped after the request had found it.
+absl::Status CheckTablesExist(const BoundRequest& request) {
+  for (const BoundSlice& slice : request.slices) TANDEM_RETURN_IF_ERROR(slice.table->CheckExists());
+  return absl::OkStatus();
+}
 }  // namespace
 
 absl::Status CheckWorker(const rpc::Caller& caller, uint32_t worker, absl::string_view what) {
@@ -193,7 +204,10 @@ void RequestHandler::HandlePull(std::shared_ptr<rpc::ServerCall> call) {
   const uint64_t step = request->step;
   const bool ready = std::all_of(request->slices.begin(), request->slices.end(),
                                  [step](const BoundSlice& slice) { return slice.table->Ready(step); });
-  if (ready) return RespondToPull(*std::move(request), std::move(call), arrived, &buffers_);
+  if (ready) {
+    if (absl::Status exist = CheckTablesExist(*request); !exist.ok()) return call->Finish(std::move(exist));
+    return RespondToPull(*std::move(request), std::move(call), arrived, &buffers_);
+  }
   if (absl::Status status = CheckDeferredBytes(request->memory_bytes); !status.ok()) {
     return call->Finish(status);
   }
@@ -242,6 +256,7 @@ void RequestHandler::HandlePullAtFollower(std::shared_ptr<rpc::ServerCall> call,
     return refuse(absl::OutOfRangeError(
         absl::StrCat(slice.table->WhyWaiting(step, request->worker), ": only the primary lets pulls wait")));
   }
+  if (absl::Status exist = CheckTablesExist(*request); !exist.ok()) return call->Finish(std::move(exist));
   role.CountRead(true);
   RespondToPull(*std::move(request), std::move(call), arrived, &buffers_,
                 {.follower = true, .lag = read->lag});
@@ -259,6 +274,8 @@ void RequestHandler::ContinuePull(const std::shared_ptr<PendingPull>& pull) {
   }
   if (!deferred_.Resume(pull->ticket)) return;
   deferred_bytes_ -= request.memory_bytes;
+  if (absl::Status exist = CheckTablesExist(request); !exist.ok())
+    return pull->call->Finish(std::move(exist));
   RespondToPull(std::move(pull->request), pull->call, pull->arrived, &buffers_);
 }
 
@@ -427,17 +444,16 @@ absl::StatusOr<bool> RequestHandler::Admit(const BoundRequest& request, PendingP
                           fences_.Check(request.worker, request.epoch, request.sequence));
   if (verdict == PushFence::Verdict::kDuplicate) {
     // The first response may have been lost, and the other servers need the positions that it told.
-    for (const auto& table : push->tables) {
-      positions.push_back(table->PositionOf(request.worker, request.step));
+    for (size_t i = 0; i < push->parts.size(); ++i) {
+      positions.push_back(push->tables[i]->PositionOf(push->parts[i].worker, request.step));
     }
     if (tells_positions) response->SetPositions(request, push->tables, positions);
     return false;
   }
   bool ahead = false;
-  for (const auto& table : push->tables) {
-    TANDEM_RETURN_IF_ERROR(request.deferred_gradients ? table->CheckDeferredGradients(request.worker)
-                                                      : table->CheckPush(request.worker, request.step));
-    ahead = ahead || (!request.deferred_gradients && table->IsAhead(request.step));
+  for (size_t i = 0; i < push->parts.size(); ++i) {
+    TANDEM_RETURN_IF_ERROR(CheckPart(*push->tables[i], push->parts[i]));
+    ahead = ahead || (!push->parts[i].deferred_gradients && push->tables[i]->IsAhead(request.step));
   }
   // A push for which others wait is always accepted: it frees memory.
   if (ahead) TANDEM_RETURN_IF_ERROR(CheckDeferredBytes(request.memory_bytes));
@@ -471,9 +487,8 @@ absl::Status RequestHandler::ReplayPush(const Bytes& wire, uint64_t log_position
     TANDEM_ASSIGN_OR_RETURN(const PushFence::Verdict verdict,
                             fences_.Check(request.worker, request.epoch, request.sequence));
     if (verdict == PushFence::Verdict::kDuplicate) return absl::OkStatus();
-    for (const auto& table : push.tables) {
-      TANDEM_RETURN_IF_ERROR(request.deferred_gradients ? table->CheckDeferredGradients(request.worker)
-                                                        : table->CheckPush(request.worker, request.step));
+    for (size_t i = 0; i < push.parts.size(); ++i) {
+      TANDEM_RETURN_IF_ERROR(CheckPart(*push.tables[i], push.parts[i]));
     }
     fences_.Commit(request.worker, request.epoch, request.sequence);
     for (size_t i = 0; i < push.parts.size(); ++i) {

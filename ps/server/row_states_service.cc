@@ -86,10 +86,7 @@ absl::StatusOr<v1::WriteRowStatesResponse> RowStatesService::Write(
     const v1::WriteRowStatesRequest& request) const {
   TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<ServerTable> table, tables_.Find(request.table()));
   const std::string who = absl::StrCat("worker ", request.worker(), ": ", Who(*table));
-  if (request.worker() >= table->num_workers()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(who, " has ", table->num_workers(), " workers: ranks below that may write rows"));
-  }
+  TANDEM_RETURN_IF_ERROR(table->CheckRank(request.worker(), who));
   const std::shared_ptr<TableStorage> storage = table->storage();
   const uint32_t row_floats = storage->row_floats();
   if (request.dim() != table->dim() || request.state_floats() != row_floats - table->dim()) {

@@ -133,6 +133,12 @@ absl::Status StateRestore::CheckComplete() const {
   return absl::OkStatus();
 }
 
+void StateRestore::EndRows() {
+  storage_.clear();
+  filters_.clear();
+  tables_.clear();
+}
+
 absl::Status StateRestore::Replay(const Record& record, const std::shared_ptr<const void>& memory) {
   switch (record.kind) {
     case RecordKind::kPush:
@@ -149,9 +155,15 @@ absl::Status StateRestore::Replay(const Record& record, const std::shared_ptr<co
       return absl::OkStatus();
     case RecordKind::kCreateTable: {
       TANDEM_ASSIGN_OR_RETURN(const auto create, Parse<v1::LogCreateTable>(record));
-      TANDEM_RETURN_IF_ERROR(server_.tables->Recreate(create.config()));
+      TANDEM_RETURN_IF_ERROR(server_.tables->Recreate(create.config(), create.first_step()));
       TANDEM_ASSIGN_OR_RETURN(const auto table, server_.tables->Find(create.config().name()));
       table->RaiseGeneration(create.generation());
+      return absl::OkStatus();
+    }
+    case RecordKind::kDropTable: {
+      TANDEM_ASSIGN_OR_RETURN(const auto drop, Parse<v1::DropTableRequest>(record));
+      RequestHandler::Waiters released;  // nobody waits yet
+      server_.tables->Drop(drop.table(), &released);
       return absl::OkStatus();
     }
     case RecordKind::kChangeMode: {

@@ -73,6 +73,9 @@ class StateRestore {
   uint64_t contained() const;
   // Returns DataLoss, which names a bucket, unless all buckets were restored.
   absl::Status CheckComplete() const;
+  // Declares that no more rows come: RestoreBucket, `contained` and CheckComplete must not be called any
+  // more. The object then keeps no table alive that is dropped.
+  void EndRows();
 
  private:
   absl::Status RestoreTable(const v1::SnapshotTable& saved);

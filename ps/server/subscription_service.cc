@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/timed_wait.h"
+#include "ps/server/state_capture.h"
 #include "ps/wire/value_codec.h"
 
 namespace tandem::ps {
@@ -22,6 +23,8 @@ constexpr absl::Duration kPoll = absl::Milliseconds(5);
 // A call that has read for so long without finding a change answers, so that others get their turn and the
 // caller's deadline does not pass.
 constexpr absl::Duration kLongestRead = absl::Milliseconds(200);
+// The generation, in ChangesPosition.until, of a table that is no more. No table has it.
+constexpr uint64_t kDropped = 0;
 
 v1::ValueFormat FormatOf(DType type) {
   return type == DType::kF16 ? v1::VALUES_F16 : type == DType::kBF16 ? v1::VALUES_BF16 : v1::VALUES_F32;
@@ -166,6 +169,7 @@ void SubscriptionService::AddStatistics(v1::ServerStatistics* statistics) const 
 v1::ChangesPosition::Table SubscriptionService::Now(const ServerTable& table) {
   Position::Table now;
   now.set_name(table.name());
+  now.set_dim(table.dim());
   now.set_writes(table.writes());  // before the version: a write that ends in between is given again
   const ServerTable::View view = table.Look();
   now.set_generation(view.generation);
@@ -187,7 +191,7 @@ absl::StatusOr<bool> SubscriptionService::BeginPass(const v1::GetChangesRequest&
   // A pass whose table was replaced meanwhile begins anew.
   for (const Position::Table& until : position->until()) {
     const absl::StatusOr<std::shared_ptr<ServerTable>> table = tables_.Find(until.name());
-    if (table.ok() && (*table)->generation() == until.generation()) continue;
+    if ((table.ok() ? (*table)->generation() : kDropped) == until.generation()) continue;
     position->clear_until();
     break;
   }
@@ -203,6 +207,15 @@ absl::StatusOr<bool> SubscriptionService::BeginPass(const v1::GetChangesRequest&
     const Position::Table* const before = FindIn(position->tables(), table->name());
     any = any || before == nullptr || !Same(*before, now);
     *position->add_until() = now;
+  }
+  if (request.tables().empty()) {
+    for (const Position::Table& before : position->tables()) {
+      if (tables_.Find(before.name()).ok()) continue;
+      any = true;
+      Position::Table* const until = position->add_until();
+      *until = before;
+      until->set_generation(kDropped);
+    }
   }
   if (!any) position->clear_until();
   return any;
@@ -229,7 +242,20 @@ absl::StatusOr<v1::GetChangesResponse> SubscriptionService::Read(const v1::GetCh
       next_table();
       continue;
     }
-    TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<ServerTable> table, tables_.Find(until.name()));
+    if (until.generation() == kDropped) {
+      for (const uint32_t bucket : OwnBuckets(tables_)) {
+        v1::ChangedRows* const rows = response.add_changes();
+        rows->set_table(until.name());
+        rows->set_bucket(bucket);
+        rows->set_whole(true);
+        rows->set_dim(until.dim());
+      }
+      next_table();
+      continue;
+    }
+    const absl::StatusOr<std::shared_ptr<ServerTable>> found = tables_.Find(until.name());
+    if (!found.ok()) return absl::AbortedError(found.status().message());  // it was dropped meanwhile
+    const std::shared_ptr<ServerTable>& table = *found;
     const std::shared_ptr<TableStorage> storage = table->storage();
     const uint32_t dim = table->dim();
     const v1::ValueFormat format = FormatOf(storage->row_type());
@@ -295,6 +321,10 @@ absl::StatusOr<v1::GetChangesResponse> SubscriptionService::Read(const v1::GetCh
       }
       *(before == nullptr ? position.add_tables() : before) = until;
     }
+    auto* const tables = position.mutable_tables();
+    tables->erase(std::remove_if(tables->begin(), tables->end(),
+                                 [](const Position::Table& one) { return one.generation() == kDropped; }),
+                  tables->end());
     position.clear_until();
     position.set_next_table(0);
   }

@@ -174,7 +174,7 @@ absl::Status BucketedStorage::WriteRows(absl::Span<const uint64_t> ids, const fl
     // The version is that of the next update, so that copies which were read at the present clock are older.
     const uint64_t hash = Mix64(ids[i]);
     const uint32_t bucket = buckets_.BucketOfHash(hash);
-    RowHistory history{.version = static_cast<uint32_t>(buckets_.clock() + 1), .count = 1};
+    RowHistory history{.version = static_cast<uint32_t>(buckets_.clock() + 1), .count = Eviction::kOneUpdate};
     if (spiller_ != nullptr) {
       TANDEM_RETURN_IF_ERROR(spiller_->Restore(ids[i], rows, history, /*keep_count=*/true));
       continue;

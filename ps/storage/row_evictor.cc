@@ -14,10 +14,7 @@ using Cell = Buckets::Cell;
 
 RowStats RowEvictor::StatsOf(const RowStore& store, const Cell& cell, uint32_t now,
                              std::vector<float>* floats) const {
-  // The age is modulo 2^32. A row of an update that overtook this one (ASYNC) is new, not four billion
-  // updates old.
-  const uint32_t age = now - cell.version;
-  RowStats stats{.age = static_cast<int32_t>(age) < 0 && age > ~uint32_t{0} - kMostAhead ? 0 : age};
+  RowStats stats{.age = AgeOf(now, cell.version)};
   const RowLayout& layout = buckets_->layout();
   const char* const row = store.RowAt(cell.slot);
   if (policy_->needs_count()) stats.count = layout.count(row);

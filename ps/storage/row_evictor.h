@@ -40,6 +40,15 @@ class RowEvictor {
         removed_(policy_ == nullptr ? nullptr : new RemovedRows[buckets->num_buckets()]),
         removals_(policy_ == nullptr ? nullptr : new RemovalLog[buckets->num_buckets()]) {}
 
+  // Returns the number of updates since that with the version `version`. `now` is modulo 2^32. A row of an
+  // update that overtook this one (ASYNC) is new, not four billion updates old.
+  static uint32_t AgeOf(uint32_t now, uint32_t version) {
+    const uint32_t age = now - version;
+    return static_cast<int32_t>(age) < 0 && age > ~uint32_t{0} - kMostAhead ? 0 : age;
+  }
+  // Returns the table's policy; nullptr in tables without eviction.
+  const Eviction* policy() const { return policy_.get(); }
+
   // Returns the ids of the rows that must leave so that 15/16 of the quota, counted in rows, remain: those of
   // the lowest Eviction::Priority, in no particular order. Rows in `spared`, unless it is nullptr, have the
   // highest priority; they leave only if the other rows are too few. Requires the bucket's lock, shared or

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <limits>
 #include <memory>
 #include <utility>
 
@@ -181,6 +180,7 @@ uint64_t RowUpdater::CollectUpdates(absl::Span<const Grouping::Item> items, cons
   const float* const row_factors = update.row_factors;
   scratch->updates.clear();
   scratch->update_ids.clear();
+  scratch->update_ages.clear();
   scratch->duplicates.clear();
   scratch->seen.clear();
   scratch->updates.reserve(items.size());
@@ -204,6 +204,9 @@ uint64_t RowUpdater::CollectUpdates(absl::Span<const Grouping::Item> items, cons
       if ((cell->version == now || !scratch->seen.empty()) &&
           IsDuplicate(row, item.position, cell->version == now, scratch)) {
         continue;
+      }
+      if (layout_.count_offset != 0) {
+        scratch->update_ages.push_back(RowEvictor::AgeOf(now, cell->version));
       }
       cell->version = now;
       scratch->updates.push_back({reinterpret_cast<float*>(row), layout_.state(row),
@@ -262,9 +265,7 @@ void RowUpdater::RunOptimizer(const UpdateArguments& arguments, Scratch* scratch
   for (size_t begin = 0; begin < updates.size(); begin += block) {
     prefetch(begin + kBlocksAhead * block);
     const absl::Span<RowUpdate> some = updates.subspan(begin, block);
-    if (layout_.count_offset != 0) {
-      for (const RowUpdate& update : some) Count(reinterpret_cast<char*>(update.weights));
-    }
+    if (layout_.count_offset != 0) CountRows(begin, some, *scratch);
     if (layout_.f32()) {
       optimizer_->Update(some, dim_, arguments.learning_rate_factor, arguments.batch_share);
     } else {
@@ -273,9 +274,12 @@ void RowUpdater::RunOptimizer(const UpdateArguments& arguments, Scratch* scratch
   }
 }
 
-void RowUpdater::Count(char* row) const {
-  const uint32_t count = layout_.count(row);
-  if (count != std::numeric_limits<uint32_t>::max()) layout_.set_count(row, count + 1);
+void RowUpdater::CountRows(size_t first, absl::Span<const RowUpdate> some, const Scratch& scratch) const {
+  const Eviction& policy = *evictor_->policy();
+  for (size_t i = 0; i < some.size(); ++i) {
+    char* const row = reinterpret_cast<char*>(some[i].weights);
+    layout_.set_count(row, policy.Counted(layout_.count(row), scratch.update_ages[first + i]));
+  }
 }
 
 void RowUpdater::UpdateUnpacked(size_t first, absl::Span<RowUpdate> some, const UpdateArguments& arguments,

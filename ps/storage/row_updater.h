@@ -81,7 +81,8 @@ class RowUpdater {
   // Unpacks, updates and packs rows that are not stored as floats. `some` begins at scratch->updates[first].
   void UpdateUnpacked(size_t first, absl::Span<RowUpdate> some, const UpdateArguments& arguments,
                       Scratch* scratch);
-  void Count(char* row) const;
+  // Counts an update of each of `some`, which begins at scratch.updates[first].
+  void CountRows(size_t first, absl::Span<const RowUpdate> some, const Scratch& scratch) const;
 
   Buckets* const buckets_;
   const Optimizer* const optimizer_;

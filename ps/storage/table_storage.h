@@ -39,7 +39,7 @@ namespace v1 = ::tandem::v1;
 // The metadata of a row; checkpoints contain it.
 struct RowHistory {
   uint32_t version = 0;  // the low 32 bits of the clock when the row was last updated, or created
-  uint32_t count = 0;    // number of the row's updates in tables that evict by it, else 0
+  uint32_t count = 0;    // Eviction::Counted at that update, in tables that evict by it, else 0
 };
 
 // Idle threads that may take part in a call. Thread-safe.

@@ -12,6 +12,7 @@
 #include "ps/checkpoint/chain.h"
 #include "ps/checkpoint/checkpoint_dir.h"
 #include "ps/checkpoint/format.h"
+#include "ps/policies/eviction.h"
 #include "ps/table.h"
 
 namespace tandem::ps {
@@ -120,7 +121,7 @@ absl::StatusOr<std::string> DirectoryWriter::Commit(const std::string& position)
       changes.whole = changes.whole || bucket->second.whole();
       bucket->second.ForEach([&](uint64_t id, const float* row) {
         if (row != nullptr) {
-          visit(id, row, {.version = static_cast<uint32_t>(step), .count = 1});
+          visit(id, row, {.version = static_cast<uint32_t>(step), .count = Eviction::kOneUpdate});
         } else if (!changes.whole) {
           changes.removed.push_back(id);
         }

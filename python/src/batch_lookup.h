@@ -34,6 +34,7 @@ struct LookupFeature {
 struct LookupTable {
   std::string name;
   uint32_t dim = 0;
+  bool negative_ids = false;  // a negative id is the unsigned number of the same bits; else it is refused
   std::vector<LookupFeature> features;
 };
 

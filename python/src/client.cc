@@ -37,7 +37,8 @@ uint64_t CheckIds(const nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::devic
     if (signs < 0) {
       Raise(absl::InvalidArgumentError(absl::StrCat("the ids of table '", table, "' contain ",
                                                     *std::min_element(values, values + ids.size()),
-                                                    "; ids must not be negative (uint64 has ids of 2^63 and more)")));
+                                                    "; ids must not be negative. To use the bits of 64-bit hashes, pass "
+                                                    "ids.view(np.uint64), or ids.view(torch.uint64)")));
     }
   }
   return reinterpret_cast<uint64_t>(ids.data());
@@ -111,6 +112,7 @@ void BindClient(nb::module_& module) {
       .def("push", &PyClient::Push)
       .def("start_push", nb::overload_cast<uint64_t, nb::list, float, float>(&PyClient::StartPush))
       .def("create_table", &PyClient::CreateTable)
+      .def("drop_table", &PyClient::DropTable)
       .def("set_update_mode", &PyClient::SetUpdateMode)
       .def("set_wire", &PyClient::SetWire)
       .def("set_cache", &PyClient::SetCache)

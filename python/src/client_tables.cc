@@ -19,10 +19,15 @@ namespace nb = nanobind;
 
 namespace tandem::python {
 
-void PyClient::CreateTable(const std::string& json) {
+void PyClient::CreateTable(const std::string& json, uint64_t first_step) {
   v1::TableConfig config;
   RaiseIfError(FromJson(json, &config));
-  RaiseIfError(Blocking([=](Connection& connection) { return connection.client()->CreateTable(config); }));
+  RaiseIfError(
+      Blocking([=](Connection& connection) { return connection.client()->CreateTable(config, first_step); }));
+}
+
+void PyClient::DropTable(const std::string& table) {
+  RaiseIfError(Blocking([=](Connection& connection) { return connection.client()->DropTable(table); }));
 }
 
 void PyClient::OpenTable(const std::string& table) {
@@ -64,8 +69,8 @@ nb::dict PyClient::ReadCacheStatistics(const std::string& table) {
   const ps::ReadCacheStatistics s = ValueOrRaise(Use().client()->ReadCacheStatisticsOf(table));
   nb::dict result;
   const std::pair<const char*, uint64_t> counts[] = {
-      {"lookups", s.lookups},     {"hits", s.hits},        {"expired", s.expired}, {"admitted", s.admitted},
-      {"refused", s.refused},     {"evicted", s.evicted},  {"rows", s.rows},       {"bytes", s.bytes},
+      {"lookups", s.lookups},     {"hits", s.hits},         {"expired", s.expired},  {"admitted", s.admitted},
+      {"refused", s.refused},     {"evicted", s.evicted},   {"rows", s.rows},        {"bytes", s.bytes},
       {"forgotten", s.forgotten}, {"capacity", s.capacity}, {"bypassed", s.bypassed}};
   for (const auto& [name, count] : counts) result[name] = count;
   return result;

@@ -62,7 +62,7 @@ std::vector<T*> Addresses(const std::vector<uint64_t>& addresses) {
   return pointers;
 }
 
-// Parses [(table, dim, [(feature, pooling, padding), ...]), ...].
+// Parses [(table, dim, [(feature, pooling, padding), ...], negative ids), ...].
 std::shared_ptr<LookupPlan> MakePlan(nb::list tables) {
   auto plan = std::make_shared<LookupPlan>();
   for (nb::handle item : tables) {
@@ -70,6 +70,7 @@ std::shared_ptr<LookupPlan> MakePlan(nb::list tables) {
     LookupTable& to = plan->tables.emplace_back();
     to.name = nb::cast<std::string>(table[0]);
     to.dim = nb::cast<uint32_t>(table[1]);
+    to.negative_ids = nb::cast<bool>(table[3]);
     for (nb::handle feature_item : nb::borrow<nb::list>(table[2])) {
       const nb::tuple feature = nb::borrow<nb::tuple>(feature_item);
       to.features.push_back({.name = nb::cast<std::string>(feature[0]),

@@ -87,7 +87,8 @@ class PyClient {
 
   // ---- Tables (client_tables.cc).
 
-  void CreateTable(const std::string& json);
+  void CreateTable(const std::string& json, uint64_t first_step);
+  void DropTable(const std::string& table);
   void OpenTable(const std::string& table);
   void SetUpdateMode(const std::string& table, const std::string& text);
   void SetWire(const std::string& table, int pull_values, int push_values);

@@ -34,8 +34,9 @@ def connect(
     servers: addresses ("host:port") of servers, in order, to connect to them from outside of their job, as a notebook does.
     rank, world_size: this process's rank among the workers, and their number, if `servers` is given. The first push fences off
         an earlier client of the rank: the servers refuse that client's pushes from then on. The default is 0, or, if `tandem run`
-        has started the servers, a rank that neither its workers nor another open client of this process have. Only tables with more
-        workers than the rank accept its pushes.
+        has started the servers, a rank that neither its workers nor another open client of this process have. Without a rank the
+        client may push to the job's async tables, read all others (read_only), and create tables of its own in any mode, of which
+        it is the only worker.
     read_only: for serving and evaluation. The client creates no row and changes nothing, needs no rank of its own, and reads rows
         that do not exist as their initial values.
     wire: how rows travel to a read-only client: "f32", "f16", "bf16" or "int8" (a quarter of the bytes).
@@ -68,7 +69,9 @@ def connect(
     core = _core.connect_servers(
         list(servers), rank, read_only, timeout, checkpoint_timeout, max_bytes_in_flight, max_lag, pinned_bytes
     )
-    return Client(core, world_size=world_size, **options)
+    # A process from outside is the only worker of the tables that it creates, whatever its rank.
+    alone = rank is None and world_size == 1 and not read_only
+    return Client(core, world_size=world_size, first_worker=core.rank if alone else 0, **options)
 
 
 def local(

@@ -68,6 +68,8 @@ class Tables:
     _elements: dict[str, tuple[int, int]]
     _read_cache: tuple[int, float] | None  # bytes and seconds, of every table
     _cached: frozenset[str]  # tables with a read cache
+    step: int
+    _first_worker: int  # the rank of the first worker of tables that this client creates
 
     @property
     def world_size(self) -> int:
@@ -99,7 +101,8 @@ class Tables:
         init: of tandem.init; the default is Normal(stddev=0.01), as in a job file.
         mode: "sync", "bounded:K", "async", "gba:STALENESS" or "gba:STALENESS:GLOBAL_BATCH"; docs/parameter_server.md says what they
             mean.
-        num_workers: the number of workers that push; the default is the job's.
+        num_workers: the number of workers that push; the default is the job's, and 1, this one, for a client from outside of the job
+            (connect(servers=...) without a rank).
         row_type: "f32", "f16" or "bf16", of the stored rows.
         """
         self._check_writable("create a table")
@@ -115,7 +118,7 @@ class Tables:
             message["admission"] = _check_kind(admission, "admission", "admission", "admission")
         if eviction is not None:
             message["eviction"] = _check_kind(eviction, "eviction", "eviction", "eviction")
-        self._core.create_table(json.dumps(message))
+        self._core.create_table(json.dumps(message), self.step)
         with self._lock:
             self._dims[name] = dim
 
@@ -135,9 +138,22 @@ class Tables:
         message = self._table_message(name, optimizer, mode, num_workers, seed)
         message.update(kind="DENSE", dim=min(1024, elements), elements=elements)
         message["initializer"] = {"kind": "zeros"} if init is None else _check_kind(init, "initializer", "init", "init")
-        self._core.create_table(json.dumps(message))
+        self._core.create_table(json.dumps(message), self.step)
         with self._lock:
             self._elements[name] = (elements, min(1024, elements))
+
+    def drop_table(self, name: str) -> None:
+        """Removes a table from all servers, with its rows, its waiting pushes and its steps.
+
+        Calls for the table that are under way, and later ones, raise NotFoundError, also those of other processes, until
+        create_table() makes the table again; it then starts anew. Raises NotFoundError if there is no such table.
+        """
+        self._check_writable("drop a table")
+        self._core.drop_table(name)
+        with self._lock:
+            self._dims.pop(name, None)
+            self._elements.pop(name, None)
+            self._cached = self._cached - {name}
 
     def _table_message(
         self, name: str, optimizer: Kind | None, mode: str, num_workers: int | None, seed: int
@@ -149,12 +165,17 @@ class Tables:
                 f"table '{name}' has no optimizer; give one of tandem.optim ({', '.join(optim.__all__)}), "
                 f"for example optimizer=tandem.optim.Adagrad(lr=0.05)"
             )
+        update_mode = _mode_message(mode)
+        # Every process may push to async tables. That their configuration does not depend on the rank lets a notebook that was
+        # started again create them again.
+        own = num_workers is None and update_mode.get("kind", "SYNC") != "ASYNC"
         return {
             "name": name,
             "optimizer": _check_kind(optimizer, "optimizer", "optimizer", "optim"),
             "seed": seed,
-            "update_mode": _mode_message(mode),
+            "update_mode": update_mode,
             "num_workers": self.world_size if num_workers is None else num_workers,
+            "first_worker": self._first_worker if own else 0,
         }
 
     def tables(self, hottest: int = 0) -> dict[str, TableInfo]:

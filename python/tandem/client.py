@@ -97,8 +97,10 @@ class Client(Tables, Storage):
         read_only: bool = False,
         wire: str = "f32",
         read_cache: tuple[int, float] | None = None,
+        first_worker: int = 0,
     ) -> None:
         self._core = core
+        self._first_worker = first_worker  # of the tables that this client creates
         self._world_size: int = core.world_size if world_size is None else world_size
         self._read_only = read_only
         self._wire = wire

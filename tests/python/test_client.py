@@ -286,6 +286,50 @@ class TestWaiting:
             assert counted > 10_000
 
 
+class TestDroppedTables:
+    def test_a_dropped_table_is_gone_for_everybody_and_may_be_created_anew(self, client):
+        make(client)
+        make(client, "item")
+        client.pull("user", [1])
+        client.push("user", [1], np.ones((1, 4)))
+        client.drop_table("user")
+        assert list(client.tables()) == ["item"]
+        with pytest.raises(errors.NotFoundError, match="'user'"):
+            client.pull("user", [1])
+        with pytest.raises(errors.NotFoundError, match="no table 'user' to drop; the servers have: item"):
+            client.drop_table("user")
+        make(client, dim=2)
+        assert client.pull("user", [1])[0].tolist() == [[1.0, 1.0]]
+
+    @pytest.mark.parametrize("mode", ["sync", "bounded:1", "async", "gba:8"])
+    def test_a_table_that_is_created_after_some_steps_waits_for_none_of_them(self, client, mode):
+        make(client)
+        for _ in range(300):  # more than the pushes that may be early
+            client.push("user", [1], np.zeros((1, 4)))
+        make(client, "late", mode=mode, lr=1.0)
+        for _ in range(2):
+            rows, version = client.pull("late", [1])
+            client.push("late", [1], np.ones((1, 4)), version=version)
+        assert client.pull("late", [1])[0][0, 0] == -1.0
+
+    def test_a_read_only_client_drops_nothing(self, client):
+        make(client)
+        with pytest.raises(errors.FailedPreconditionError, match="read-only, so it cannot drop a table"):
+            tandem.Client(client._core, read_only=True).drop_table("user")
+
+
+class TestIdsOfHashes:
+    def test_negative_numbers_are_taken_by_their_bits_if_the_caller_says_so(self, client):
+        make(client)
+        hashes = np.array([-1, -(2**63), 5], np.int64)
+        with pytest.raises(ValueError, match=r"pass ids.view\(np.uint64\), or ids.view\(torch.uint64\)"):
+            client.pull("user", hashes)
+        rows, version = client.pull("user", hashes.view(np.uint64))
+        client.push("user", hashes.view(np.uint64), np.ones((3, 4)), version=version)
+        unsigned = np.array([2**64 - 1, 2**63, 5], np.uint64)
+        np.testing.assert_array_equal(client.pull("user", unsigned, read_only=True)[0], 0.5)
+
+
 class TestWrongInput:
     @pytest.mark.parametrize(
         "ids, text",

@@ -93,6 +93,48 @@ with tandem.connect(timeout=30) as client:
             (tmp_path / "go on").write_bytes(b"!")
             assert job.wait() == 0, job.output
 
+    def test_a_notebook_trains_tables_of_its_own_in_every_mode_and_the_async_ones_of_the_job(self, tmp_path):
+        os.mkfifo(tmp_path / "go on")
+        train = f"""
+import os, pathlib, select, tandem
+go_on = os.open({str(tmp_path / "go on")!r}, os.O_RDWR)
+with tandem.connect(timeout=30) as client:
+    for mode in ("async", "sync", "bounded:2"):
+        client.create_table(mode.replace(":", "-"), 4, tandem.optim.SGD(lr=1.0), tandem.init.Zeros(), mode=mode)
+    client.pull("sync", [1])
+    client.push({{"sync": ([1], [[1.0] * 4]), "async": ([1], [[1.0] * 4])}})
+    if client.rank == 0:
+        pathlib.Path({str(tmp_path / "pushed")!r}).touch()
+    assert select.select([go_on], [], [], 60)[0]
+    client.push("sync", [1], [[1.0] * 4])  # the notebook has moved nobody's clock
+    assert client.pull("sync", [1])[0][0, 0] == -4
+"""
+        with start_job(tmp_path, train, "--ps", "1", "--workers", "2") as job:
+            addresses = addresses_of(tmp_path / "logs", 1)
+            wait_until((tmp_path / "pushed").exists, "the workers' pushes")
+            for attempt in range(2):  # the second one is a notebook that was started again
+                with tandem.connect(servers=addresses, timeout=20) as notebook:
+                    assert notebook.rank >= 2
+                    rows, version = notebook.pull("async", [1])
+                    notebook.push("async", [1], np.ones((1, 4)), version=version)
+                    np.testing.assert_array_equal(notebook.pull("async", [1])[0], rows - 1)
+                    assert notebook.pull("sync", [1], read_only=True)[0][0, 0] <= 0
+                    with pytest.raises(errors.InvalidArgumentError, match="'sync' has 2 workers, the first of which has rank 0"):
+                        notebook.push("sync", [1], np.ones((1, 4)))
+                    for mode in ("async", "sync", "bounded:2", "gba:8"):
+                        own = f"own-{mode.replace(':', '-')}"
+                        notebook.create_table(own, 2, tandem.optim.SGD(lr=1.0), tandem.init.Zeros(), mode=mode)
+                        before = notebook.pull(own, [7])[0]
+                        for _ in range(3):
+                            rows, version = notebook.pull(own, [7])
+                            notebook.push(own, [7], np.ones((1, 2)), version=version)
+                        np.testing.assert_array_equal(notebook.pull(own, [7])[0], before - 3)
+                        notebook.assign(own, [8], np.full((1, 2), 5.0))
+                        if mode != "async":
+                            notebook.drop_table(own)
+            (tmp_path / "go on").write_bytes(b"!!")
+            assert job.wait() == 0, job.output
+
     def test_a_reader_does_not_fence_off_a_worker(self, servers):
         with tandem.connect(servers=servers.addresses, rank=0, timeout=20) as worker:
             worker.create_table("t", 2, tandem.optim.SGD(lr=1.0))

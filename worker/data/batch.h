@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace tandem::worker {
@@ -27,11 +28,14 @@ struct Batch {
   size_t num_dense = 0;
   std::vector<float> dense;          // [size x num_dense], row-major
   std::vector<SparseColumn> sparse;  // one per sparse feature
+  size_t num_kept = 0;
+  std::vector<std::string> kept;  // [size x num_kept], row-major: the fields of Schema::kept
 
   void Clear() {
     size = 0;
     labels.clear();
     dense.clear();
+    kept.clear();
     for (SparseColumn& column : sparse) {
       column.ids.clear();
       column.offsets.clear();

@@ -18,6 +18,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/status.h"
 
 namespace tandem::worker {
@@ -59,6 +60,16 @@ const KnownFormat kFormats[] = {
 };
 
 bool IsPattern(absl::string_view path) { return path.find_first_of("*?[") != absl::string_view::npos; }
+
+// Returns whether a wildcard of `pattern` stands for the beginning of a hidden name in `path`.
+bool MatchesHidden(absl::string_view pattern, absl::string_view path) {
+  const std::vector<absl::string_view> wanted = absl::StrSplit(pattern, '/', absl::SkipEmpty());
+  const std::vector<absl::string_view> found = absl::StrSplit(path, '/', absl::SkipEmpty());
+  for (size_t i = 0; i < std::min(wanted.size(), found.size()); ++i) {
+    if ((found[i][0] == '_' || found[i][0] == '.') && wanted[i].find_first_of("*?[") == 0) return true;
+  }
+  return false;
+}
 
 // A control character that no text has. Tabs, line ends, \x01 to \x03 (fields of Hive) and \x1b to \x1f
 // (separators) are in use.
@@ -105,18 +116,24 @@ absl::Status CheckRegular(const std::string& path, mode_t mode) {
       absl::StrCat(what, kind, ", which can be read only once; write its content to a file"));
 }
 
-// Returns a file without a name.
+// Returns a file without a name. /var/tmp is on a disk where /tmp may be memory.
 absl::StatusOr<int> AnonymousFile() {
-  const char* directory = std::getenv("TMPDIR");
-  std::string name = absl::StrCat(directory != nullptr && *directory != '\0' ? directory : "/tmp",
-                                  "/tandem-unpacked-XXXXXX");
-  const int fd = ::mkostemp(name.data(), O_CLOEXEC);
-  if (fd < 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot make the temporary file '", name,
-                                                   "' (TMPDIR chooses another directory)"));
+  const char* const chosen = std::getenv("TMPDIR");
+  std::vector<std::string> directories = {"/var/tmp", "/tmp"};
+  if (chosen != nullptr && *chosen != '\0') directories = {chosen};
+  std::string name;
+  int error = 0;
+  for (const std::string& directory : directories) {
+    name = absl::StrCat(directory, "/tandem-unpacked-XXXXXX");
+    const int fd = ::mkostemp(name.data(), O_CLOEXEC);
+    if (fd >= 0) {
+      ::unlink(name.c_str());
+      return fd;
+    }
+    error = errno;
   }
-  ::unlink(name.c_str());
-  return fd;
+  return absl::ErrnoToStatus(
+      error, absl::StrCat("cannot make the temporary file '", name, "' (TMPDIR chooses another directory)"));
 }
 
 absl::Status WriteAll(int fd, const char* data, size_t size) {
@@ -145,17 +162,22 @@ absl::StatusOr<uint64_t> Gunzip(int from, int to) {
   }
   const absl::Cleanup end = [&stream] { inflateEnd(&stream); };
   const auto packed = std::make_unique<char[]>(kChunkBytes), plain = std::make_unique<char[]>(kChunkBytes);
-  uint64_t bytes = 0;
+  uint64_t bytes = 0, read = 0;
   bool in_member = true;  // the file begins with one
+  const auto damaged = [&](absl::string_view how) {
+    return absl::DataLossError(absl::StrCat("its compressed data ", how, " at byte ", read - stream.avail_in,
+                                            ", after ", bytes, " unpacked bytes"));
+  };
   while (true) {
     if (stream.avail_in == 0) {
       const ssize_t size = ::read(from, packed.get(), kChunkBytes);
       if (size < 0 && errno == EINTR) continue;
       if (size < 0) return absl::ErrnoToStatus(errno, "it cannot be read");
       if (size == 0) {
-        if (in_member) return absl::DataLossError("its compressed data ends too early");
+        if (in_member) return damaged("ends too early");
         return bytes;
       }
+      read += static_cast<uint64_t>(size);
       stream.next_in = reinterpret_cast<Bytef*>(packed.get());
       stream.avail_in = static_cast<uInt>(size);
     }
@@ -172,8 +194,7 @@ absl::StatusOr<uint64_t> Gunzip(int from, int to) {
     stream.avail_out = kChunkBytes;
     const int result = inflate(&stream, Z_NO_FLUSH);
     if (result != Z_OK && result != Z_STREAM_END && result != Z_BUF_ERROR) {
-      return absl::DataLossError(absl::StrCat("its compressed data is damaged (",
-                                              stream.msg != nullptr ? stream.msg : "zlib error", ")"));
+      return damaged(absl::StrCat("is damaged (", stream.msg != nullptr ? stream.msg : "zlib error", ")"));
     }
     const size_t size = kChunkBytes - stream.avail_out;
     TANDEM_RETURN_IF_ERROR(WriteAll(to, plain.get(), size));
@@ -189,10 +210,6 @@ absl::StatusOr<std::string> ReadHead(int fd) {
   if (size < 0) return absl::ErrnoToStatus(errno, "it cannot be read");
   head.resize(static_cast<size_t>(size));
   return head;
-}
-
-absl::Status EmptyFile(const std::string& path) {
-  return absl::InvalidArgumentError(absl::StrCat("data file '", path, "' is empty (0 bytes)"));
 }
 
 // Replaces a compressed file by its unpacked content.
@@ -216,13 +233,13 @@ absl::Status Open(const std::string& path, OpenedFile* file) {
   }
   TANDEM_RETURN_IF_ERROR(CheckRegular(path, info.st_mode));
   file->bytes = static_cast<uint64_t>(info.st_size);
-  if (file->bytes == 0) return EmptyFile(path);
+  if (file->bytes == 0) return absl::OkStatus();
   const std::string named = absl::StrCat("data file '", path, "'");
   absl::StatusOr<std::string> head = ReadHead(file->fd);
   if (!head.ok()) return Annotate(head.status(), named);
   if (absl::StartsWith(*head, kGzip)) {
     TANDEM_RETURN_IF_ERROR(Annotate(Unpack(file), named));
-    if (file->bytes == 0) return EmptyFile(path);
+    if (file->bytes == 0) return absl::OkStatus();
     head = ReadHead(file->fd);
     if (!head.ok()) return Annotate(head.status(), named);
   }
@@ -231,23 +248,28 @@ absl::Status Open(const std::string& path, OpenedFile* file) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::string>> FindFiles(const std::vector<std::string>& paths) {
-  std::vector<std::string> files;
+absl::StatusOr<std::vector<FoundFile>> FindFiles(const std::vector<std::string>& paths) {
+  std::vector<FoundFile> files;
   for (const std::string& path : paths) {
     struct stat info = {};
     if (!IsPattern(path) || ::lstat(path.c_str(), &info) == 0) {
-      files.push_back(path);
+      files.push_back({.path = path});
       continue;
     }
     glob_t found = {};
     const absl::Cleanup release = [&found] { ::globfree(&found); };
     const int result = ::glob(path.c_str(), 0, nullptr, &found);
     if (result == GLOB_NOSPACE) return absl::ResourceExhaustedError("there is no memory for a list of files");
-    if (result != 0 || found.gl_pathc == 0) {
-      return absl::NotFoundError(
-          absl::StrCat("data files '", path, "': no file has a name like this", FolderHint(path)));
+    const size_t before = files.size();
+    for (size_t i = 0; result == 0 && i < found.gl_pathc; ++i) {
+      if (!MatchesHidden(path, found.gl_pathv[i])) files.push_back({found.gl_pathv[i], path});
     }
-    files.insert(files.end(), found.gl_pathv, found.gl_pathv + found.gl_pathc);
+    if (files.size() == before) {
+      return absl::NotFoundError(
+          absl::StrCat("data files '", path, "': no file has a name like this",
+                       result == 0 ? " (names that begin with '_' or '.' are left out, as in Hadoop)" : "",
+                       FolderHint(path)));
+    }
   }
   return files;
 }

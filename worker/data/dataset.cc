@@ -59,19 +59,21 @@ absl::Status CheckOptions(const ReadOptions& options) {
 
 // The state that readers need after Open. They share its ownership, so that they may outlive the Dataset.
 struct Opened {
+  struct Files {
+    std::unique_ptr<LineSource> lines;  // null: the split is cut from `train`
+    Layouts layouts;
+  };
   Schema schema;
-  std::vector<std::string> columns;
   std::vector<DenseScale> scales;
-  std::unique_ptr<LineSource> train;
-  // `valid` and `test` are null if the split is cut from `train`.
-  std::unique_ptr<LineSource> valid;
-  std::unique_ptr<LineSource> test;
+  Files train, valid, test;
   SplitRule rule;  // of train
   InputStatistics statistics;
   uint64_t max_malformed = 0;
 
-  const LineSource* OwnFiles(Split split) const {
-    return split == Split::kValid ? valid.get() : split == Split::kTest ? test.get() : nullptr;
+  // Returns the files of a split that has its own; else nullptr.
+  const Files* OwnFiles(Split split) const {
+    const Files* const files = split == Split::kValid ? &valid : split == Split::kTest ? &test : nullptr;
+    return files == nullptr || files->lines == nullptr ? nullptr : files;
   }
 };
 
@@ -81,10 +83,7 @@ class FileDataset : public Dataset {
 
   const Schema& schema() const override { return opened_->schema; }
   const InputStatistics& statistics() const override { return opened_->statistics; }
-  bool labelled() const override {
-    const std::vector<std::string>& columns = opened_->columns;
-    return columns.empty() || std::find(columns.begin(), columns.end(), schema().label) != columns.end();
-  }
+  bool labelled() const override { return IsLabelled(schema(), opened_->train.layouts); }
 
   absl::StatusOr<uint64_t> Count(Split split) override ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
@@ -101,11 +100,10 @@ class FileDataset : public Dataset {
   absl::StatusOr<std::unique_ptr<BatchReader>> Read(const ReadOptions& options) override {
     TANDEM_RETURN_IF_ERROR(CheckOptions(options));
     const Opened& o = *opened_;
-    std::unique_ptr<LineParser> parser =
-        o.columns.empty() ? MakeIndexParser(o.schema) : MakeDelimitedParser(o.schema, o.columns, o.scales);
     // A split that has its own files is read whole: LineOrder treats these files as one undivided training
     // split.
-    const LineSource* own = o.OwnFiles(options.split);
+    const Opened::Files* const own = o.OwnFiles(options.split);
+    const Opened::Files& files = own != nullptr ? *own : o.train;
     ReadOptions order = options;
     if (own != nullptr) order.split = Split::kTrain;
     std::shared_ptr<const SplitIndex> index;
@@ -113,9 +111,9 @@ class FileDataset : public Dataset {
       absl::MutexLock lock(&mutex_);
       index = indexes_[static_cast<size_t>(own != nullptr ? options.split : Split::kTrain)];
     }
-    return std::make_unique<ShardReader>(opened_, own != nullptr ? *own : *o.train,
-                                         own != nullptr ? SplitRule() : o.rule, std::move(index), order,
-                                         o.schema, std::move(parser), o.max_malformed);
+    return std::make_unique<ShardReader>(opened_, *files.lines, own != nullptr ? SplitRule() : o.rule,
+                                         std::move(index), order, o.schema,
+                                         MakeParsers(o.schema, files.layouts, o.scales), o.max_malformed);
   }
 
  private:
@@ -130,12 +128,12 @@ class FileDataset : public Dataset {
 
   absl::Status ScanOnce() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (scanned_) return absl::OkStatus();
-    TANDEM_ASSIGN_OR_RETURN(Scanned train, Scan(*opened_->train, opened_->rule));
+    TANDEM_ASSIGN_OR_RETURN(Scanned train, Scan(*opened_->train.lines, opened_->rule));
     Counts counts = train.counts;
     for (Split own : {Split::kValid, Split::kTest}) {
-      const LineSource* files = opened_->OwnFiles(own);
+      const Opened::Files* const files = opened_->OwnFiles(own);
       if (files == nullptr) continue;
-      TANDEM_ASSIGN_OR_RETURN(Scanned lines, Scan(*files, SplitRule()));
+      TANDEM_ASSIGN_OR_RETURN(Scanned lines, Scan(*files->lines, SplitRule()));
       counts[static_cast<size_t>(own)] = lines.counts[static_cast<size_t>(Split::kTrain)];
       indexes_[static_cast<size_t>(own)] = std::move(lines.index);
     }
@@ -184,17 +182,19 @@ class FileDataset : public Dataset {
   std::array<std::shared_ptr<const SplitIndex>, 3> indexes_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Opens a split's own files and checks that their columns are those of the training files.
-absl::Status OpenOwnFiles(const std::vector<std::string>& paths, const Opened& opened,
-                          std::unique_ptr<LineSource>* out) {
+// Opens a split's own files and checks that they have the columns of the schema.
+absl::Status OpenOwnFiles(const std::vector<std::string>& paths, const Opened& opened, Opened::Files* out) {
   if (paths.empty()) return absl::OkStatus();
-  TANDEM_ASSIGN_OR_RETURN(*out, LineSource::Open(paths, LineOptions(opened.schema)));
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> columns, FindColumns(opened.schema, **out));
-  if (columns != opened.columns) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("data file '", paths[0], "' does not have the same columns as the training files"));
+  const Schema& schema = opened.schema;
+  TANDEM_ASSIGN_OR_RETURN(out->lines, LineSource::Open(paths, LineOptions(schema)));
+  TANDEM_ASSIGN_OR_RETURN(out->layouts, FindColumns(schema, *out->lines));
+  const bool named = LineOptions(schema).header;
+  if (!named && out->layouts != opened.train.layouts) {
+    return absl::InvalidArgumentError(absl::StrCat("data file '", paths[0],
+                                                   "' does not have as many columns as the "
+                                                   "training files"));
   }
-  return absl::OkStatus();
+  return CheckColumns(schema, out->layouts, *out->lines);
 }
 
 // Returns the statistics of a standardized column; nullptr if they are not among `given`.
@@ -218,7 +218,7 @@ absl::Status SetScales(const std::optional<InputStatistics>& given, Opened* open
   }
   if (measure) {
     TANDEM_ASSIGN_OR_RETURN(opened->scales,
-                            MeasureDense(schema, opened->columns, *opened->train, opened->rule));
+                            MeasureDense(schema, opened->train.layouts, *opened->train.lines, opened->rule));
   }
   for (size_t d = 0; d < schema.dense.size(); ++d) {
     const DenseFeature& feature = schema.dense[d];
@@ -232,7 +232,7 @@ absl::Status SetScales(const std::optional<InputStatistics>& given, Opened* open
     opened->statistics.dense.push_back(
         {.column = feature.column, .measured = measured, .mean = scale.mean, .scale = scale.scale});
   }
-  const bool positional = opened->columns.empty() && schema.sparse[0].separator == '\0';
+  const bool positional = opened->train.layouts[0].empty() && schema.sparse[0].separator == '\0';
   opened->statistics.index_features = positional ? static_cast<int>(schema.sparse.size()) : 0;
   return absl::OkStatus();
 }
@@ -248,10 +248,11 @@ absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const DatasetOptions& opt
                   .valid_fraction = options.valid_files.empty() ? options.valid_fraction : 0,
                   .test_fraction = options.test_files.empty() ? options.test_fraction : 0,
                   .by = options.split_by};
-  TANDEM_ASSIGN_OR_RETURN(opened->train, LineSource::Open(options.train_files, LineOptions(options.schema)));
-  TANDEM_ASSIGN_OR_RETURN(opened->columns, FindColumns(opened->schema, *opened->train));
+  Opened::Files& train = opened->train;
+  TANDEM_ASSIGN_OR_RETURN(train.lines, LineSource::Open(options.train_files, LineOptions(options.schema)));
+  TANDEM_ASSIGN_OR_RETURN(train.layouts, FindColumns(opened->schema, *train.lines));
   const absl::Status resolved =
-      ResolveSchema(opened->columns, *opened->train, options.statistics, &opened->schema);
+      ResolveSchema(train.layouts, *train.lines, options.statistics, &opened->schema);
   TANDEM_RETURN_IF_ERROR(Annotate(resolved, options.train_files[0]));
   TANDEM_RETURN_IF_ERROR(OpenOwnFiles(options.valid_files, *opened, &opened->valid));
   TANDEM_RETURN_IF_ERROR(OpenOwnFiles(options.test_files, *opened, &opened->test));

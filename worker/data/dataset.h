@@ -18,7 +18,9 @@
 
 namespace tandem::worker {
 
-// File formats. Criteo is tab-separated without a header: label, I1..I13, C1..C26.
+// File formats. Criteo is tab-separated without a header: label, I1..I13, C1..C26. In libsvm a line may have
+// a "qid:N" behind its label, the group that rankings are made of. No model uses it: it is kept if
+// Schema::kept says so, and otherwise ignored.
 enum class DataFormat { kCsv, kTsv, kCriteo, kLibsvm, kLibfm };
 
 // Transform of a dense (numeric) column. A missing field (empty, NA, null, NULL, None, \N or ?) is 0 after
@@ -45,8 +47,10 @@ struct SparseFeature {
 struct Schema {
   DataFormat format = DataFormat::kCsv;
   char delimiter = ',';  // CSV; TSV and Criteo use tab
-  bool header = true;    // CSV/TSV: the first line names the columns; otherwise columns are "0", "1", ...
-  std::string label;     // column name (CSV/TSV); the first field otherwise
+  // CSV/TSV: the first line of each file names its columns, which may have another order in each; otherwise
+  // columns are "0", "1", ...
+  bool header = true;
+  std::string label;  // column name (CSV/TSV); the first field otherwise
   // True: a label >= threshold is 1, any other is 0. False: the label must be 0, 1 or -1, and -1 means 0.
   bool has_threshold = false;
   double threshold = 0;
@@ -60,6 +64,12 @@ struct Schema {
   std::vector<DenseFeature> dense;
   // Criteo: C1..C26 by default. libsvm, libfm: Dataset::Open derives them from the data.
   std::vector<SparseFeature> sparse;
+  // Columns whose texts are copied into Batch::kept, unquoted. CSV, TSV, Criteo: any of the files' columns.
+  // libsvm: only "qid". libfm: none.
+  std::vector<std::string> kept;
+  // libsvm, libfm. True: a negative index stands for the unsigned number of 64 bits with the same bits, as
+  // Java and Spark write hashes of 2^63 and more. False: it is malformed.
+  bool negative_index_is_bits = false;
 };
 
 enum class Split { kTrain, kValid, kTest };
@@ -92,7 +102,8 @@ struct InputStatistics {
 struct DatasetOptions {
   Schema schema;
   // Paths. One with *, ? or [...] stands for the files that match it (glob(7)), in the order of their names,
-  // unless it is the name of a file itself. Files that gzip has compressed are read like any others.
+  // unless it is the name of a file itself. Names that begin with '_' or '.' and empty files are left out
+  // then. Files that gzip has compressed are read like any others.
   std::vector<std::string> train_files;
   std::vector<std::string> valid_files;  // empty: the split is cut from train_files by valid_fraction
   std::vector<std::string> test_files;   // empty: the split is cut from train_files by test_fraction
@@ -158,7 +169,7 @@ class Dataset {
   //
   // Blocks while it reads the training files, if libsvm, libfm or kStandardize requires that. Errors:
   // NotFound or PermissionDenied (names the file), InvalidArgument (bad options, no file of text, an empty
-  // file, files with different columns, or a column that is not in the header: lists the columns there are),
+  // file, or a column that a file does not have: names the file and lists its columns),
   // DataLoss (a file became shorter meanwhile, or a compressed one is damaged).
   static absl::StatusOr<std::unique_ptr<Dataset>> Open(const DatasetOptions& options);
   virtual ~Dataset() = default;

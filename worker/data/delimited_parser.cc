@@ -111,7 +111,8 @@ class DelimitedParser : public LineParser {
         columns_(columns),
         splitter_(schema.format == DataFormat::kCsv ? schema.delimiter : '\t',
                   schema.format == DataFormat::kCsv) {
-    if (!schema.label_is_optional || std::find(columns.begin(), columns.end(), schema.label) != columns.end()) {
+    if (!schema.label_is_optional ||
+        std::find(columns.begin(), columns.end(), schema.label) != columns.end()) {
       label_ = IndexOf(schema.label);
     }
     for (size_t d = 0; d < schema.dense.size(); ++d) {
@@ -121,6 +122,7 @@ class DelimitedParser : public LineParser {
       const uint64_t seed = HashBytes(feature.shared_as.empty() ? feature.column : feature.shared_as);
       sparse_.push_back({IndexOf(feature.column), feature.separator, feature.hash_buckets, seed});
     }
+    for (const std::string& name : schema.kept) kept_.push_back(IndexOf(name));
     fields_.reserve(columns.size() + 1);
   }
 
@@ -138,6 +140,10 @@ class DelimitedParser : public LineParser {
     float* dense = batch->dense.data() + row * dense_.size();
     for (const Dense& feature : dense_) {
       if (!ParseDense(feature, fields_[feature.column], dense++, reason)) return false;
+    }
+    for (size_t k = 0; k < kept_.size(); ++k) {
+      const absl::string_view field = fields_[kept_[k]];
+      batch->kept[row * kept_.size() + k].assign(field.data(), field.size());
     }
     SparseColumn* column = batch->sparse.data();
     for (const Sparse& feature : sparse_) {
@@ -221,6 +227,7 @@ class DelimitedParser : public LineParser {
   std::optional<size_t> label_;  // none: the files have no labels
   std::vector<Dense> dense_;
   std::vector<Sparse> sparse_;
+  std::vector<size_t> kept_;
   std::vector<absl::string_view> fields_;
 };
 

@@ -8,6 +8,8 @@ void PrepareBatch(const Schema& schema, size_t rows, Batch* batch) {
   batch->labels.resize(rows);
   batch->num_dense = schema.dense.size();
   batch->dense.resize(rows * schema.dense.size());
+  batch->num_kept = schema.kept.size();
+  batch->kept.resize(rows * schema.kept.size());
   batch->sparse.resize(schema.sparse.size());
   for (size_t f = 0; f < schema.sparse.size(); ++f) {
     SparseColumn& column = batch->sparse[f];
@@ -27,6 +29,7 @@ void TrimBatch(size_t rows, Batch* batch) {
   batch->size = rows;
   batch->labels.resize(rows);
   batch->dense.resize(rows * batch->num_dense);
+  batch->kept.resize(rows * batch->num_kept);
   for (SparseColumn& column : batch->sparse) {
     size_t ids = rows;
     if (!column.offsets.empty()) {

@@ -12,14 +12,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "base/utf8.h"
-#include "worker/data/data_file.h"
 
 namespace tandem::worker {
 namespace {
 
 constexpr absl::string_view kByteOrderMark = "\xef\xbb\xbf";
-constexpr size_t kMaxHeader = 1000;  // bytes of a header that a message quotes
 
 // Returns the line that begins at `begin` and stores in `*next` where the following line begins.
 absl::string_view TakeLine(const char* begin, const char* end, const char** next) {
@@ -41,8 +38,20 @@ absl::StatusOr<std::unique_ptr<LineSource>> LineSource::Open(const std::vector<s
   if (paths.empty()) return absl::InvalidArgumentError("no data files are given");
   std::unique_ptr<LineSource> source(new LineSource);
   source->options_ = options;
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> files, FindFiles(paths));
-  for (const std::string& path : files) TANDEM_RETURN_IF_ERROR(source->Map(path));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<FoundFile> files, FindFiles(paths));
+  for (size_t f = 0; f < files.size(); ++f) {
+    const size_t before = source->files_.size();
+    TANDEM_RETURN_IF_ERROR(source->Map(files[f]));
+    // All files of a pattern are neighbours.
+    const std::string& pattern = files[f].pattern;
+    if (pattern.empty() || source->files_.size() > before) continue;
+    const bool is_last = f + 1 == files.size() || files[f + 1].pattern != pattern;
+    const bool has_lines = before > 0 && source->files_.back().pattern == pattern;
+    if (is_last && !has_lines) {
+      return absl::InvalidArgumentError(absl::StrCat("data files '", pattern, "': all of them are empty"));
+    }
+  }
+  if (source->headers_.empty()) source->headers_.emplace_back();
   return source;
 }
 
@@ -53,12 +62,19 @@ LineSource::~LineSource() {
   }
 }
 
-absl::Status LineSource::Map(const std::string& path) {
+absl::Status LineSource::Map(const FoundFile& found) {
   const uint64_t base = bytes();
+  const std::string& path = found.path;
+  TANDEM_ASSIGN_OR_RETURN(const OpenedFile opened, OpenDataFile(path));
+  if (opened.bytes == 0) {
+    close(opened.fd);
+    if (!found.pattern.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("data file '", path, "' is empty (0 bytes)"));
+  }
   File& file = files_.emplace_back();  // the destructor closes what is open, also after an error below
   file.path = path;
+  file.pattern = found.pattern;
   file.base = base;
-  TANDEM_ASSIGN_OR_RETURN(const OpenedFile opened, OpenDataFile(path));
   file.fd = opened.fd;
   void* data = mmap(nullptr, opened.bytes, PROT_READ, MAP_PRIVATE, file.fd, 0);
   if (data == MAP_FAILED) {
@@ -80,13 +96,10 @@ absl::Status LineSource::ReadHeader(File* file) {
     return absl::InvalidArgumentError(absl::StrCat(
         "data file '", file->path, "': the first line, which should name the columns, is empty"));
   }
-  if (files_.size() == 1) {
-    header_ = header;
-  } else if (header != header_) {
-    return absl::InvalidArgumentError(absl::StrCat("data file '", file->path, "' has the header ",
-                                                   Quoted(header, kMaxHeader), ", but '", files_[0].path,
-                                                   "' has ", Quoted(header_, kMaxHeader), ": all files must have the same columns"));
-  }
+  const auto known =
+      std::find_if(headers_.begin(), headers_.end(), [&](const Header& one) { return one.line == header; });
+  file->header = known - headers_.begin();
+  if (known == headers_.end()) headers_.push_back({header, file->path});
   return absl::OkStatus();
 }
 
@@ -100,7 +113,13 @@ const LineSource::File& LineSource::FileOf(uint64_t position) const {
 }
 
 absl::string_view LineSource::LineAt(uint64_t position) const {
+  size_t header = 0;
+  return LineAt(position, &header);
+}
+
+absl::string_view LineSource::LineAt(uint64_t position, size_t* header) const {
   const File& file = FileOf(position);
+  *header = file.header;
   const char* next = nullptr;
   return TakeLine(file.data + (position - file.base), file.data + file.size, &next);
 }

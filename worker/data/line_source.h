@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "worker/data/data_file.h"
 
 namespace tandem::worker {
 
@@ -29,26 +30,35 @@ inline constexpr uint64_t kLinesBetweenChecks = 1 << 16;
 class LineSource {
  public:
   struct Options {
-    // The first line of each file is a header, not an example. All files must have the same header.
+    // The first line of each file is a header, not an example.
     bool header = false;
     bool comments = false;  // lines that begin with '#' are not examples
   };
 
-  // Finds the files (FindFiles) and maps them. Errors: those of FindFiles and OpenDataFile, and
-  // InvalidArgument if there are no files or if a header is different from that of the first file.
+  // Finds the files (FindFiles) and maps them. Empty files that match a pattern are left out, since programs
+  // that write in parallel leave some. Errors: those of FindFiles and OpenDataFile, and InvalidArgument if
+  // there are no files, if one that was named is empty, if all that match a pattern are, or if a header is
+  // empty.
   static absl::StatusOr<std::unique_ptr<LineSource>> Open(const std::vector<std::string>& paths,
                                                           const Options& options);
   ~LineSource();
   LineSource(const LineSource&) = delete;
   LineSource& operator=(const LineSource&) = delete;
 
-  // Returns the header line; empty without Options::header.
-  absl::string_view header() const { return header_; }
+  // A line of columns at the top of some of the files.
+  struct Header {
+    absl::string_view line;  // empty without Options::header
+    std::string path;        // the first file that has it
+  };
+  // Returns the different headers, in the order of the files; at least one.
+  const std::vector<Header>& headers() const { return headers_; }
   // Total size of the files.
   uint64_t bytes() const;
   // Returns the line that begins at `position`, without its end (LF or CRLF). `position` must come from a
   // Cursor.
   absl::string_view LineAt(uint64_t position) const;
+  // The same, and stores which of headers() the line's file has.
+  absl::string_view LineAt(uint64_t position, size_t* header) const;
   // Returns "path:line number". Reads the file up to `position`, so it is for messages only.
   std::string Describe(uint64_t position) const;
   // Returns DataLoss, naming the file, if a file has become shorter than it was at Open.
@@ -61,6 +71,8 @@ class LineSource {
     explicit Cursor(const LineSource& source) : source_(&source) {}
     // Stores the next line and its position. Returns false at the end and leaves the arguments unchanged.
     bool Next(uint64_t* position, absl::string_view* line);
+    // Returns which of headers() the file of the last line has. Requires that Next has returned true.
+    size_t header() const { return source_->files_[file_ - 1].header; }
 
    private:
     const LineSource* source_;
@@ -74,20 +86,22 @@ class LineSource {
  private:
   struct File {
     std::string path;
+    std::string pattern;  // FoundFile::pattern
     int fd = -1;
     const char* data = nullptr;
     size_t size = 0;
     size_t first_line = 0;  // offset of the first line after byte order mark and header
+    size_t header = 0;      // index in headers_
     uint64_t base = 0;      // position of the file's first byte
   };
   LineSource() = default;
-  absl::Status Map(const std::string& path);
+  absl::Status Map(const FoundFile& found);
   absl::Status ReadHeader(File* file);
   const File& FileOf(uint64_t position) const;
 
   Options options_;
   std::vector<File> files_;
-  absl::string_view header_;
+  std::vector<Header> headers_;
 };
 
 }  // namespace tandem::worker

@@ -24,10 +24,10 @@ namespace tandem::worker {
 class ShardReader : public BatchReader {
  public:
   // `keep_alive` owns `source` (directly or not).
-  // `index`: as for LineOrder.
+  // `index`: as for LineOrder. `parsers`: one for each of the source's headers.
   ShardReader(std::shared_ptr<const void> keep_alive, const LineSource& source, const SplitRule& rule,
               std::shared_ptr<const SplitIndex> index, const ReadOptions& options, const Schema& schema,
-              std::unique_ptr<LineParser> parser, uint64_t max_malformed);
+              std::vector<std::unique_ptr<LineParser>> parsers, uint64_t max_malformed);
 
   absl::StatusOr<bool> Next(Batch* batch) override;
   uint64_t malformed_lines() const override { return malformed_; }
@@ -43,7 +43,7 @@ class ShardReader : public BatchReader {
   const LineSource& source_;
   const ReadOptions options_;
   const Schema schema_;
-  const std::unique_ptr<LineParser> parser_;
+  const std::vector<std::unique_ptr<LineParser>> parsers_;
   const uint64_t max_malformed_;
   LineOrder order_;
   bool order_done_ = false;

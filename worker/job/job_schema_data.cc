@@ -66,9 +66,10 @@ void DescribeData(Fields& f, JobSpec& job) {
   const bool named_columns = csv || schema.format == DataFormat::kTsv;
   const bool columns = named_columns || schema.format == DataFormat::kCriteo;
 
-  if (!f.Paths(
-          "train", &data.train_files,
-          "a file, a pattern such as `day_*.csv`, or a list of these; `.gz` files are unpacked; required") &&
+  if (!f.Paths("train", &data.train_files,
+               "a file, a pattern such as `day_*.csv`, or a list of these; `.gz` files are unpacked. A "
+               "pattern leaves out "
+               "empty files and names that begin with `_` or `.`, such as `_SUCCESS`; required") &&
       f.reading())
     f.Wrong("train", "is missing: it names the file or files to learn from");
   f.Paths("valid", &data.valid_files, "the same; cut from `train` unless given");
@@ -90,8 +91,10 @@ void DescribeData(Fields& f, JobSpec& job) {
   if (!csv && f.reading()) schema.delimiter = '\t';
   if (csv) f.Character("delimiter", &schema.delimiter, "csv: separates the columns");
   if (named_columns)
-    f.Bool("header", &schema.header,
-           "csv, tsv: whether the first line names the columns; else they are `0`, `1`, ...");
+    f.Bool(
+        "header", &schema.header,
+        "csv, tsv: whether the first line of each file names its columns, in an order of its own; else they "
+        "are `0`, `1`, ...");
   const bool labelled = f.Group("label", named_columns ? "column" : nullptr, "",
                                 [&](Fields& g) { DescribeLabel(g, schema, named_columns); });
   if (columns) DescribeColumns(f, schema);
@@ -101,6 +104,15 @@ void DescribeData(Fields& f, JobSpec& job) {
             "what `nan` or `NaN` in a dense column is: `malformed`, as any text that is no number, or "
             "`missing`, as an empty field (as `NA`, `null`, `NULL`, `None`, `\\N` and `?` always are)");
     schema.nan_is_missing = nan == 1;
+  }
+  int negative = schema.negative_index_is_bits ? 1 : 0;
+  f.OneOf(
+      "negative_index", &negative, Names{"malformed", "bits"},
+      "libsvm, libfm: what a negative index is: `malformed`, or `bits`: the unsigned number of the same 64 "
+      "bits, as Java and Spark write hashes of 2^63 and more");
+  schema.negative_index_is_bits = negative == 1;
+  if (f.reading() && columns && negative == 1) {
+    f.Wrong("negative_index", "is for libsvm and libfm; in columns the text of a value is hashed, also `-5`");
   }
   f.Bool(
       "shuffle", &job.shuffle,

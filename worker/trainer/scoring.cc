@@ -114,6 +114,24 @@ class LocalTables {
   std::unique_ptr<ps::Client> client_;  // destroyed before the server
 };
 
+// Passes the batches of another reader on, and collects what they keep of the lines.
+class KeepingReader : public BatchReader {
+ public:
+  // Both must outlive the object.
+  KeepingReader(BatchReader* reader, std::vector<std::string>* kept) : reader_(*reader), kept_(*kept) {}
+
+  absl::StatusOr<bool> Next(Batch* batch) override {
+    const absl::StatusOr<bool> more = reader_.Next(batch);
+    if (more.ok() && *more) kept_.insert(kept_.end(), batch->kept.begin(), batch->kept.end());
+    return more;
+  }
+  uint64_t malformed_lines() const override { return reader_.malformed_lines(); }
+
+ private:
+  BatchReader& reader_;
+  std::vector<std::string>& kept_;
+};
+
 }  // namespace
 
 absl::StatusOr<Scores> ScoreCheckpoint(const ScoreOptions& options) {
@@ -129,6 +147,7 @@ absl::StatusOr<Scores> ScoreCheckpoint(const ScoreOptions& options) {
   TANDEM_RETURN_IF_ERROR(parsed.status());
   JobSpec job = *std::move(parsed);
   job.data.schema.label_is_optional = options.label_is_optional;
+  job.data.schema.kept = options.keep;
   const Input input = FindInput(options, job, manifest);
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Dataset> dataset, Dataset::Open(input.data));
   const std::vector<std::string> others = CompareFeatures(manifest.data(), dataset->schema());
@@ -174,7 +193,8 @@ absl::StatusOr<Scores> ScoreCheckpoint(const ScoreOptions& options) {
                                            .world_size = input.workers,
                                            .tail = ReadOptions::Tail::kExact}));
     PrefetchReader ahead(std::move(reader), kScoreAhead);
-    TANDEM_ASSIGN_OR_RETURN(const ScoredExamples shard, trainer.Predict(&ahead));
+    KeepingReader keeping(&ahead, &scores.kept);
+    TANDEM_ASSIGN_OR_RETURN(const ScoredExamples shard, trainer.Predict(&keeping));
     scores.examples.Merge(shard);
     scores.malformed_lines += ahead.malformed_lines();
   }

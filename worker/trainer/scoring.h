@@ -28,6 +28,7 @@ struct ScoreOptions {
   std::optional<Split> split;
   bool label_is_optional = false;         // see Schema
   std::optional<uint64_t> max_malformed;  // unset: that of the job
+  std::vector<std::string> keep;          // Schema::kept
 };
 
 struct Scores {
@@ -42,6 +43,8 @@ struct Scores {
   ScoredExamples examples;
   bool labelled = false;  // the files have a column of labels
   uint64_t malformed_lines = 0;
+  // The fields of ScoreOptions::keep, row-major, in the order of `examples`.
+  std::vector<std::string> kept;
 };
 
 // Scores the examples. Of a split of the trainer's, the scores are the trainer's, bit for bit (on the same

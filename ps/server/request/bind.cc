@@ -75,10 +75,8 @@ absl::Status BindSlice(uint32_t worker, bool needs_rank, const TableRegistry& ta
   absl::StatusOr<std::shared_ptr<ServerTable>> table = tables.Find(slice->table_name);
   if (!table.ok()) return Annotate(table.status(), absl::StrCat("worker ", worker));
   slice->table = *std::move(table);
-  if (needs_rank && worker >= slice->table->num_workers()) {
-    return absl::InvalidArgumentError(absl::StrCat(SliceLabel{worker, slice->table_name}.Text(), " has ",
-                                                   slice->table->num_workers(),
-                                                   " workers: ranks below that may pull and push"));
+  if (needs_rank) {
+    TANDEM_RETURN_IF_ERROR(slice->table->CheckRank(worker, SliceLabel{worker, slice->table_name}.Text()));
   }
   return CheckIds(*slice, tables, worker);
 }

@@ -2,6 +2,7 @@
 #include "ps/server/request/split_push.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/bytes.h"
@@ -79,9 +80,11 @@ SplitPush SplitByTable(const BoundRequest& request, BufferPool& buffers) {
     const BoundSlice& first = *group.front();
     const uint32_t dim = first.table->dim();
     TablePush& part = split.parts.emplace_back();
-    part.worker = request.worker;
+    // Pushes of other ranks than the table's workers, which only ASYNC tables take, advance no clock.
+    const std::optional<uint32_t> worker = first.table->WorkerIndex(request.worker);
+    part.worker = worker.value_or(0);
     part.step = request.step;
-    part.deferred_gradients = request.deferred_gradients;
+    part.deferred_gradients = request.deferred_gradients || !worker.has_value();
     part.learning_rate_factor = request.learning_rate_factor;
     part.batch_share = request.batch_share;
     split.segments.push_back(AddSegments(request, group, &part));

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "ps/server/table/merged_update.h"
 #include "ps/server/table/replay_filter.h"
@@ -33,9 +34,28 @@ ServerTable::ServerTable(v1::TableConfig config, std::shared_ptr<TableStorage> s
       helpers_(helpers),
       assigns_positions_(assigns_positions),
       row_staleness_(std::move(measured_tables)),
-      order_(&created_config_.name(), created_config_.update_mode(), created_config_.num_workers()),
+      order_(&created_config_.name(), created_config_.update_mode(), created_config_.num_workers(),
+             created_config_.first_worker()),
       storage_(std::move(storage)),
       generation_(NewGeneration(0)) {}
+
+std::optional<uint32_t> ServerTable::WorkerIndex(uint32_t rank) const {
+  const uint32_t first = created_config_.first_worker();
+  if (rank < first || rank - first >= num_workers()) return std::nullopt;
+  return rank - first;
+}
+
+absl::Status ServerTable::CheckRank(uint32_t rank, absl::string_view who) const {
+  if (WorkerIndex(rank).has_value()) return absl::OkStatus();
+  {
+    absl::MutexLock lock(&mutex_);
+    if (order_.mode().kind() == v1::UpdateMode::ASYNC) return absl::OkStatus();
+  }
+  const uint32_t first = created_config_.first_worker();
+  return absl::InvalidArgumentError(
+      absl::StrCat(who, " has ", num_workers(), " workers, the first of which has rank ", first,
+                   ": while it is not async, other processes may only read it (read_only)"));
+}
 
 v1::TableConfig ServerTable::config() const {
   v1::TableConfig config = created_config_;
@@ -98,14 +118,26 @@ ServerTable::WriteScope::~WriteScope() {
 
 bool ServerTable::Ready(uint64_t step) const {
   absl::MutexLock lock(&mutex_);
-  return order_.PullMayRun(step);
+  return dropped_ || order_.PullMayRun(step);
 }
 
 bool ServerTable::ReadyOrWait(uint64_t step, uint64_t ticket, Waiter waiter) {
   absl::MutexLock lock(&mutex_);
-  if (order_.PullMayRun(step)) return true;
+  if (dropped_ || order_.PullMayRun(step)) return true;
   waiting_pulls_.push_back({step, ticket, std::move(waiter)});
   return false;
+}
+
+void ServerTable::Drop(std::vector<Waiter>* released) {
+  absl::MutexLock lock(&mutex_);
+  dropped_ = true;
+  for (WaitingPull& pull : waiting_pulls_) released->push_back(std::move(pull.waiter));
+  waiting_pulls_.clear();
+}
+
+absl::Status ServerTable::CheckExists() const {
+  if (!dropped_.load(std::memory_order_acquire)) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat("table '", name(), "' was dropped while the call waited for it"));
 }
 
 void ServerTable::Forget(uint64_t ticket) {
@@ -294,6 +326,11 @@ void ServerTable::Flush() {
   absl::MutexLock lock(&mutex_);
   FlushLocked();
   if (order_.gba()) order_.ReopenBatch(version());
+}
+
+void ServerTable::SetFirstStep(uint64_t step) {
+  absl::MutexLock lock(&mutex_);
+  order_.Restore(/*version=*/0, std::vector<uint64_t>(num_workers(), step));
 }
 
 void ServerTable::SetUpdateMode(const v1::UpdateMode& mode, std::vector<Waiter>* released) {

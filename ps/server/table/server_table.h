@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "base/buffer_pool.h"
@@ -52,6 +54,12 @@ class ServerTable {
   uint64_t elements() const { return created_config_.elements(); }
   bool dense() const { return created_config_.kind() == v1::TableConfig::DENSE; }
   uint32_t num_workers() const { return created_config_.num_workers(); }
+  // Returns the index, below num_workers(), of a rank among the table's workers; nullopt if it is none of
+  // them. The table's functions and TablePush::worker take this index.
+  std::optional<uint32_t> WorkerIndex(uint32_t rank) const;
+  // Returns OK if a process of this rank may pull for training and push. InvalidArgument otherwise: it is
+  // none of the table's workers, and the table is not ASYNC. The message begins with `who`.
+  absl::Status CheckRank(uint32_t rank, absl::string_view who) const;
   TableCounters& counters() { return counters_; }
   // Measures the row staleness of pushes, in all modes but SYNC.
   RowStalenessMeter& row_staleness() { return row_staleness_; }
@@ -125,6 +133,13 @@ class ServerTable {
   // applied or that wait for other workers. Returns the pulls that may run now.
   std::vector<Waiter> Drain();
 
+  // Notes that the server no longer has the table: pulls need not wait for it. Adds those that do to
+  // `released`. Code that then runs a pull asks CheckExists. Rows and queued pushes stay until the last
+  // user of the object is gone.
+  void Drop(std::vector<Waiter>* released);
+  // Returns NotFound, which names the table, after Drop.
+  absl::Status CheckExists() const;
+
   // Returns the memory of pushes that are queued.
   uint64_t waiting_bytes() const { return waiting_bytes_.load(std::memory_order_relaxed); }
 
@@ -133,6 +148,8 @@ class ServerTable {
   // Applies the gradients that a GBA table has accumulated, even if its global batch is incomplete. No effect
   // on other tables.
   void Flush();
+  // Sets the clocks of the workers of a new table.
+  void SetFirstStep(uint64_t step);
   // Changes the mode, then applies the pushes that need not wait in the new one. Leaving SYNC, waiting pushes
   // are applied step by step in rank order, each as an update of its own. Leaving GBA, or changing its
   // parameters, starts with Flush. Adds the pulls that may run now to `released`.
@@ -190,6 +207,7 @@ class ServerTable {
   std::atomic<uint64_t> version_{0};
   std::atomic<uint64_t> writes_{0};
   std::atomic<uint64_t> waiting_bytes_{0};
+  std::atomic<bool> dropped_{false};            // set under mutex_
   std::shared_ptr<const ReplayFilter> filter_;  // set before the server serves
 
   mutable absl::Mutex mutex_;

@@ -15,6 +15,7 @@ namespace tandem::ps {
 namespace {
 constexpr uint32_t kMaxWorkers = 65536;  // a table keeps a clock for each
 constexpr size_t kMaxTables = 1024;
+constexpr uint64_t kMaxFirstStep = uint64_t{1} << 62;
 constexpr int64_t kMeasureEveryNanoseconds = 100'000'000;
 
 // Returns the memory that one of `servers` needs for the table before it has embedding rows, and for those
@@ -57,8 +58,13 @@ std::shared_ptr<ServerTable> TableRegistry::NewTable(v1::TableConfig config,
                                        options_.helpers, options_.server == 0, measured_tables_);
 }
 
-absl::Status TableRegistry::CreateWithin(const v1::TableConfig& config, uint64_t max_memory_bytes) {
+absl::Status TableRegistry::CreateWithin(const v1::TableConfig& config, uint64_t first_step,
+                                         uint64_t max_memory_bytes) {
   TANDEM_RETURN_IF_ERROR(ValidateTableConfig(config));
+  if (first_step > kMaxFirstStep) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("table '", config.name(), "': first_step is ", first_step, ", at most 2^62 is allowed"));
+  }
   {
     absl::MutexLock lock(&mutex_);
     auto found = tables_.find(config.name());
@@ -76,7 +82,9 @@ absl::Status TableRegistry::CreateWithin(const v1::TableConfig& config, uint64_t
   uint64_t new_bytes = 0;
   TANDEM_RETURN_IF_ERROR(CheckNewTable(config, max_memory_bytes, &new_tables, &new_bytes));
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<TableStorage> storage, NewStorage(config));
-  Add(NewTable(config, std::move(storage)));
+  const std::shared_ptr<ServerTable> table = NewTable(config, std::move(storage));
+  table->SetFirstStep(first_step);
+  Add(table);
   return absl::OkStatus();
 }
 
@@ -117,6 +125,20 @@ void TableRegistry::Add(std::shared_ptr<ServerTable> table) {
   tables_.emplace(table->name(), std::move(table));
 }
 
+std::shared_ptr<ServerTable> TableRegistry::Drop(absl::string_view name,
+                                                 std::vector<ServerTable::Waiter>* released) {
+  std::shared_ptr<ServerTable> table;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto found = tables_.find(name);
+    if (found == tables_.end()) return nullptr;
+    table = std::move(found->second);
+    tables_.erase(found);
+  }
+  table->Drop(released);
+  return table;
+}
+
 void TableRegistry::Clear() {
   std::map<std::string, std::shared_ptr<ServerTable>, std::less<>> removed;  // destroyed outside the lock
   absl::MutexLock lock(&mutex_);
@@ -128,7 +150,7 @@ absl::StatusOr<std::shared_ptr<ServerTable>> TableRegistry::Find(absl::string_vi
   auto found = tables_.find(name);
   if (found != tables_.end()) return found->second;
   return absl::NotFoundError(
-      absl::StrCat("no table '", name, "' on server ", options_.server, "; it has ",
+      absl::StrCat("no table '", name, "' on server ", options_.server, ", never created or dropped; it has ",
                    tables_.empty() ? "none: create tables first"
                                    : absl::StrJoin(tables_, ", ", [](std::string* out, const auto& entry) {
                                        absl::StrAppend(out, "'", entry.first, "'");

@@ -24,7 +24,7 @@
 namespace tandem::ps {
 
 // Owns the tables of one server, by name, together with the requests that use them, and makes new tables.
-// Thread-safe, but only one thread at a time may call Create, Add and Clear.
+// Thread-safe, but only one thread at a time may call Create, Add, Drop and Clear.
 class TableRegistry {
  public:
   struct Options {
@@ -43,7 +43,8 @@ class TableRegistry {
   uint32_t server() const { return options_.server; }
   const ShardMap& shard_map() const { return *options_.shard_map; }
 
-  // Creates the table that `config` describes, with the rows of a DENSE table. Returns OK and does nothing if
+  // Creates the table that `config` describes, with the rows of a DENSE table. Its workers' clocks begin at
+  // `first_step`, which is at most 2^62. Returns OK and does nothing if
   // it exists with the same configuration. No table is added after an error.
   //
   //   - AlreadyExists if it exists with another configuration; names the fields that differ
@@ -51,11 +52,13 @@ class TableRegistry {
   //   - ResourceExhausted if there are 1024 tables, or the table's dense rows, counters and byte budget would
   //     exceed max_memory_bytes; checked before memory is allocated
   //   - the errors of NewStorage
-  absl::Status Create(const v1::TableConfig& config) {
-    return CreateWithin(config, options_.max_memory_bytes);
+  absl::Status Create(const v1::TableConfig& config, uint64_t first_step = 0) {
+    return CreateWithin(config, first_step, options_.max_memory_bytes);
   }
   // Creates a table that the server's log has, whatever max_memory_bytes says: it fitted when it was created.
-  absl::Status Recreate(const v1::TableConfig& config) { return CreateWithin(config, 0); }
+  absl::Status Recreate(const v1::TableConfig& config, uint64_t first_step) {
+    return CreateWithin(config, first_step, 0);
+  }
   // Returns the table. NotFound: no table has this name; the message names those that exist.
   absl::StatusOr<std::shared_ptr<ServerTable>> Find(absl::string_view name) const;
   // Returns all tables in the order of their names.
@@ -89,11 +92,14 @@ class TableRegistry {
   // Makes Find return `table`. Does nothing if a table of that name exists.
   void Add(std::shared_ptr<ServerTable> table);
 
+  // Makes Find not return the table any more, and releases the pulls that wait for it (ServerTable::Drop).
+  // Returns the table, which requests that have found it before may still use; nullptr if there is none.
+  std::shared_ptr<ServerTable> Drop(absl::string_view name, std::vector<ServerTable::Waiter>* released);
   // Removes all tables, which a follower does before it is copied anew.
   void Clear();
 
  private:
-  absl::Status CreateWithin(const v1::TableConfig& config, uint64_t max_memory_bytes);
+  absl::Status CreateWithin(const v1::TableConfig& config, uint64_t first_step, uint64_t max_memory_bytes);
   // Returns the memory of all tables, in bytes.
   uint64_t MemoryBytes() const;
 

@@ -24,8 +24,9 @@ std::string ModeName(const v1::UpdateMode& mode) {
 
 }  // namespace
 
-UpdateOrder::UpdateOrder(const std::string* table, const v1::UpdateMode& mode, uint32_t num_workers)
-    : table_(*table), mode_(mode), clocks_(num_workers), workers_(num_workers) {
+UpdateOrder::UpdateOrder(const std::string* table, const v1::UpdateMode& mode, uint32_t num_workers,
+                         uint32_t first_worker)
+    : table_(*table), first_worker_(first_worker), mode_(mode), clocks_(num_workers), workers_(num_workers) {
   batch_.Reset(/*version=*/0);  // a new table is at version 0 on all servers
 }
 
@@ -67,7 +68,7 @@ std::string UpdateOrder::WhyWaiting(uint64_t step, uint32_t worker) const {
     const uint64_t at = NextStep(w);
     if (at >= needed) continue;
     if (missing.size() < kNamed) {
-      missing.push_back(absl::StrCat("the push of step ", at, " from worker ", w));
+      missing.push_back(absl::StrCat("the push of step ", at, " from worker ", first_worker_ + w));
     } else {
       ++unnamed;
     }
@@ -83,15 +84,15 @@ std::string UpdateOrder::WhyWaiting(uint64_t step, uint32_t worker) const {
 absl::Status UpdateOrder::CheckPush(uint32_t worker, uint64_t step) const {
   if (mode_.kind() == v1::UpdateMode::ASYNC || gba()) return absl::OkStatus();
   if (IsQueued(worker, step) || clocks_.IsDone(worker, step)) {
-    return absl::InvalidArgumentError(absl::StrCat("worker ", worker, ": table '", table_, "': push of step ",
-                                                   step, ", but that step was already pushed (next is step ",
-                                                   NextStep(worker), "; ", ModeName(mode_), ")"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "worker ", first_worker_ + worker, ": table '", table_, "': push of step ", step,
+        ", but that step was already pushed (next is step ", NextStep(worker), "; ", ModeName(mode_), ")"));
   }
   if (step >= clocks_[worker] + kMaxEarlyPushes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("worker ", worker, ": table '", table_, "': push of step ", step, ", but step ",
-                     NextStep(worker), " is next and at most ", kMaxEarlyPushes, " steps may wait (",
-                     ModeName(mode_), "); steps count from 0, or from the loaded checkpoint's"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "worker ", first_worker_ + worker, ": table '", table_, "': push of step ", step, ", but step ",
+        NextStep(worker), " is next and at most ", kMaxEarlyPushes, " steps may wait (", ModeName(mode_),
+        "); steps count from 0, or from the loaded checkpoint's"));
   }
   return absl::OkStatus();
 }
@@ -100,9 +101,10 @@ absl::Status UpdateOrder::CheckDeferredGradients(uint32_t worker) const {
   if (mode_.kind() == v1::UpdateMode::BOUNDED || mode_.kind() == v1::UpdateMode::ASYNC) {
     return absl::OkStatus();
   }
-  return absl::FailedPreconditionError(absl::StrCat(
-      "worker ", worker, ": table '", table_, "': gradients held back from earlier steps, but the table is ",
-      ModeName(mode_), ": push them before the mode changes"));
+  return absl::FailedPreconditionError(
+      absl::StrCat("worker ", first_worker_ + worker, ": table '", table_,
+                   "': gradients held back from earlier steps, but the table is ", ModeName(mode_),
+                   ": push them before the mode changes"));
 }
 
 bool UpdateOrder::IsAhead(uint64_t step) const {
@@ -242,8 +244,8 @@ absl::StatusOr<std::vector<uint64_t>> UpdateOrder::Save() const {
   for (uint32_t w = 0; w < workers_.size(); ++w) {
     if (!workers_[w].waiting.empty()) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "table '", table_, "': the push of step ", workers_[w].waiting.begin()->first, " from worker ", w,
-          " is here but waits for others (", ModeName(mode_),
+          "table '", table_, "': the push of step ", workers_[w].waiting.begin()->first, " from worker ",
+          first_worker_ + w, " is here but waits for others (", ModeName(mode_),
           "): save when every worker has pushed the same steps (a barrier before SaveCheckpoint)"));
     }
     clocks.push_back(clocks_[w]);

@@ -52,7 +52,8 @@ class UpdateOrder {
   static constexpr uint64_t kMaxEarlyPushes = 256;
 
   // `table` names the table in messages; it must outlive this object.
-  UpdateOrder(const std::string* table, const v1::UpdateMode& mode, uint32_t num_workers);
+  UpdateOrder(const std::string* table, const v1::UpdateMode& mode, uint32_t num_workers,
+              uint32_t first_worker = 0);
 
   const v1::UpdateMode& mode() const { return mode_; }
   bool sync() const { return mode_.kind() == v1::UpdateMode::SYNC; }
@@ -160,6 +161,7 @@ class UpdateOrder {
   uint64_t GlobalBatchSize() const;
 
   const std::string& table_;
+  const uint32_t first_worker_;  // the rank of worker 0, for messages
   v1::UpdateMode mode_;
   WorkerClocks clocks_;
   std::vector<Worker> workers_;

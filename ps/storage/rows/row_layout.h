@@ -6,7 +6,7 @@
 //
 //   embedding         dim x f32, f16 or bf16, padded to a multiple of 4 bytes
 //   optimizer state   state_floats x f32
-//   count             u32, the number of updates; only in tables that evict by it
+//   count             u32, as Eviction::Counted returns it; only in tables that evict by it
 //
 // The id and the version of a row are in the index (row_index.h).
 

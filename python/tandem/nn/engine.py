@@ -87,7 +87,11 @@ class Engine:
         self._scale = 1.0 / client.world_size if reduction == "mean" else 1.0
         self._plan = _core.make_lookup_plan(
             [
-                (t.name, t.dim, [(f, POOLING[t.pooling], -1 if t.padding_idx is None else t.padding_idx) for f in t.feature_names])
+                (
+                    t.name, t.dim,
+                    [(f, POOLING[t.pooling], -1 if t.padding_idx is None else t.padding_idx) for f in t.feature_names],
+                    t.negative_ids == "bits",
+                )
                 for t in tables
             ]
         )

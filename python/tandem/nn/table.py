@@ -32,6 +32,8 @@ class Table:
         "auto": replicated if num_embeddings is given and the rows take at most 64 KiB, else sharded. `optimizer` is for the
             sharded table.
     num_embeddings: the number of ids, which are 0, 1, ...; a replicated table needs it, a sharded one ignores it.
+    negative_ids: what a negative id is. "refuse": an error. "bits": the unsigned id of the same 64 bits, as int64 columns hold
+        hashes of 2^63 and more (Java, Spark). Client.pull() and the like take them as ids.view(np.uint64).
 
     The other fields are those of Client.create_table().
     """
@@ -54,6 +56,7 @@ class Table:
     spill: bool = False
     placement: str = "sharded"
     num_embeddings: int | None = None
+    negative_ids: str = "refuse"
 
     def __post_init__(self) -> None:
         if self.pooling not in POOLING:
@@ -70,6 +73,10 @@ class Table:
                 f"count from"
             )
 
+        if self.negative_ids not in ("refuse", "bits"):
+            raise InvalidArgumentError(
+                f"table '{self.name}': negative_ids is {self.negative_ids!r}; it must be 'refuse' or 'bits'"
+            )
         self._check_placement()
 
     def _check_placement(self) -> None:
@@ -92,7 +99,7 @@ class Table:
                     f"table '{self.name}' is replicated, so the optimizer of the dense part trains it; leave `optimizer` out"
                 )
         if self.replicated:
-            for field in ("row_type", "admission", "eviction", "byte_budget", "spill"):
+            for field in ("row_type", "admission", "eviction", "byte_budget", "spill", "negative_ids"):
                 value = getattr(self, field)
                 if value != type(self).__dataclass_fields__[field].default:
                     raise InvalidArgumentError(

@@ -110,6 +110,27 @@ TEST_F(ScoreTest, PredictWritesARowForEachExample) {
   EXPECT_EQ(Lines(test.out), expected);
 }
 
+TEST_F(ScoreTest, PredictKeepsColumnsToJoinTheScoresOn) {
+  // The columns have another order than in training, and one that the model does not know.
+  std::ofstream(dir_->File("join.csv"))
+      << "price,note,item,user,click\n3,\"a, \"\"b\"\"\",i1,u1,1\n,plain,i2,u2,0\n";
+  const Finished finished =
+      Run({"predict", "ckpt", "--data", "join.csv", "--keep", "user,note", "-o", "joined.csv"});
+  ASSERT_EQ(finished.exit_code, 0) << finished.err;
+  const Finished plain = Run({"predict", "ckpt", "--data", "join.csv", "-o", "-"});
+  const std::vector<std::string> joined = Lines(ReadFile(dir_->File("joined.csv"))),
+                                 scores = Lines(plain.out);
+  ASSERT_EQ(joined.size(), 3u);
+  ASSERT_EQ(scores.size(), 3u);
+  EXPECT_EQ(joined[0], "user,note," + scores[0]);
+  EXPECT_EQ(joined[1], "u1,\"a, \"\"b\"\"\"," + scores[1]);
+  EXPECT_EQ(joined[2], "u2,plain," + scores[2]);
+  const Finished unknown =
+      Run({"predict", "ckpt", "--data", "join.csv", "--keep", "session", "-o", "joined.csv"});
+  EXPECT_EQ(unknown.exit_code, 1);
+  EXPECT_THAT(unknown.err, AllOf(HasSubstr("join.csv"), HasSubstr("kept column 'session'")));
+}
+
 TEST_F(ScoreTest, PredictLeavesNoLineOut) {
   std::ofstream(dir_->File("bad.csv")) << "click,user,item,price\n1,u1,i1,3\n1,u2,i2,nan\n";
   const Finished finished = Run({"predict", "ckpt", "--data", "bad.csv", "-o", "bad_scores.csv"});

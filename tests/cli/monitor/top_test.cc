@@ -115,6 +115,17 @@ TEST_F(TopTest, SetModeChangesTheModeOnAllServers) {
   EXPECT_EQ(finished.out, "table 'user': 2 kept pushes applied\n");  // one on each server
 }
 
+TEST_F(TopTest, DropRemovesTheTableFromAllServers) {
+  Finished finished = RunTandem({"table", "drop", "--table", "user", "--servers", Servers()});
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
+  EXPECT_THAT(finished.out, HasSubstr("table 'user': dropped, it had "));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto servers, client_->ListTablesPerServer(0));
+  for (const auto& server : servers) EXPECT_TRUE(server.empty());
+  finished = RunTandem({"table", "drop", "--table", "user", "--servers", Servers()});
+  EXPECT_EQ(finished.exit_code, 1);
+  EXPECT_THAT(finished.err, HasSubstr("no table 'user'; it has: none"));
+}
+
 TEST_F(TopTest, MistakesAreOneClearError) {
   Finished finished =
       RunTandem({"table", "set-mode", "--table", "user", "--mode", "gab:3", "--servers", Servers()});
@@ -210,7 +221,7 @@ TEST_F(TopTest, MetricsAreServedToPrometheus) {
     EXPECT_GT(value("tandem_table_row_staleness_bucket{table=\"user\",le=\"0\"}"), 0);
     EXPECT_EQ(value("tandem_table_mode{table=\"user\",mode=\"async\"}"), 1);
     EXPECT_TRUE(std::isinf(value("tandem_table_staleness_allowed{table=\"user\"}")));
-    EXPECT_GT(value("tandem_server_resident_bytes"), 0);
+    EXPECT_GT(value("process_resident_memory_bytes"), 0);
     double below = 0;  // buckets cumulate
     for (int bin = 0; bin < 20; ++bin) {
       for (const auto& [name, count] : metrics) {

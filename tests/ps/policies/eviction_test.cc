@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ps/policies/eviction.h"
 
+#include <cmath>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ps/table.h"
@@ -31,9 +34,11 @@ struct EvictionCase {
 };
 std::vector<EvictionCase> EvictionCases() {
   return {{"Lru", EvictLru(), {.age = 3}, {.age = 4}},
-          {"LfuByCount", EvictLfu(), {.age = 1000000, .count = 3}, {.age = 0, .count = 2}},
-          {"LfuThenByAge", EvictLfu(), {.age = 6, .count = 2}, {.age = 7, .count = 2}},
-          {"LfuHuge", EvictLfu(), {.age = 9, .count = 4294967295}, {.age = 0, .count = 4294967294}},
+          {"LfuByCount", EvictLfu(), {.age = 90, .count = 512}, {.age = 0, .count = 256}},
+          {"LfuByAge", EvictLfu(), {.age = 0, .count = 256}, {.age = 110, .count = 512}},
+          {"LfuThenByAge", EvictLfu(), {.age = 6, .count = 256}, {.age = 7, .count = 256}},
+          {"LfuUsed", EvictLfu(), {.age = 700, .count = 256}, {.age = 0, .count = 0}},
+          {"LfuHuge", EvictLfu(), {.age = 0, .count = 4294967295}, {.age = 0, .count = 4294967294}},
           {"L2Norm", EvictL2Norm(), {.age = 9, .squared_norm = 0.2}, {.age = 1, .squared_norm = 0.1}},
           {"Ttl", EvictAfter(10), {.age = 3}, {.age = 4}}};
 }
@@ -82,6 +87,46 @@ TEST(EvictionRegistryTest, WrongFieldsAreNamed) {
     EXPECT_THAT(MakeEviction(EvictAfter(ttl)),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("ttl")));
   }
+}
+
+TEST(EvictionRegistryTest, TheHalfLifeOfLfuIsChecked) {
+  for (const uint64_t half_life : {uint64_t{0}, (uint64_t{1} << 31) + 1}) {
+    EXPECT_THAT(MakeEviction(EvictLfu(half_life)),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("half_life")));
+  }
+}
+
+// The sum of the weights of all updates of a row, half of which is lost in every half-life.
+double Weight(const std::vector<uint64_t>& ages, double half_life) {
+  double sum = 0;
+  for (const uint64_t age : ages) sum = sum * std::exp2(-static_cast<double>(age) / half_life) + 1;
+  return sum;
+}
+
+TEST(LfuTest, CountsAreTheSumOfTheUpdatesWeights) {
+  CounterRandom random(/*seed=*/17, 0);
+  for (const uint64_t half_life : {1ull, 3ull, 100ull, 12345ull, 1ull << 31}) {
+    const std::unique_ptr<Eviction> eviction = EvictionOf(EvictLfu(half_life));
+    for (const uint64_t longest : {1ull, 50ull, 5000ull, 1ull << 32}) {
+      std::vector<uint64_t> ages;
+      uint32_t count = 0;
+      for (int update = 0; update < 500; ++update) {
+        ages.push_back(random.Below(longest + 1));
+        count = eviction->Counted(count, ages.back());
+        const double expected = Weight(ages, static_cast<double>(half_life)) * Eviction::kOneUpdate;
+        // Each update may round by half a unit, and the ageing may be a little too slow.
+        ASSERT_NEAR(count, expected, expected * 3e-3 + 1) << half_life << " " << longest << " " << update;
+      }
+    }
+  }
+}
+
+TEST(LfuTest, CountsDoNotOverflow) {
+  const std::unique_ptr<Eviction> eviction = EvictionOf(EvictLfu(uint64_t{1} << 31));
+  EXPECT_EQ(eviction->Counted(4294967295, 0), 4294967295);
+  EXPECT_EQ(eviction->Counted(4294967295, 1), 4294967295);
+  EXPECT_EQ(EvictionOf(EvictLfu(1))->Counted(4294967295, (uint64_t{1} << 32) - 1), Eviction::kOneUpdate);
+  EXPECT_EQ(eviction->Counted(0, 7), Eviction::kOneUpdate);
 }
 
 TEST(TtlTest, ExpiresAfterThatManyUpdates) {

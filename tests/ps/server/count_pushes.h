@@ -35,12 +35,20 @@ inline float CountOf(Driver& server, uint64_t id, const std::string& table = "us
   return rows->slices[0][0];
 }
 
-// Creates tables, pushes, flushes, changes a mode, begins a push epoch, registers and writes rows.
+// Creates and drops tables, pushes, flushes, changes a mode, begins a push epoch, registers and writes rows.
 class EveryChange {
  public:
   void Make(Driver& server) {
     TANDEM_ASSERT_OK(server.CreateTable(CountTable(2, Gba(100, 8))));
     TANDEM_ASSERT_OK(server.CreateTable(CountTable(2, Async(), "item")));
+    uint64_t sequence = 0;
+    for (const char* name : {"gone", "again"}) {
+      TANDEM_ASSERT_OK(server.CreateTable(CountTable(2, Sync(), name)));
+      TANDEM_ASSERT_OK(server.Push({.worker = 1, .sequence = ++sequence}, {{name, 1, {kShared}, {-1}}}));
+      TANDEM_ASSERT_OK(server.DropTable(name));
+    }
+    TANDEM_ASSERT_OK(server.CreateTable(TestTable("again", 2, 2, Async(), Sgd(1.0f))));
+    TANDEM_ASSERT_OK(server.CreateTable(CountTable(2, Sync(), "late"), /*first_step=*/70));
     for (uint64_t step = 0; step < 5; ++step) {
       TANDEM_ASSERT_OK(server.Push({.worker = 0, .step = step}, {CountPush(0, step)}));
     }
@@ -68,6 +76,10 @@ class EveryChange {
   void ExpectKept(Driver& server) const {
     EXPECT_EQ(server.Table("user").config().update_mode().kind(), v1::UpdateMode::BOUNDED);
     EXPECT_EQ(CountOf(server, kShared), 6.0f);
+    EXPECT_EQ(server.Table("gone").config().name(), "");
+    EXPECT_EQ(CountOf(server, 1, "late", /*step=*/70), 0.0f);
+    EXPECT_EQ(server.Table("again").config().dim(), 2u);
+    EXPECT_EQ(server.Table("again").statistics().version(), 0u);
     EXPECT_EQ(CountOf(server, 3, "item"), 42.0f);
     TANDEM_ASSERT_OK_AND_ASSIGN(const auto repeated,
                                 server.Call<v1::StartPushEpochResponse>("StartPushEpoch", epoch_));

@@ -192,10 +192,18 @@ class Driver {
     return response;
   }
 
-  absl::Status CreateTable(const v1::TableConfig& config) {
+  absl::Status CreateTable(const v1::TableConfig& config, uint64_t first_step = 0) {
     v1::CreateTableRequest request;
+    request.set_first_step(first_step);
     *request.mutable_config() = config;
     return Call<v1::CreateTableResponse>("CreateTable", request).status();
+  }
+  // Returns whether there was such a table.
+  absl::StatusOr<bool> DropTable(const std::string& table) {
+    v1::DropTableRequest request;
+    request.set_table(table);
+    TANDEM_ASSIGN_OR_RETURN(const auto response, Call<v1::DropTableResponse>("DropTable", request));
+    return response.existed();
   }
   absl::Status SetUpdateMode(const std::string& table, const v1::UpdateMode& mode) {
     v1::SetUpdateModeRequest request;

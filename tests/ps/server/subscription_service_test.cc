@@ -92,6 +92,50 @@ TEST(SubscriptionService, GivesOnlyWhatHasChanged) {
   EXPECT_EQ(subscriber.rows("user"), RowsOf(server, "user"));
 }
 
+TEST(SubscriptionService, ADroppedTableHasNoRowsAndMayComeAgainWithAnotherDim) {
+  Driver server;
+  TANDEM_ASSERT_OK(server.CreateTable(TestTable("user", kDim, 1, Async(), Sgd(1))));
+  TANDEM_ASSERT_OK(server.CreateTable(TestTable("item", kDim, 1, Async(), Sgd(1))));
+  CounterRandom random(3, 4);
+  TANDEM_ASSERT_OK(Train(server, 0, RandomPush(random, 1000, 50)));
+  Subscriber all(&server), small(&server), one(&server);
+  small.max_bytes = 100;
+  one.tables = {"user"};
+  for (Subscriber* subscriber : {&all, &small, &one}) TANDEM_ASSERT_OK(subscriber->CatchUp().status());
+  EXPECT_FALSE(all.rows("user").empty());
+  TANDEM_ASSERT_OK(small.Next().status());
+  TANDEM_ASSERT_OK(server.DropTable("user"));
+  for (Subscriber* subscriber : {&all, &small}) {
+    TANDEM_ASSERT_OK(subscriber->CatchUp().status());
+    EXPECT_THAT(subscriber->rows("user"), IsEmpty());
+  }
+  EXPECT_THAT(one.Next().status(), StatusIs(absl::StatusCode::kNotFound, HasSubstr("'user'")));
+  // Nothing more is told of it.
+  TANDEM_ASSERT_OK_AND_ASSIGN(const v1::GetChangesResponse nothing, all.Next());
+  EXPECT_EQ(nothing.changes_size(), 0);
+  TANDEM_ASSERT_OK(server.CreateTable(TestTable("user", 2, 1, Async(), Sgd(1))));
+  TANDEM_ASSERT_OK(server.Push({.step = 1}, {{"user", 2, {7}, {1, 1}}}));
+  for (Subscriber* subscriber : {&all, &small, &one}) {
+    if (subscriber == &one) subscriber->rows("user").clear();
+    TANDEM_ASSERT_OK(subscriber->CatchUp().status());
+    EXPECT_EQ(subscriber->rows("user"), RowsOf(server, "user"));
+  }
+}
+
+TEST(SubscriptionService, ATableThatIsDroppedAndCreatedBetweenTwoPassesComesWhole) {
+  Driver server;
+  TANDEM_ASSERT_OK(server.CreateTable(TestTable("user", kDim, 1, Async(), Sgd(1))));
+  CounterRandom random(3, 4);
+  TANDEM_ASSERT_OK(Train(server, 0, RandomPush(random, 1000, 50)));
+  Subscriber subscriber(&server);
+  TANDEM_ASSERT_OK(subscriber.CatchUp().status());
+  TANDEM_ASSERT_OK(server.DropTable("user"));
+  TANDEM_ASSERT_OK(server.CreateTable(TestTable("user", kDim, 1, Async(), Sgd(1))));
+  TANDEM_ASSERT_OK(Train(server, 1, RandomPush(random, 1000, 5)));
+  TANDEM_ASSERT_OK(subscriber.CatchUp().status());
+  EXPECT_EQ(subscriber.rows("user"), RowsOf(server, "user"));
+}
+
 TEST(SubscriptionService, GivesTheIdsOfEvictedRows) {
   Driver server;
   v1::TableConfig config = TestTable("user", kDim, 1, Async(), Sgd(1));

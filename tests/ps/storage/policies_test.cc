@@ -90,8 +90,10 @@ class PolicyModel {
       optimizer_->Update({&update, 1}, dim_, optimizer_->WarmUp(clock_));
       const uint64_t key = Mix64(Mix64(config_.seed(), id), clock_);
       Round(&row, config_.stochastic_rounding() ? &key : nullptr);
+      if (eviction_ != nullptr && eviction_->needs_count()) {
+        row.count = eviction_->Counted(row.count, clock_ - row.version);
+      }
       row.version = static_cast<uint32_t>(clock_);
-      if (eviction_ != nullptr && eviction_->needs_count()) ++row.count;
     }
     if (quota_ > 0) {
       for (const uint32_t bucket : touched) {
@@ -343,6 +345,36 @@ TEST(ByteBudgetTest, IsKeptAndRowsThatLeftReadAsTheyBegan) {
   EXPECT_TRUE(std::equal(initial.begin(), initial.end(), rows.begin()));
   const std::vector<float> gradient(16, 1.0f);
   EXPECT_EQ(*table->Apply({0}, gradient.data(), {}), 1);  // a gradient for it is dropped
+}
+
+// Yesterday's ids are pushed more often than today's will ever be.
+TEST(LfuTest, RowsThatWereUsedOftenLongAgoLeaveForThoseThatAreUsedNow) {
+  v1::TableConfig config = EmbeddingTable("t", 8, Sgd(0.1f), Zeros());
+  *config.mutable_eviction() = EvictLfu(/*half_life=*/50);
+  config.set_byte_budget(64 << 10);
+  const auto table = TableStorage::Create(config, 64, [](uint32_t) { return true; });
+  const auto use = [&](uint64_t first, uint64_t rows, int updates) {
+    std::vector<uint64_t> ids(rows);
+    for (uint64_t i = 0; i < rows; ++i) ids[i] = first + i;
+    std::vector<float> values(rows * 8);
+    for (int update = 0; update < updates; ++update) {
+      TANDEM_ASSERT_OK(table->Gather(ids, /*create=*/true, values.data()));
+      TANDEM_ASSERT_OK(table->Apply(ids, values.data(), {}));
+    }
+  };
+  const auto kept = [&](uint64_t first, uint64_t rows) {
+    uint64_t found = 0;
+    for (const auto& [id, row] : AllStoredRows(table.get(), 64)) found += id >= first && id < first + rows;
+    return found;
+  };
+  constexpr uint64_t kRows = 200, kToday = 1'000'000;
+  use(0, kRows, 1000);
+  ASSERT_GT(table->Statistics().budget_rows, 2 * kRows);
+  EXPECT_GE(kept(0, kRows), kRows * 9 / 10);
+  use(kToday, 3 * table->Statistics().budget_rows, 3);  // a scan: each row is used now and then
+  EXPECT_GE(kept(0, kRows), kRows * 9 / 10);
+  use(kToday, 3 * table->Statistics().budget_rows, 500);
+  EXPECT_EQ(kept(0, kRows), 0);
 }
 
 TEST(TtlTest, ATableThatIsNoLongerUsedGivesItsMemoryBack) {

@@ -105,7 +105,7 @@ TEST(SharedUpdateTest, SoTheyDoWhereRowsAreCountedInAndEvicted) {
   config.mutable_admission()->set_kind("count");
   config.mutable_admission()->set_threshold(2);
   config.mutable_admission()->set_counters(1 << 16);
-  config.mutable_eviction()->set_kind("lfu");
+  *config.mutable_eviction() = EvictLfu();
   config.set_byte_budget(uint64_t{1} << 20);
   TANDEM_ASSERT_OK(ValidateTableConfig(config));
   ExpectSameBits(config);

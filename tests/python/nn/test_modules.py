@@ -350,6 +350,26 @@ class TestWithTorch:
             assert client.step == 2
 
 
+class TestNegativeIds:
+    def test_a_table_takes_them_by_their_bits_if_it_says_so(self, client):
+        hashes = torch.tensor([-1, 7, -(2**63), -1])
+        module = tandem.nn.EmbeddingCollection([table(pooling=None, negative_ids="bits")], client)
+        rows = module({"user": hashes})["user"]
+        rows.sum().backward()
+        module.flush()
+        stored, _ = client.pull("user", hashes.numpy().view(np.uint64), read_only=True)
+        assert not np.allclose(stored, rows.detach().numpy())  # the gradient went to these rows
+        again = module({"user": hashes.view(torch.uint64)})["user"]
+        np.testing.assert_array_equal(again.detach().numpy(), stored)
+
+    def test_other_tables_refuse_them_and_name_the_option(self, client):
+        module = tandem.nn.EmbeddingCollection([table()], client)
+        with pytest.raises(ValueError, match='With negative_ids="bits" the table takes'):
+            module({"user": torch.tensor([-1])})
+        with pytest.raises(ValueError, match="negative_ids is 'signed'; it must be 'refuse' or 'bits'"):
+            table(negative_ids="signed")
+
+
 class TestWrongInput:
     def test_a_table_without_optimizer_is_refused(self, client):
         with pytest.raises(ValueError, match="table 'user' has no optimizer"):

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/data/data_file.h"
 
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -81,13 +82,18 @@ TEST(DataFile, NamesCompressedFilesThatAreDamaged) {
   const testing::TempDir dir;
   const std::string packed = Gzip(NumberedCsv(1000));
   EXPECT_THAT(OpenDataFile(WriteFile(dir, "short.gz", packed.substr(0, packed.size() / 2))),
-              StatusIs(absl::StatusCode::kDataLoss, AllOf(HasSubstr("short.gz"), HasSubstr("too early"))));
+              StatusIs(absl::StatusCode::kDataLoss,
+                       AllOf(HasSubstr("short.gz"), HasSubstr(absl::StrCat("ends too early at byte ",
+                                                                           packed.size() / 2, ", after ")))));
   std::string flipped = packed;
   flipped[packed.size() - 6] ^= 1;  // the checksum
   EXPECT_THAT(OpenDataFile(WriteFile(dir, "flipped.gz", flipped)),
               StatusIs(absl::StatusCode::kDataLoss, AllOf(HasSubstr("flipped.gz"), HasSubstr("damaged"))));
-  EXPECT_THAT(OpenDataFile(WriteFile(dir, "nothing.gz", Gzip(""))),
-              StatusIs(kInvalidFile, HasSubstr("nothing.gz' is empty")));
+  // The second member is damaged.
+  const std::string whole = Gzip(NumberedCsv(10));
+  EXPECT_THAT(OpenDataFile(WriteFile(dir, "second.gz", whole + packed.substr(0, 100))),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       HasSubstr(absl::StrCat("too early at byte ", whole.size() + 100))));
   EXPECT_THAT(OpenDataFile(WriteFile(dir, "twice.gz", Gzip(std::string("PAR1\0\0", 6)))),
               StatusIs(kInvalidFile, HasSubstr("a Parquet file")));
 }
@@ -142,23 +148,71 @@ TEST(DataFile, DoesNotWaitForWhatIsNoFile) {
   close(fd);
 }
 
+std::vector<std::string> Found(const std::vector<std::string>& paths) {
+  const auto files = FindFiles(paths);
+  EXPECT_TRUE(files.ok()) << files.status();
+  std::vector<std::string> found;
+  if (files.ok()) {
+    for (const FoundFile& file : *files) found.push_back(file.path);
+  }
+  return found;
+}
+
 TEST(DataFile, PatternsStandForTheFilesThatMatchThem) {
   const testing::TempDir dir;
   const std::string b = WriteFile(dir, "day_2.csv", NumberedCsv(2, 2));
   const std::string a = WriteFile(dir, "day_1.csv", NumberedCsv(2, 0));
   const std::string odd = WriteFile(dir, "day_[1].csv", NumberedCsv(1, 9));
-  EXPECT_THAT(*FindFiles({dir.File("day_?.csv"), b}), ElementsAre(a, b, b));
-  EXPECT_THAT(*FindFiles({odd}), ElementsAre(odd)) << "a file of this name exists";
+  EXPECT_THAT(Found({dir.File("day_?.csv"), b}), ElementsAre(a, b, b));
+  EXPECT_THAT(Found({odd}), ElementsAre(odd)) << "a file of this name exists";
   EXPECT_THAT(FindFiles({dir.File("day_*.tsv")}),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("day_*.tsv': no file")));
   EXPECT_THAT(NumbersIn({dir.File("day_?.csv")}), ElementsAre(0, 1, 2, 3));
 }
 
-TEST(DataFile, HeadersAreQuotedWithoutControlCharacters) {
+// What Spark leaves in the directory of a table.
+TEST(DataFile, WildcardsMatchNoHiddenNamesAndEmptyPartsAreLeftOut) {
   const testing::TempDir dir;
-  const std::string a = WriteFile(dir, "a", "x,\x1b[31my\n1\n"), b = WriteFile(dir, "b", "x\n1\n");
-  EXPECT_THAT(LineSource::Open({a, b}, {.header = true}),
-              StatusIs(kInvalidFile, AllOf(HasSubstr("\\x1b[31m"), Not(HasSubstr("\x1b")))));
+  const std::string a = WriteFile(dir, "part-00000", NumberedCsv(2, 0));
+  const std::string empty = WriteFile(dir, "part-00001", "");
+  const std::string packed = WriteFile(dir, "part-00002.gz", Gzip(""));
+  const std::string header = WriteFile(dir, "part-00003", NumberedCsv(0));
+  const std::string b = WriteFile(dir, "part-00004", NumberedCsv(2, 2));
+  const std::string success = WriteFile(dir, "_SUCCESS", "");
+  WriteFile(dir, ".part-00000.crc", std::string(100, '\0'));
+  ASSERT_EQ(mkdir(dir.File("_temporary").c_str(), 0700), 0);
+  ASSERT_EQ(mkdir(dir.File("_temporary/0").c_str(), 0700), 0);
+  WriteFile(dir, "_temporary/0/part-00009", NumberedCsv(1, 9));
+  EXPECT_THAT(NumbersIn({dir.File("*")}), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(Found({dir.File("*")}), ElementsAre(a, empty, packed, header, b));
+  EXPECT_THAT(Found({dir.File("_*S")}), ElementsAre(success)) << "the pattern itself begins with it";
+  EXPECT_THAT(FindFiles({dir.File("*SUCCESS")}),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("begin with '_' or '.' are left out")));
+  EXPECT_THAT(FindFiles({dir.File("*/0/part*")}), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(LineSource::Open({dir.File("part-0000[12]*")}, {}),
+              StatusIs(kInvalidFile, HasSubstr("part-0000[12]*': all of them are empty")));
+  EXPECT_THAT(LineSource::Open({a, empty}, {}), StatusIs(kInvalidFile, HasSubstr("is empty (0 bytes)")));
+  EXPECT_THAT(LineSource::Open({packed}, {}), StatusIs(kInvalidFile, HasSubstr("is empty (0 bytes)")));
+}
+
+// The highest resident memory of this process, in bytes.
+uint64_t PeakMemory() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<uint64_t>(usage.ru_maxrss) * 1024;
+}
+
+TEST(DataFile, UnpackingTakesLittleMemoryWhateverTheSize) {
+  const testing::TempDir dir;
+  std::string members;
+  const std::string megabytes = Gzip(std::string(size_t{8} << 20, 'a'));
+  for (int i = 0; i < 40; ++i) members += megabytes;
+  const std::string path = WriteFile(dir, "large.gz", members);
+  const uint64_t before = PeakMemory();
+  TANDEM_ASSERT_OK_AND_ASSIGN(const OpenedFile file, OpenDataFile(path));
+  close(file.fd);
+  EXPECT_EQ(file.bytes, uint64_t{40} * (8 << 20));
+  EXPECT_LT(PeakMemory(), before + (size_t{16} << 20));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <set>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 #include "base/random.h"
 #include "tests/worker/data/test_files.h"
@@ -17,6 +18,7 @@
 namespace tandem::worker {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -230,8 +232,9 @@ TEST(Dataset, ExplainsWhatIsWrongWithTheOptions) {
   options = Undivided(WriteFile(dir, "twice.csv", "label,n,c,n\n"));
   EXPECT_THAT(Dataset::Open(options), StatusIs(kInvalid, HasSubstr("'n' twice")));
   options = Undivided(path);
-  options.test_files = {WriteFile(dir, "other.csv", "label,c,n\n0,a,1\n")};
-  EXPECT_THAT(Dataset::Open(options), StatusIs(kInvalid, HasSubstr("same columns as the training files")));
+  options.test_files = {WriteFile(dir, "other.csv", "label,n\n0,1\n")};
+  EXPECT_THAT(Dataset::Open(options),
+              StatusIs(kInvalid, AllOf(HasSubstr("other.csv': sparse column 'c'"), HasSubstr("label, n"))));
   options = Undivided(path);
   options.test_files = {dir.File("missing.csv")};
   EXPECT_THAT(Dataset::Open(options), StatusIs(absl::StatusCode::kNotFound, HasSubstr("missing.csv")));
@@ -244,6 +247,52 @@ TEST(Dataset, ExplainsWhatIsWrongWithTheOptions) {
   EXPECT_THAT(data->Read({.shuffle = true, .shuffle_buffer = 0}), StatusIs(kInvalid));
   EXPECT_THAT(data->Read({.rank = 2, .world_size = 2}), StatusIs(kInvalid, HasSubstr("rank 2")));
   EXPECT_THAT(data->Read({.rank = -1}), StatusIs(kInvalid));
+}
+
+TEST(Dataset, EachFileMayHaveItsColumnsInAnOrderOfItsOwn) {
+  const testing::TempDir dir;
+  const std::string a = WriteFile(dir, "a.csv", "label,n,c\n0,1,x\n1,2,y\n");
+  const std::string b = WriteFile(dir, "b.csv", "c,extra,label,n\ny,?,1,3\nx,?,0,4\n");
+  const std::string same = WriteFile(dir, "same.csv", "label,n,c\n0,1,x\n1,2,y\n1,3,y\n0,4,x\n");
+  for (const auto transform : {DenseTransform::kNone, DenseTransform::kStandardize}) {
+    const auto read = [&](const std::vector<std::string>& files, Split split) {
+      DatasetOptions options = Undivided(a);
+      options.schema.dense[0].transform = transform;
+      (split == Split::kTrain ? options.train_files : options.test_files) = files;
+      const auto data = Dataset::Open(options);
+      TANDEM_EXPECT_OK(data);
+      Batch batch;
+      if (data.ok()) TANDEM_EXPECT_OK((*(*data)->Read({.split = split}))->Next(&batch));
+      return batch;
+    };
+    for (const Split split : {Split::kTrain, Split::kTest}) {
+      const Batch mixed = read({a, b}, split), plain = read({same}, split);
+      EXPECT_EQ(mixed.labels, plain.labels);
+      EXPECT_EQ(mixed.dense, plain.dense);
+      EXPECT_EQ(mixed.sparse[0].ids, plain.sparse[0].ids);
+      EXPECT_EQ(mixed.size, 4);
+    }
+  }
+  DatasetOptions options = Undivided(a);
+  options.train_files.push_back(WriteFile(dir, "less.csv", "label,c\n1,x\n"));
+  EXPECT_THAT(Dataset::Open(options),
+              StatusIs(kInvalid, AllOf(HasSubstr("less.csv': dense column 'n'"), HasSubstr("label, c"))));
+  options.train_files.back() = WriteFile(dir, "unlabelled.csv", "n,c\n1,x\n");
+  options.schema.label_is_optional = true;
+  EXPECT_THAT(Dataset::Open(options), StatusIs(kInvalid, HasSubstr("unlabelled.csv' has no label column")));
+}
+
+TEST(Dataset, KeepsTheTextOfColumnsForTheCaller) {
+  const testing::TempDir dir;
+  DatasetOptions options = Undivided(WriteFile(dir, "a.csv", "label,n,c,user\n0,1,x,\"a,\"\"b\"\n1,2,y,\n"));
+  options.train_files.push_back(WriteFile(dir, "b.csv", "user,c,n,label\nu,z,3,0\n"));
+  options.schema.kept = {"user", "c"};
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto data, Dataset::Open(options));
+  Batch batch;
+  TANDEM_EXPECT_OK((*data->Read({}))->Next(&batch));
+  EXPECT_THAT(batch.kept, ElementsAre("a,\"b", "x", "", "y", "u", "z"));
+  options.schema.kept = {"item"};
+  EXPECT_THAT(Dataset::Open(options), StatusIs(kInvalid, HasSubstr("kept column 'item'")));
 }
 
 TEST(Dataset, WithoutHeaderColumnsAreNumbered) {
@@ -336,6 +385,22 @@ TEST(Dataset, TooManyMalformedLinesAreFatalAndNamed) {
     EXPECT_EQ(reader->Next(&batch).status(), seen.status) << "the error stays";
     EXPECT_EQ(batch.size, 0);
   }
+}
+
+TEST(Dataset, TheFirstTenMalformedLinesAreNamed) {
+  const testing::TempDir dir;
+  std::set<int> malformed;
+  for (int i = 0; i < 12; ++i) malformed.insert(2 * i);
+  DatasetOptions options = Undivided(WriteFile(dir, "a.csv", WithMalformed(30, malformed)));
+  options.max_malformed = 11;
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto data, Dataset::Open(options));
+  const Seen seen = ReadAll(data.get(), {});
+  // Row i is line i + 2.
+  for (int i = 0; i < 12; ++i) {
+    const std::string place = absl::StrCat("a.csv:", 2 * i + 2, ": the label");
+    EXPECT_EQ(absl::StrContains(seen.status.message(), place), i < 10) << seen.status;
+  }
+  EXPECT_THAT(seen.status.message(), HasSubstr("; ..."));
 }
 
 TEST(Dataset, AWorkerWithoutAnyGoodLineSaysSo) {

@@ -57,7 +57,10 @@ TEST(IndexParser, TellsGoodLinesFromMalformedOnes) {
       {"1 3:inf", -1},
       {"1 18446744073709551616:1", -1},
       {"# only", -1},
-      {"1 qid:7 3:1", -1},
+      {"1 qid:7 3:1 4:1", 2},
+      {"1 qid:7", 0},
+      {"1 3:1 qid:7", -1},
+      {"1 -3:1", -1},
   };
   const Schema bag = Bag();
   const auto parser = MakeIndexParser(bag);
@@ -117,6 +120,36 @@ TEST(IndexParser, KeepsValuesOtherThanOneAsWeights) {
       EXPECT_THAT(batch.sparse[0].offsets, ElementsAre(0, 2, 4, 6));
     }
   }
+}
+
+TEST(IndexParser, TheQueryOfALibsvmLineIsKeptIfSomebodyWantsIt) {
+  Schema schema = Positional(1);
+  schema.kept = {"qid"};
+  const auto parser = MakeIndexParser(schema);
+  Batch batch;
+  PrepareBatch(schema, 2, &batch);
+  std::string reason;
+  ASSERT_TRUE(parser->Parse("1 qid:17 3:1 # comment", 0, &batch, &reason)) << reason;
+  ASSERT_TRUE(parser->Parse("0 4:1", 1, &batch, &reason)) << reason;
+  EXPECT_THAT(batch.kept, ElementsAre("17", ""));
+  EXPECT_THAT(batch.sparse[0].ids, ElementsAre(Id(3), Id(4)));
+}
+
+TEST(IndexParser, NegativeIndexesAreBitsOnlyIfTheSchemaSaysSo) {
+  Schema schema = Positional(1);
+  Batch batch;
+  PrepareBatch(schema, 1, &batch);
+  std::string reason;
+  EXPECT_FALSE(MakeIndexParser(schema)->Parse("1 -2:1", 0, &batch, &reason));
+  EXPECT_THAT(reason, HasSubstr("data.negative_index: bits"));
+  schema.negative_index_is_bits = true;
+  const auto parser = MakeIndexParser(schema);
+  ASSERT_TRUE(parser->Parse("1 -2:1", 0, &batch, &reason)) << reason;
+  EXPECT_THAT(batch.sparse[0].ids, ElementsAre(Id(~uint64_t{0} - 1)));
+  ASSERT_TRUE(parser->Parse("1 -9223372036854775808:1", 0, &batch, &reason)) << reason;
+  EXPECT_THAT(batch.sparse[0].ids, ElementsAre(Id(uint64_t{1} << 63)));
+  EXPECT_FALSE(parser->Parse("1 -9223372036854775809:1", 0, &batch, &reason));
+  EXPECT_FALSE(parser->Parse("1 --2:1", 0, &batch, &reason));
 }
 
 TEST(IndexParser, ForgetsAMalformedLastLine) {

@@ -70,8 +70,30 @@ TEST(LineSource, PassesOverHeadersAndComments) {
   const std::string alone = WriteFile(dir, "alone", "h1,h2");
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto source,
                               LineSource::Open({a, b, alone}, {.header = true, .comments = true}));
-  EXPECT_EQ(source->header(), "h1,h2");
+  ASSERT_EQ(source->headers().size(), 1);
+  EXPECT_EQ(source->headers()[0].line, "h1,h2");
   EXPECT_THAT(Lines(*source), ElementsAre("1", "2", "3"));
+}
+
+TEST(LineSource, TellsWhichHeaderTheFileOfALineHas) {
+  const testing::TempDir dir;
+  const std::string a = WriteFile(dir, "a", "x,y\n1\n"), b = WriteFile(dir, "b", "y,x\n2\n3\n");
+  const std::string c = WriteFile(dir, "c", "x,y\n4\n");
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto source, LineSource::Open({a, b, c}, {.header = true}));
+  ASSERT_EQ(source->headers().size(), 2);
+  EXPECT_EQ(source->headers()[1].line, "y,x");
+  EXPECT_EQ(source->headers()[1].path, b);
+  LineSource::Cursor cursor(*source);
+  std::vector<size_t> headers;
+  uint64_t position = 0;
+  absl::string_view line;
+  while (cursor.Next(&position, &line)) {
+    size_t header = 9;
+    EXPECT_EQ(source->LineAt(position, &header), line);
+    EXPECT_EQ(header, cursor.header());
+    headers.push_back(header);
+  }
+  EXPECT_THAT(headers, ElementsAre(0, 1, 1, 0));
 }
 
 TEST(LineSource, NamesFileAndLineOfAPosition) {
@@ -91,7 +113,7 @@ TEST(LineSource, SaysWhichFileCannotBeUsed) {
   const testing::TempDir dir;
   const std::string good = WriteFile(dir, "good", "h\n1\n");
   const std::string empty = WriteFile(dir, "empty", "");
-  const std::string other = WriteFile(dir, "other", "g\n1\n");
+  const std::string blank = WriteFile(dir, "blank", "\n1\n");
   const LineSource::Options header = {.header = true};
   EXPECT_THAT(LineSource::Open({}, {}), StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_THAT(LineSource::Open({good, dir.File("missing")}, {}),
@@ -101,8 +123,8 @@ TEST(LineSource, SaysWhichFileCannotBeUsed) {
   EXPECT_THAT(LineSource::Open({dir.path()}, {}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("not a regular file")));
   EXPECT_THAT(
-      LineSource::Open({good, other}, header),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("all files must have the same columns")));
+      LineSource::Open({good, blank}, header),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("blank': the first line, which should name")));
 }
 
 TEST(LineSource, NoticesAFileThatWasCutShort) {

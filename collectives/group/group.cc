@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "base/status.h"
+#include "collectives/group/global_ranks.h"
 #include "collectives/group/peer_failure.h"
 #include "collectives/group/validation.h"
-#include "collectives/group/world_ranks.h"
 #include "collectives/ranks.h"
 #include "collectives/store/prefix_store.h"
 
@@ -43,9 +43,9 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> Group::Make(Parts parts) {
   connect.extra_backends = extra_backends;
   absl::StatusOr<Connection> connected = Connect(parts.store.get(), connect);
   if (!connected.ok()) {
-    // Ranks that expect other members name them by their ranks of the world.
+    // Ranks that expect other members name them by their global ranks.
     if (absl::IsInvalidArgument(connected.status())) return connected.status();
-    return AddWorldRanks(connected.status(), parts.global_ranks);
+    return NameGlobalRanks(connected.status(), parts.global_ranks);
   }
   Connection connection = *std::move(connected);
 
@@ -55,7 +55,7 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> Group::Make(Parts parts) {
     lane.device = device.kind;
     lane.backend_name = device.backend;
     lane.stores = std::move(device.stores);
-    lane.backend = WithWorldRanks(std::move(device.made), group->parts_.global_ranks);
+    lane.backend = WithGlobalRanks(std::move(device.made), group->parts_.global_ranks);
     lane.health = &group->health_;
     lane.recorder = group->parts_.recorder;
     if (lane.recorder != nullptr) {
@@ -183,7 +183,8 @@ absl::Status Group::DeregisterBuffer(TensorView buffer) {
 
 absl::Status Group::MonitoredBarrier(absl::Duration timeout) {
   if (health_.broken()) return health_.error();
-  return monitored_barrier_ == nullptr ? absl::OkStatus() : monitored_barrier_->Wait(timeout);
+  if (monitored_barrier_ == nullptr) return absl::OkStatus();
+  return NameGlobalRanks(monitored_barrier_->Wait(timeout), parts_.global_ranks);
 }
 
 void Group::OnBroken() {
@@ -198,8 +199,8 @@ void Group::OnBroken() {
 }
 
 void Group::Abort(absl::string_view reason) {
-  AbortWith(
-      absl::AbortedError(absl::StrCat("group '", name(), "' was aborted by rank ", rank(), ": ", reason)));
+  AbortWith(absl::AbortedError(absl::StrCat("group '", name(), "' was aborted by rank ",
+                                            parts_.global_ranks[rank()], ": ", reason)));
 }
 
 void Group::AbortWith(const absl::Status& error) {

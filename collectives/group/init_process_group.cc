@@ -50,6 +50,11 @@ absl::Status Validate(const ProcessGroupOptions& o) {
     return absl::InvalidArgumentError(absl::StrCat("rank ", o.rank, " of a world of ", o.world_size,
                                                    ": ranks go from 0 to the world's size less one"));
   }
+  if (!o.global_ranks.empty() && o.global_ranks.size() != static_cast<size_t>(o.world_size)) {
+    return absl::InvalidArgumentError(absl::StrCat("there are ", o.global_ranks.size(),
+                                                   " global ranks for a world of ", o.world_size,
+                                                   "; give one for each rank"));
+  }
   if (o.name.empty() || o.name.size() > 200) {
     return absl::InvalidArgumentError("a group's name must have 1 to 200 bytes");
   }
@@ -94,8 +99,11 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> Init(std::shared_ptr<Store> store,
       store = std::shared_ptr<Store>(keys, &keys->part);
     }
   }
-  parts.global_ranks.resize(options.world_size);
-  std::iota(parts.global_ranks.begin(), parts.global_ranks.end(), 0);
+  parts.global_ranks = options.global_ranks;
+  if (parts.global_ranks.empty()) {
+    parts.global_ranks.resize(options.world_size);
+    std::iota(parts.global_ranks.begin(), parts.global_ranks.end(), 0);
+  }
   parts.store = std::move(store);
   parts.recorder = options.recorder;
   if (parts.recorder == nullptr) {

@@ -78,14 +78,16 @@ TensorView View(uint64_t address, size_t count, int dtype) {
 class PyProcessGroup {
  public:
   static std::shared_ptr<PyProcessGroup> Connect(const std::string& address, const std::string& name, int rank,
-                                                 int world_size, double timeout_s, const std::string& transport) {
+                                                 std::vector<int> global_ranks, double timeout_s,
+                                                 const std::string& transport) {
     auto connection = std::make_shared<GroupConnection>();
     auto cancelled = std::make_shared<std::atomic<bool>>(false);
     collectives::ProcessGroupOptions options;
     options.backend = transport;
     options.name = name;
     options.rank = rank;
-    options.world_size = world_size;
+    options.world_size = static_cast<int>(global_ranks.size());
+    options.global_ranks = std::move(global_ranks);
     options.timeout = absl::Seconds(timeout_s);
     RaiseIfError(RunInterruptibly(
         [=] {

@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "collectives/ranks.h"
 
 namespace tandem::collectives::hierarchical {
 namespace {

@@ -2,11 +2,7 @@
 #include "collectives/backends/hierarchical/topology.h"
 
 #include <map>
-
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
+#include <string>
 
 namespace tandem::collectives::hierarchical {
 
@@ -36,40 +32,6 @@ Layout::Layout(const HostTopology& topology, absl::Span<const size_t> counts) : 
     }
     host_count.push_back(total - host_offset.back());
   }
-}
-
-std::string RenameRanks(absl::string_view text, absl::Span<const int> names) {
-  std::string result;
-  size_t at = 0;
-  // Appends the number at `at` under its new name; returns false if there is no number.
-  auto number = [&]() {
-    size_t end = at;
-    while (end < text.size() && absl::ascii_isdigit(text[end])) ++end;
-    int value = 0;
-    if (end == at || !absl::SimpleAtoi(text.substr(at, end - at), &value)) return false;
-    const bool known = value < static_cast<int>(names.size());
-    absl::StrAppend(&result, known ? names[value] : value);
-    at = end;
-    return true;
-  };
-  auto skip = [&](absl::string_view word) {
-    if (!absl::StartsWith(text.substr(at), word)) return false;
-    absl::StrAppend(&result, word);
-    at += word.size();
-    return true;
-  };
-  while (at < text.size()) {
-    const bool word_begins = at == 0 || !absl::ascii_isalnum(text[at - 1]);
-    if (word_begins && skip("rank ")) {
-      number();
-    } else if (word_begins && skip("ranks ")) {
-      while (number() && (skip(", ") || skip(" and "))) {
-      }
-    } else {
-      result += text[at++];
-    }
-  }
-  return result;
 }
 
 }  // namespace tandem::collectives::hierarchical

@@ -4,10 +4,8 @@
 
 // The assignment of ranks to hosts. Plain values.
 
-#include <string>
 #include <vector>
 
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "collectives/backend.h"
 
@@ -33,10 +31,6 @@ struct Layout {
 
   Layout(const HostTopology& topology, absl::Span<const size_t> counts);
 };
-
-// Replaces the rank numbers 0, 1, ... in `text` by `names`: "rank 1" becomes "rank 5", "ranks 0 and 1"
-// becomes "ranks 2 and 5". Numbers outside `names` stay.
-std::string RenameRanks(absl::string_view text, absl::Span<const int> names);
 
 }  // namespace tandem::collectives::hierarchical
 

@@ -63,6 +63,7 @@ def _translated(function: F) -> F:
 
 
 _backends: weakref.WeakSet[Collectives] = weakref.WeakSet()
+_LONGEST_REASON = 200  # characters of an exception's text that are sent to other ranks
 
 
 @atexit.register
@@ -127,7 +128,10 @@ class Collectives:
         first = size > 1 and not global_ranks
         if first:
             _failure.announce(store, rank)
-        self.connection: Any = _rendezvous.connect(store, group if global_ranks else "default", rank, size, self._timeout, self._options.transport)
+        self.connection: Any = _rendezvous.connect(
+            store, group if global_ranks else "default", rank, self._options.global_ranks_in_group, self._timeout,
+            self._options.transport, default=not global_ranks,
+        )  # fmt: skip
         _failure.ENDING.begin(_failure.processes_here(store, rank, size) if first else ())
         _backends.add(self)
 

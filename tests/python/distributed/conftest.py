@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import socket
 from typing import Iterator
 
 import pytest
@@ -57,3 +58,12 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
 def network_transport() -> str:
     """The transport between hosts."""
     return next(name for name in load_core().transports() if name not in ("auto", "shm", "mpi") and "+" not in name)
+
+
+@pytest.fixture
+def free_port() -> Iterator[int]:
+    """A port at which a rank can listen. Until then no other process gets it: a socket is bound to it that does not listen."""
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("0.0.0.0", 0))  # torch's store listens at all interfaces
+        yield reserved.getsockname()[1]

@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import datetime
+import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 import traceback
@@ -160,6 +163,89 @@ def test_a_program_that_does_not_destroy_its_group_ends(tmp_path):
             assert job.receive(rank) == "done"
             job.processes[rank].join(DEADLINE)
             assert job.processes[rank].exitcode == 0
+
+
+def _use_a_subgroup(rank: int, pipe: Any) -> None:
+    how = pipe.recv()
+    group = dist.new_group([1, 2], timeout=datetime.timedelta(seconds=2 if how == "absent" else DEADLINE))
+    if rank == 0 or rank == 2 and how == "absent":
+        pipe.recv()
+        return
+    if rank == 2 and how == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    pipe.send(error_of(lambda: dist.all_reduce(torch.ones(4 + rank), group=group)))
+
+
+@pytest.mark.parametrize("how", ["absent", "killed", "disagrees"])
+def test_errors_of_a_subgroup_name_global_ranks(tmp_path, how):
+    with Job(_use_a_subgroup, tmp_path, size=3, imported=["tandem.torch"]) as job:
+        for pipe in job.pipes:
+            pipe.send(how)
+        kind, text, _ = job.receive(1)
+        assert kind == "DistBackendError" and "rank 2" in text and "the group has ranks 1 and 2" in text, text
+        assert "rank 0" not in text and ("rank 1 calls" in text or "rank 1 " not in text), text
+
+
+PROGRAM = """
+import os, sys, torch, torch.distributed as dist
+import tandem.torch
+rank = int(sys.argv[2])
+dist.init_process_group("tandem", init_method="file://" + sys.argv[1], rank=rank, world_size=3)
+pair = dist.new_group([1, 2])
+for i in range(10000):
+    if rank == 2 and i == 5:
+        raise ValueError("bad batch 1234\\nand more")
+    group = None if len(sys.argv) < 4 else pair
+    if group is None or rank > 0:
+        dist.all_reduce(torch.ones(1000), group=group)
+    else:
+        break
+"""
+
+
+@pytest.mark.parametrize("group", [[], ["subgroup"]])
+def test_the_exception_that_ends_a_rank_is_in_the_errors_of_the_others(tmp_path, group):
+    programs = [
+        subprocess.Popen(
+            [sys.executable, "-B", "-c", PROGRAM, f"{tmp_path}/store", str(rank), *group], stderr=subprocess.PIPE, text=True
+        )
+        for rank in range(3)
+    ]
+    errors = [program.communicate(timeout=DEADLINE)[1] for program in programs]
+    assert "ValueError: bad batch 1234" in errors[2]
+    for rank in (1,) if group else (0, 1):
+        assert programs[rank].returncode == 1, errors[rank]
+        assert "by rank 2: its program ends by ValueError: bad batch 1234" in errors[rank], errors[rank]
+
+
+def _come(rank: int, init_method: str, pipe: Any) -> None:
+    pipe.send("ready")
+    pipe.recv()
+    timeout = datetime.timedelta(seconds=3)
+    pipe.send(
+        error_of(lambda: dist.init_process_group("tandem", init_method=init_method, rank=rank, world_size=3, timeout=timeout))
+    )
+
+
+@pytest.mark.parametrize("scheme", ["file", "tcp"])
+def test_a_rank_that_never_comes_is_named_and_not_rank_0(tmp_path, free_port, scheme):
+    init_method = f"file://{tmp_path}/store" if scheme == "file" else f"tcp://127.0.0.1:{free_port}"
+    context = multiprocessing.get_context("spawn")
+    ends = [context.Pipe() for _ in range(2)]
+    processes = [context.Process(target=_come, args=(rank, init_method, ends[rank][1]), daemon=True) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for mine, _ in ends:
+        assert mine.poll(DEADLINE) and mine.recv() == "ready"
+    for mine, _ in ends:
+        mine.send("go")
+    for rank, (mine, _) in enumerate(ends):
+        assert mine.poll(DEADLINE)
+        _, text, _ = mine.recv()
+        if rank == 1 or scheme == "file":  # with tcp, torch's own store stops rank 0, and counts
+            assert "rank 2 did not come" in text and "rank 0" not in text, text
+    for process in processes:
+        process.join(DEADLINE)
 
 
 def test_missing_ranks_are_named_when_a_group_is_made(tmp_path):

@@ -7,10 +7,8 @@ import os
 import pathlib
 import re
 import shutil
-import socket
 import subprocess
 import sys
-from typing import Iterator
 
 import pytest
 import torch.multiprocessing
@@ -24,15 +22,6 @@ TIMEOUT = 200.0
 TANDEM = os.environ.get("TANDEM_BINARY", "")
 needs_tandem = pytest.mark.skipif(not TANDEM, reason="TANDEM_BINARY does not name the tandem command")
 needs_mpirun = pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed")
-
-
-@pytest.fixture
-def free_port() -> Iterator[int]:
-    """A port at which a rank can listen. Until then no other process gets it: a socket is bound to it that does not listen."""
-    with socket.socket() as reserved:
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserved.bind(("0.0.0.0", 0))  # torch's store listens at all interfaces
-        yield reserved.getsockname()[1]
 
 
 def run(command: list[str], **variables: str) -> str:
@@ -64,6 +53,31 @@ def test_tandem_run_over_every_transport(transport):
     needs_transport(transport)
     output = run([TANDEM, "run", "--workers", "2", "--", sys.executable, "-B", str(PROGRAM), transport])
     check(output, transport="" if transport == "default" else transport)
+
+
+@needs_tandem
+def test_the_default_group_can_be_made_again_at_once(tmp_path):
+    program = tmp_path / "again.py"
+    program.write_text(
+        """
+import os, pathlib, sys, time
+import torch, torch.distributed as dist
+folder, rank = pathlib.Path(sys.argv[1]), int(os.environ["RANK"])
+for i in range(12):
+    dist.init_process_group("tandem")
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    assert tensor.eq(2).all()
+    if rank == 1:
+        (folder / str(i)).touch()  # and goes on to the next group, while rank 0 still serves the store of this one
+    while rank == 0 and not (folder / str(i)).exists():
+        time.sleep(0.001)
+    dist.destroy_process_group()
+os.write(1, b"a rank is done\\n")
+"""
+    )
+    output = run([TANDEM, "run", "--workers", "2", "--", sys.executable, "-B", str(program), str(tmp_path)])
+    assert output.count("a rank is done") == 2, output
 
 
 @needs_tandem

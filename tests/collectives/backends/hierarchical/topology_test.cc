@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The assignment of ranks to hosts, and the numbers by which users know a level's ranks.
+// The assignment of ranks to hosts.
 
 #include "collectives/backends/hierarchical/topology.h"
 
@@ -32,15 +32,6 @@ TEST(TopologyTest, PartsLieHostByHost) {
   EXPECT_THAT(layout.host_offset, ElementsAre(0, 7));
   EXPECT_THAT(layout.host_count, ElementsAre(7, 7));
   EXPECT_EQ(layout.total, 14);
-}
-
-TEST(TopologyTest, RanksAreRenamedWhereverTheyAreNamed) {
-  const std::vector<int> names = {4, 10, 0};
-  EXPECT_EQ(RenameRanks("rank 1 died, ranks 0, 2 and 1 wait for rank 0", names),
-            "rank 10 died, ranks 4, 0 and 10 wait for rank 4");
-  EXPECT_EQ(RenameRanks("rank 7 of 9 and frank 1, ranks, rank", names),
-            "rank 7 of 9 and frank 1, ranks, rank");
-  EXPECT_EQ(RenameRanks("", names), "");
 }
 
 }  // namespace

@@ -131,15 +131,11 @@ TEST(ConnectionLimitTest, TheLimitHoldsForClientsThatGrpcDoesNotAccept) {
     ASSERT_EQ(::connect(client.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
     for (int i = 0; i < 200; ++i) TANDEM_ASSERT_OK(Echo(*member));
   }
-  // One of these is the second connection; the other ones are refused.
+  // The first of these is the second connection; the other ones are refused.
   std::vector<ipc::Descriptor> more;
   more.push_back(std::move(client));
   for (int i = 0; i < 4; ++i) more.push_back(ConnectSilently(*server));
-  int closed = 0;
-  for (const ipc::Descriptor& one : more) {
-    if (closed < 4 && IsClosed(one)) ++closed;
-  }
-  EXPECT_EQ(closed, 4);
+  for (size_t i = 1; i < more.size(); ++i) EXPECT_TRUE(IsClosed(more[i])) << i;
   TANDEM_EXPECT_OK(Echo(*member));
 }
 

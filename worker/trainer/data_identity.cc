@@ -51,11 +51,11 @@ absl::StatusOr<v1::DataFileIdentity> IdentifyFile(const std::string& path, uint6
 }
 
 absl::Status IdentifyFiles(const std::vector<std::string>& paths, FileList* files) {
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> found, FindFiles(paths));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<FoundFile> found, FindFiles(paths));
   const uint64_t most =
       std::clamp(kBlocks / std::max<uint64_t>(1, found.size()), kLeastBlocksOfFile, kMostBlocksOfFile);
-  for (const std::string& path : found) {
-    TANDEM_ASSIGN_OR_RETURN(*files->Add(), IdentifyFile(path, most));
+  for (const FoundFile& file : found) {
+    TANDEM_ASSIGN_OR_RETURN(*files->Add(), IdentifyFile(file.path, most));
   }
   return absl::OkStatus();
 }

@@ -23,7 +23,7 @@ using ::tandem::testing::TempDir;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr auto kNoTable = absl::StatusCode::kNoTable;
+constexpr auto kNoTable = absl::StatusCode::kNotFound;
 
 class DropTable : public ::testing::TestWithParam<v1::UpdateMode> {};
 INSTANTIATE_TEST_SUITE_P(Modes, DropTable, ::testing::Values(Sync(), Bounded(2), Async(), Gba(8, 4)));

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "base/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/ps/server/count_pushes.h"
@@ -78,7 +79,7 @@ TEST(LateTableTest, MessagesNameTheRankOfTheWorkerThatIsMissing) {
   config.set_first_worker(5);
   TANDEM_ASSERT_OK(server.CreateTable(config));
   TANDEM_ASSERT_OK(server.Push({.worker = 5}, {CountPush(5, 0)}));
-  const auto pull = server.StartPull(5, 1, {{"user", {kShared}}}, false, absl::Now() + absl::Seconds(1));
+  const auto pull = server.StartPull(5, 1, {{"user", {kShared}}}, false, MonotonicNow() + absl::Seconds(1));
   EXPECT_THAT(pull->Wait().status(),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        HasSubstr("by worker 5 waits for the push of step 0 from worker 6")));

@@ -100,14 +100,15 @@ TEST_F(Requests, ShapesThatDoNotFitAreRefused) {
               StatusIs(kInvalid, AllOf(HasSubstr("dim 3"), HasSubstr("dim is 2"))));
   EXPECT_THAT(Push({"user", 2, {1}, {0}}), StatusIs(kInvalid, HasSubstr("too short")));
   EXPECT_THAT(Push({"user", 2, {1}, {0, 0, 0}}), StatusIs(kInvalid, HasSubstr("too long: 4 bytes")));
-  EXPECT_THAT(Push({"user", 2, {1}, {0, 0}}, /*worker=*/2), StatusIs(kInvalid, HasSubstr("has 2 workers")));
+  EXPECT_THAT(Push({"item", 3, {1}, {0, 0, 0}}, /*worker=*/2),
+              StatusIs(kInvalid, HasSubstr("has 2 workers")));
   EXPECT_THAT(driver_.Push({}, {}), StatusIs(kInvalid, HasSubstr("no table")));
   EXPECT_THAT(driver_.Push({.learning_rate_factor = -1}, {{"user", 2, {}, {}}}), StatusIs(kInvalid));
   EXPECT_THAT(driver_.Push({.step = ~uint64_t{0}}, {{"user", 2, {}, {}}}),
               StatusIs(kInvalid, HasSubstr("2^62")));
   EXPECT_THAT(Push({"bias", 4, {3}, {0, 0, 0, 0}}, 0), StatusIs(kInvalid, HasSubstr("3 rows")));
-  EXPECT_THAT(driver_.Pull(2, 0, {{"user", {1}}}), StatusIs(kInvalid, HasSubstr("has 2 workers")));
-  TANDEM_EXPECT_OK(driver_.Pull(2, 0, {{"user", {1}}}, /*read_only=*/true));
+  EXPECT_THAT(driver_.Pull(2, 0, {{"item", {1}}}), StatusIs(kInvalid, HasSubstr("has 2 workers")));
+  TANDEM_EXPECT_OK(driver_.Pull(2, 0, {{"item", {1}}}, /*read_only=*/true));
   ExpectUnchanged();
 }
 

@@ -51,9 +51,11 @@ TEST_F(RowStatesServiceTest, AMalformedWriteIsRefusedAndTakesNoSequence) {
   EXPECT_THAT(Send(Write({7, 8}, row)), StatusIs(kInvalid, HasSubstr("4 values for 2 rows of 4 floats")));
   EXPECT_THAT(Send(Write({7}, {1, 2, 3, INFINITY})), StatusIs(kInvalid, HasSubstr("id 7 has the value inf")));
   EXPECT_THAT(Send(Write({7, 7}, {1, 2, 3, 4, 1, 2, 3, 4})), StatusIs(kInvalid, HasSubstr("occurs twice")));
-  v1::WriteRowStatesRequest request = Write({7}, row);
-  request.set_worker(2);
-  EXPECT_THAT(Send(request), StatusIs(kInvalid, HasSubstr("2 workers")));
+  v1::WriteRowStatesRequest request = Write({1}, {1, 2});
+  request.set_table("bias");  // a sync table
+  request.set_state_floats(0);
+  request.set_worker(1);
+  EXPECT_THAT(Send(request), StatusIs(kInvalid, HasSubstr("has 1 workers")));
   request = Write({7}, row);
   request.set_sequence(0);
   EXPECT_THAT(Send(request), StatusIs(kInvalid, HasSubstr("sequence 0")));

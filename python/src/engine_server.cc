@@ -66,6 +66,9 @@ absl::StatusOr<std::unique_ptr<EngineServer>> EngineServer::Start(EngineServerOp
   }
   if (options.replay) {
     options.replay_options.name = member;
+    // In a notebook, tables may wait for their user. Errors of calls say what they wait for.
+    if (!options.in_job && options.listen.empty())
+      options.replay_options.log_waits_every = absl::InfiniteDuration();
     if (server->weights_ != nullptr) {
       options.replay_options.find_weights =
           [store = &server->weights_->store()](const replay::CommittedVersion& version) {

@@ -174,7 +174,7 @@ def main() -> None:
             if os.path.exists(arguments.data + ".json"):  # `tandem data planted` has written it
                 with open(arguments.data + ".json") as file:
                     planted = json.load(file)["test"]
-                scores["best possible (the planted model)"] = planted["auc"], planted["logloss"]
+                scores["best possible (the planted model)"] = planted["best_auc"], planted["best_logloss"]
             print(f"\nclicks: deepfm, sync, {world} workers, {client.num_servers} parameter servers\n"
                   f"  {'on the test split':<40} {'AUC':>9}  {'logloss':>9}")
             for name, (score, logloss) in scores.items():

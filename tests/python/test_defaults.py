@@ -56,16 +56,17 @@ def test_fields_of_kinds_have_the_same_defaults(tmp_path, group):
         required = {p.name: 1 for p in inspect.signature(make).parameters.values() if p.default is inspect.Parameter.empty}
         kind = make(**required)
         given = "".join(f", {n}: {v}" for n, v in required.items())
-        printed = job_fields(tmp_path, f"{{{group}: {{kind: {kind.name}{given}}}}}")[group]
+        printed = job_fields(tmp_path, f"{{{group}: {{kind: {kind.name}{given}}}}}")
         for field, value in fields.items():
-            assert same(printed[field], value), (name, field)
+            # Some fields of an optimizer, such as l2, are those of the table in a job file.
+            assert same(printed[group].get(field, printed.get(field)), value), (name, field)
 
 
 def test_a_table_has_the_initializer_of_a_job(tmp_path):
     printed = job_fields(tmp_path, "{}")
     with tandem.local() as client:
         client.create_table("user", dim=4, optimizer=tandem.optim.SGD(lr=0.1))
-        table = client.table("user").config
+        table = client.tables()["user"].config
         assert table["initializer"]["kind"] == printed["initializer"]["kind"]
         for field, value in table["initializer"].items():
             if field != "kind" and printed["initializer"].get(field) is not None:

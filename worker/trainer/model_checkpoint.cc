@@ -257,16 +257,22 @@ absl::Status CheckWrittenByJob(const std::string& path, const v1::CheckpointMani
                    "Load it with client.load_checkpoint(), or export its tables with `tandem ckpt export`"));
 }
 
+absl::Status CheckModelKind(const JobSpec& job, const std::string& path,
+                            const v1::CheckpointManifest& manifest) {
+  if (manifest.model() != job.model.kind) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " holds a model '", manifest.model(),
+                                                   "', the job trains '", job.model.kind, "'; give --model ",
+                                                   manifest.model(), ", or another checkpoint directory"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<LoadedModel> LoadModel(const JobSpec& job, const std::string& path, ps::Client* client) {
   LoadedModel loaded;
   loaded.path = path;
   TANDEM_ASSIGN_OR_RETURN(v1::CheckpointManifest manifest, ps::ReadManifest(loaded.path));
   TANDEM_RETURN_IF_ERROR(CheckWrittenByJob(path, manifest));
-  if (manifest.model() != job.model.kind) {
-    return absl::InvalidArgumentError(absl::StrCat(loaded.path, " holds a model '", manifest.model(),
-                                                   "', the job trains '", job.model.kind, "'; give --model ",
-                                                   manifest.model(), ", or another checkpoint directory"));
-  }
+  TANDEM_RETURN_IF_ERROR(CheckModelKind(job, path, manifest));
   TANDEM_RETURN_IF_ERROR(ps::CheckSizes(loaded.path, manifest));
   for (const v1::CheckpointFile& file : manifest.files()) {
     // The servers check the table files as they read them.

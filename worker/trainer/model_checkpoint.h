@@ -90,6 +90,9 @@ absl::Status UpdateModelState(const JobSpec& job, const std::string& path, const
 // Returns InvalidArgument, which says what the checkpoint is and what to do, unless `tandem train` has
 // written it.
 absl::Status CheckWrittenByJob(const std::string& path, const v1::CheckpointManifest& manifest);
+// Returns InvalidArgument unless the checkpoint holds the kind of model that the job trains.
+absl::Status CheckModelKind(const JobSpec& job, const std::string& path,
+                            const v1::CheckpointManifest& manifest);
 // Makes the servers load the tables of checkpoint `path` and reads the rest of it. Compares every file with
 // the manifest: rank 0 the file DENSE, each server what it loads. DataLoss: a file is missing or damaged.
 // InvalidArgument: the checkpoint holds another kind of model than the job's, or no job has written it.

@@ -146,6 +146,7 @@ absl::StatusOr<Scores> ScoreCheckpoint(const ScoreOptions& options) {
           : LoadJob(options.job_file, options.set);
   TANDEM_RETURN_IF_ERROR(parsed.status());
   JobSpec job = *std::move(parsed);
+  TANDEM_RETURN_IF_ERROR(CheckModelKind(job, scores.checkpoint, manifest));
   job.data.schema.label_is_optional = options.label_is_optional;
   job.data.schema.kept = options.keep;
   const Input input = FindInput(options, job, manifest);

@@ -55,15 +55,19 @@ absl::StatusOr<DatasetOptions> TrainingRun::DataOptions() {
 absl::Status TrainingRun::Accept(const std::string& path, const v1::CheckpointManifest& manifest) {
   TANDEM_RETURN_IF_ERROR(CheckWrittenByJob(path, manifest));
   TANDEM_ASSIGN_OR_RETURN(continuation_, ContinueFrom(path, manifest, data_, options_.data_changed));
-  const std::string nothing = WhyNothingToTrain(job_, manifest, continuation_);
-  if (nothing.empty()) return absl::OkStatus();
+  nothing_ = WhyNothingToTrain(job_, manifest, continuation_);
+  return absl::OkStatus();
+}
+
+absl::Status TrainingRun::RefuseIfNothingToTrain(const std::string& path) const {
+  if (nothing_.empty()) return absl::OkStatus();
   if (options_.resume == "auto") {
     // A supervisor that starts a finished job again learns that it has finished.
-    LogInfo(absl::StrCat("nothing to train after ", path, ": ", nothing));
+    LogInfo(absl::StrCat("nothing to train after ", path, ": ", nothing_));
     return absl::OkStatus();
   }
   return Refusal(
-      absl::StrCat("nothing to train after ", path, ": ", nothing,
+      absl::StrCat("nothing to train after ", path, ": ", nothing_,
                    ", or on other data with --set data.train=FILE --data-changed, or use the model: "
                    "tandem eval ",
                    job_.checkpoint.dir));
@@ -105,6 +109,8 @@ absl::Status TrainingRun::Resume() {
                                                 [this](const std::string& path, const auto& manifest) {
                                                   return Accept(path, manifest);
                                                 }));
+    // Only now: the newest checkpoint may be damaged, and leave the end of the run to be trained again.
+    TANDEM_RETURN_IF_ERROR(RefuseIfNothingToTrain(loaded.path));
     if (!continuation_.differences.empty()) {
       LogInfo(absl::StrCat("--data-changed: ", loaded.path, " was trained on other data: ",
                            absl::StrJoin(continuation_.differences, "; "), ". ",

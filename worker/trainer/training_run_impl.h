@@ -82,6 +82,9 @@ class TrainingRun {
   absl::StatusOr<DatasetOptions> DataOptions();
   // Rank 0: decides whether and how the run goes on from a checkpoint.
   absl::Status Accept(const std::string& path, const v1::CheckpointManifest& manifest);
+  // Rank 0: returns a refusal if the checkpoint that was loaded leaves nothing to train; only says so with
+  // --resume auto.
+  absl::Status RefuseIfNothingToTrain(const std::string& path) const;
   // Rank 0 calls `load`; all ranks take over the model and step that it returns.
   absl::Status Load(absl::FunctionRef<absl::StatusOr<LoadedModel>()> load, ModelState* state);
   absl::Status TrainEpoch(int epoch);
@@ -170,8 +173,9 @@ class TrainingRun {
   uint64_t data_step_ = 0;     // at which the training on this data began
   v1::DataIdentity data_;      // rank 0
   Continuation continuation_;  // rank 0: of the checkpoint from which the run resumes
-  uint64_t saved_step_ = 0;    // step of the last checkpoint that was saved or loaded, on all ranks
-  std::string saved_path_;     // rank 0: its path; empty if it is not in checkpoint.dir
+  std::string nothing_;  // rank 0: why that checkpoint leaves nothing to train; empty: it leaves something
+  uint64_t saved_step_ = 0;  // step of the last checkpoint that was saved or loaded, on all ranks
+  std::string saved_path_;   // rank 0: its path; empty if it is not in checkpoint.dir
   bool async_saves_ = job_.checkpoint.async_save;
   uint64_t async_step_ = 0;              // of the checkpoint that is being written, on all ranks; 0: none
   std::stop_source abandon_async_save_;  // rank 0

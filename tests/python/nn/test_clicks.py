@@ -24,7 +24,7 @@ def test_the_example_beats_logistic_regression_and_reports_as_tandem_train_does(
     with Process(command) as job:
         assert job.wait() == 0, job.output
     assert re.search(r"epoch 3/3  train loss 0\.\d{4}  valid AUC 0\.\d{4}  logloss 0\.\d{4}  \d+ samples/s", job.output), job.output
-    auc = {name: float(value) for name, value in re.findall(r"  (\S[^\n]*?) {2,}(0\.\d{4})  0\.\d{4}", job.output)}
+    auc = {name: float(value) for name, value in re.findall(r"  (\S[^\n]*?) {2,}(0\.\d{4}) +0\.\d{4}", job.output)}
     ours = auc["tandem deepfm in PyTorch (epoch 3)"]
     assert auc["logistic regression in PyTorch"] + 0.03 < ours < auc["best possible (the planted model)"] + 0.02, job.output
 

@@ -91,6 +91,7 @@ TEST(LateTableTest, MessagesNameTheRankOfTheWorkerThatIsMissing) {
 TEST(LateTableTest, PushesOfOtherRanksAreNoSteps) {
   Driver server;
   TANDEM_ASSERT_OK(server.CreateTable(CountTable(1, Async())));
+  TANDEM_ASSERT_OK(server.Pull(0, 0, {{"user", {kShared}}}));  // which creates the row
   for (uint64_t step = 0; step < 3; ++step) {
     TANDEM_ASSERT_OK(server.Push({.step = step}, {CountPush(0, step)}));
     TANDEM_ASSERT_OK(server.Push({.worker = 9, .step = 100 + step}, {CountPush(9, step)}));

@@ -124,6 +124,7 @@ TEST(IndexParser, KeepsValuesOtherThanOneAsWeights) {
 
 TEST(IndexParser, TheQueryOfALibsvmLineIsKeptIfSomebodyWantsIt) {
   Schema schema = Positional(1);
+  schema.format = DataFormat::kLibsvm;
   schema.kept = {"qid"};
   const auto parser = MakeIndexParser(schema);
   Batch batch;

@@ -103,7 +103,7 @@ class Reference {
       } else if (kind == "adam" || kind == "adamw") {
         a_[i] = c_.beta1() * a_[i] + (1 - c_.beta1()) * g[i];
         b_[i] = c_.beta2() * b_[i] + (1 - c_.beta2()) * g[i] * g[i];
-        // PyTorch's SparseAdam: epsilon is added to the uncorrected root.
+        // As PyTorch's SparseAdam, epsilon is added to the uncorrected root; t_ counts the row's own updates.
         const double rate = lr * std::sqrt(1 - std::pow(c_.beta2(), t_)) / (1 - std::pow(c_.beta1(), t_));
         w_[i] -= rate * a_[i] / (std::sqrt(b_[i]) + c_.epsilon());
       } else if (kind == "ftrl") {

@@ -164,7 +164,10 @@ absl::StatusOr<Scores> ScoreCheckpoint(const ScoreOptions& options) {
   model_options.num_sparse = dataset->num_sparse();
   model_options.seed = job.train.seed;
   // The job may come from somebody else, with the checkpoint. LoadModel says what is wrong with its files.
-  model_options.max_parameters = DenseParametersOf(scores.checkpoint).value_or(kMostParameters);
+  // Small models are built in any case: later checks say better what differs.
+  constexpr int64_t kSmall = 1 << 16;
+  model_options.max_parameters =
+      std::max(kSmall, DenseParametersOf(scores.checkpoint).value_or(kMostParameters));
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model, CreateModel(model_options));
   TANDEM_ASSIGN_OR_RETURN(const TrainingPlan plan, PlanJob(job, dataset->schema(), *model, 1));
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<LocalTables> tables, LocalTables::Open());

@@ -112,7 +112,7 @@ TEST(WeightServer, AStrangerCannotTakeTheEpochOfAJobsLearner) {
               StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("TANDEM_JOB_TOKEN")));
   request.set_publisher("learner/0");
   TANDEM_ASSERT_OK(rpc::CallProto(*member, "/tandem.v1.Weights/StartEpoch", request, &second, {}));
-  EXPECT_EQ(second.epoch(), first.epoch() + 1);
+  EXPECT_GT(second.epoch(), first.epoch());
 }
 
 TEST(WeightServer, GivesReadersWhatALearnerPublishes) {

@@ -99,8 +99,8 @@ absl::Status ValidateField(absl::string_view group, const FieldInfo& info, const
     if (info.range.Holds(static_cast<double>(number))) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrCat(group, ".", info.error_name.empty() ? info.name : info.error_name, " is ",
-                     FormatValue(FieldValue(number)),
-                     "; it must be ", Requirement(info, std::is_integral_v<decltype(number)>, list)));
+                     FormatValue(FieldValue(number)), "; it must be ",
+                     Requirement(info, std::is_integral_v<decltype(number)>, list)));
   };
   return std::visit(
       [&](const auto& v) {

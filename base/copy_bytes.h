@@ -23,7 +23,8 @@ inline void CopyBytes(void* to, const void* from, size_t bytes) {
     return;
   }
   for (size_t at = 0; at < bytes; at += kPiece) {
-    std::memcpy(static_cast<char*>(to) + at, static_cast<const char*>(from) + at, std::min(kPiece, bytes - at));
+    std::memcpy(static_cast<char*>(to) + at, static_cast<const char*>(from) + at,
+                std::min(kPiece, bytes - at));
   }
 }
 

@@ -8,8 +8,8 @@
 
 namespace tandem {
 
-// Returns the CRC-32C (Castagnoli, RFC 3720) of `bytes`. Processors have instructions for it, with which it is
-// several times faster than zlib's CRC-32 (base/checksummed_file.h): the log takes it of every gradient.
+// Returns the CRC-32C (Castagnoli, RFC 3720) of `bytes`. Processors have instructions for it, with which it
+// is several times faster than zlib's CRC-32 (base/checksummed_file.h): the log takes it of every gradient.
 uint32_t Crc32c(absl::string_view bytes);
 
 }  // namespace tandem

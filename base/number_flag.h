@@ -12,9 +12,9 @@ class Option;
 
 namespace tandem {
 
-// Makes the parser refuse values of `option` that are not in `range`: "--workers: 0 is not a number of at least
-// 1". `--help` shows the range. Returns `option`. Unlike CLI11's own ranges, this prints limits as FormatLimit
-// does.
+// Makes the parser refuse values of `option` that are not in `range`: "--workers: 0 is not a number of at
+// least 1". `--help` shows the range. Returns `option`. Unlike CLI11's own ranges, this prints limits as
+// FormatLimit does.
 CLI::Option* LimitTo(const Range& range, CLI::Option* option);
 
 }  // namespace tandem

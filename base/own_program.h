@@ -12,8 +12,8 @@ namespace tandem {
 // Returns the absolute path of the program that this process runs.
 absl::StatusOr<std::string> OwnProgram();
 
-// Returns the path of the program `name` in the folder of this one, where an installation and a build have all
-// programs of Tandem. Does not look whether it exists.
+// Returns the path of the program `name` in the folder of this one, where an installation and a build have
+// all programs of Tandem. Does not look whether it exists.
 absl::StatusOr<std::string> ProgramBeside(absl::string_view name);
 
 }  // namespace tandem

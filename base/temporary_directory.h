@@ -14,8 +14,8 @@ namespace tandem {
 // A directory for files that a program needs while it runs. The destructor removes it with its content.
 class TemporaryDirectory {
  public:
-  // Creates a directory whose name begins with `name`, below TMPDIR or else /tmp. Only this user may enter it.
-  // The error names the path.
+  // Creates a directory whose name begins with `name`, below TMPDIR or else /tmp. Only this user may enter
+  // it. The error names the path.
   static absl::StatusOr<std::unique_ptr<TemporaryDirectory>> Make(absl::string_view name);
   ~TemporaryDirectory();
   TemporaryDirectory(const TemporaryDirectory&) = delete;

@@ -2,8 +2,9 @@
 #ifndef TANDEM_BASE_UTF8_H_
 #define TANDEM_BASE_UTF8_H_
 
-// Converts arbitrary bytes to valid UTF-8, and to text that a terminal can show. Program output, file names and data from peers may be any bytes,
-// but a protobuf `string` may not: the receiver rejects the whole message.
+// Converts arbitrary bytes to valid UTF-8, and to text that a terminal can show. Program output, file names
+// and data from peers may be any bytes, but a protobuf `string` may not: the receiver rejects the whole
+// message.
 
 #include <cstddef>
 #include <string>

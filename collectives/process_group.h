@@ -44,8 +44,8 @@ struct ProcessGroupOptions {
   std::string name = "default";  // groups of one store need distinct names
   int rank = -1;                 // -1: taken from init_method
   int world_size = -1;
-  // The ranks of this group as ranks of the job, for a group whose members a program has chosen itself: element r
-  // is the global rank of rank r. Errors name them. Empty: they are the same.
+  // The ranks of this group as ranks of the job, for a group whose members a program has chosen itself:
+  // element r is the global rank of rank r. Errors name them. Empty: they are the same.
   std::vector<int> global_ranks;
   // How ranks find each other if InitProcessGroup is given no store: "env://" (RANK, WORLD_SIZE, MASTER_ADDR,
   // MASTER_PORT), "tcp://host:port" (rank 0 serves it), "file:///path" (on a shared file system),

@@ -15,8 +15,8 @@ namespace tandem::collectives {
 std::string NameRanks(absl::Span<const int> ranks);
 
 // Replaces the rank numbers 0, 1, ... in `text` by `names`: "rank 1" becomes "rank 5", "ranks 0 and 1 of 3"
-// becomes "ranks 2 and 5" if there are 3 names. Numbers outside `names` and the names of groups (group 'rank 1')
-// stay.
+// becomes "ranks 2 and 5" if there are 3 names. Numbers outside `names` and the names of groups (group 'rank
+// 1') stay.
 std::string RenameRanks(absl::string_view text, absl::Span<const int> names);
 
 }  // namespace tandem::collectives

@@ -25,11 +25,12 @@ struct RendezvousHandlerOptions {
   // - "c10d": a store that the first launcher able to bind `endpoint` serves.
   // - "etcd": etcd at `endpoint`.
   std::string backend;
-  std::string endpoint;     // "host:port"
-  std::string local_addr;   // this node's address for the other nodes; "": the one that routes to `endpoint`
-  std::string route_addr;   // the address that routes to `endpoint`, if it is known already (endpoint_lookup.h)
-  std::string master_addr;  // MASTER_ADDR of a single launcher; "": 127.0.0.1
-  int node_rank = -1;       // this node's place in the round; -1: any
+  std::string endpoint;    // "host:port"
+  std::string local_addr;  // this node's address for the other nodes; "": the one that routes to `endpoint`
+  std::string
+      route_addr;  // the address that routes to `endpoint`, if it is known already (endpoint_lookup.h)
+  std::string master_addr;                  // MASTER_ADDR of a single launcher; "": 127.0.0.1
+  int node_rank = -1;                       // this node's place in the round; -1: any
   std::map<std::string, std::string> conf;  // keys of --rdzv-conf that have no field in `rendezvous`
   collectives::RendezvousOptions rendezvous;
 };

@@ -21,9 +21,10 @@ class Deduper {
   // each input position's id among them: unique[index[i]] == ids[i].
   void Run(absl::Span<const uint64_t> ids, std::vector<uint64_t>* unique, std::vector<uint32_t>* index);
 
-  // Returns false if `ids` probably have few repeats, so that it costs less to leave them in than to look for them.
-  // Looks at evenly spaced ids, four times as many as the square root of their number: if each id appears twice,
-  // eight of these repeats are expected among them. Lists of less than kMinToSample ids always give true.
+  // Returns false if `ids` probably have few repeats, so that it costs less to leave them in than to look for
+  // them. Looks at evenly spaced ids, four times as many as the square root of their number: if each id
+  // appears twice, eight of these repeats are expected among them. Lists of less than kMinToSample ids always
+  // give true.
   bool SampleRepeats(absl::Span<const uint64_t> ids);
   static constexpr size_t kMinToSample = 1024;
 

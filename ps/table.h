@@ -30,8 +30,8 @@ v1::OptimizerConfig Adagrad(float learning_rate, float initial_accumulator = 0.0
 // TorchRec's row-wise Adagrad: one accumulator per row, of the mean squared gradient, so 4 bytes of state.
 v1::OptimizerConfig RowwiseAdagrad(float learning_rate, float initial_accumulator = 0.0f,
                                    float epsilon = 1e-10f);
-// Kingma and Ba, ICLR 2015. Lazy: rows without a gradient do not change, as with PyTorch's SparseAdam; but each
-// row has its own step count t, where SparseAdam counts the steps of the optimizer.
+// Kingma and Ba, ICLR 2015. Lazy: rows without a gradient do not change, as with PyTorch's SparseAdam; but
+// each row has its own step count t, where SparseAdam counts the steps of the optimizer.
 v1::OptimizerConfig Adam(float learning_rate, float beta1 = 0.9f, float beta2 = 0.999f,
                          float epsilon = 1e-8f);
 // Loshchilov and Hutter, ICLR 2019: Adam with decoupled weight decay.

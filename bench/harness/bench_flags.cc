@@ -54,11 +54,11 @@ void DeclareBenchFlags(BenchOp op, CLI::App* command, BenchFlags* flags) {
   }
   LimitTo(kMilliseconds, add("--time-per-size", &flags->time_per_size_ms, "Milliseconds of one repeat"));
   LimitTo(Between(1, 1e6), add("--repeats", &flags->repeats, "Repeats of each size, each after a barrier"));
-  CLI::Option* const batch = add(
-      "--batch", &flags->batch_us,
-      "Microseconds of one sample: the mean time of so many operations one behind the other as take this "
-      "long, "
-      "on the slowest rank; min, median and p99 are over the samples of all repeats");
+  CLI::Option* const batch =
+      add("--batch", &flags->batch_us,
+          "Microseconds of one sample: the mean time of so many operations one behind the other as take this "
+          "long, "
+          "on the slowest rank; min, median and p99 are over the samples of all repeats");
   LimitTo(Range{.min = 0, .max = 1e9, .above_min = true}, batch);
   command->add_flag(
       "--json", flags->json,

@@ -40,7 +40,7 @@ struct PsCase {
   uint32_t dim = 0;
   int servers = 1;  // 0: in process
   int workers = 1;
-  int in_flight = 1;  // calls that a worker keeps in flight
+  int in_flight = 1;   // calls that a worker keeps in flight
   bool reads = false;  // pulls are read-only, so that followers may answer them
   PsDistribution distribution = PsDistribution::kUniform;
 };

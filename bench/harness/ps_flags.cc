@@ -71,12 +71,12 @@ absl::StatusOr<std::vector<std::pair<int, int>>> ParseProcesses(const PsFlags& f
   const std::string all = flags.quick ? "1" : "1,2";
   const std::string& servers_text = !flags.servers.empty() ? flags.servers : flags.workers;
   const std::string& workers_text = !flags.workers.empty() ? flags.workers : flags.servers;
-  TANDEM_ASSIGN_OR_RETURN(
-      std::vector<int> servers,
-      ParseNumbers<int>(flags.servers.empty() ? "--workers" : "--servers", servers_text.empty() ? all : servers_text, kMaxProcesses));
-  TANDEM_ASSIGN_OR_RETURN(
-      std::vector<int> workers,
-      ParseNumbers<int>(flags.workers.empty() ? "--servers" : "--workers", workers_text.empty() ? all : workers_text, kMaxProcesses));
+  TANDEM_ASSIGN_OR_RETURN(std::vector<int> servers,
+                          ParseNumbers<int>(flags.servers.empty() ? "--workers" : "--servers",
+                                            servers_text.empty() ? all : servers_text, kMaxProcesses));
+  TANDEM_ASSIGN_OR_RETURN(std::vector<int> workers,
+                          ParseNumbers<int>(flags.workers.empty() ? "--servers" : "--workers",
+                                            workers_text.empty() ? all : workers_text, kMaxProcesses));
   const size_t count = std::max(servers.size(), workers.size());
   if (servers.size() == 1) servers.resize(count, servers[0]);
   if (workers.size() == 1) workers.resize(count, workers[0]);

@@ -68,7 +68,10 @@ struct Result {
 class Run {
  public:
   Run(Channel* channel, uint64_t response_bytes, int in_flight, absl::Duration length)
-      : channel_(channel), response_bytes_(response_bytes), chains_(in_flight), end_(MonotonicNow() + length) {}
+      : channel_(channel),
+        response_bytes_(response_bytes),
+        chains_(in_flight),
+        end_(MonotonicNow() + length) {}
 
   Result Go() {
     const absl::Time start = MonotonicNow();

@@ -174,8 +174,8 @@ absl::StatusOr<std::unique_ptr<ps::Client>> ConnectBenchClient(const std::vector
     }
     channels.push_back(std::move(channel));
   }
-  return ps::Client::Connect(std::move(channels),
-                             {.worker = static_cast<uint32_t>(worker), .epoch = life + 1, .max_lag = max_lag});
+  return ps::Client::Connect(
+      std::move(channels), {.worker = static_cast<uint32_t>(worker), .epoch = life + 1, .max_lag = max_lag});
 }
 
 absl::Status RunGroupProcess(const PsGroup& group, const GroupOptions& options) {

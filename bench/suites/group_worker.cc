@@ -66,7 +66,8 @@ absl::Status GroupWorker::Run() {
   for (const PsCase& c : group_.cases) {
     if (connected != c.transport) {
       client_.reset();
-      TANDEM_ASSIGN_OR_RETURN(client_, ConnectBenchClient(servers_, c.transport, peers_->rank(), life, options_.max_lag));
+      TANDEM_ASSIGN_OR_RETURN(
+          client_, ConnectBenchClient(servers_, c.transport, peers_->rank(), life, options_.max_lag));
       TANDEM_RETURN_IF_ERROR(client_->CreateTable(table_));
       connected = c.transport;
       if (life++ == 0) TANDEM_RETURN_IF_ERROR(Fill());

@@ -8,7 +8,8 @@
 namespace tandem::cli {
 
 // nlohmann's library finds these by their names.
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Flag, names, takes_value, value, choices, description, default_value, variable)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Flag, names, takes_value, value, choices, description, default_value,
+                                   variable)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Command, path, description, footer, flags, positionals, commands)
 
 std::string TreeToJson(const Command& tree) { return nlohmann::json(tree).dump(); }

@@ -8,10 +8,10 @@
 #include "CLI/CLI.hpp"
 #include "cli/command_line/build_info.h"
 #include "cli/command_line/command_tree.h"
+#include "cli/command_line/companions.h"
 #include "cli/command_line/completion.h"
 #include "cli/command_line/man_page.h"
 #include "cli/commands/commands.h"
-#include "cli/command_line/companions.h"
 
 namespace tandem::cli {
 namespace {
@@ -42,8 +42,7 @@ void AddCompletion(CLI::App& app, CommandContext*) {
 
 void AddMan(CLI::App& app, CommandContext*) {
   CLI::App* man = app.add_subcommand("man", "Print the manual page, for `man -l -`");
-  man->callback(
-      [&app] { std::fputs(ManPage(WholeTree(app), GetBuildInfo().version).c_str(), stdout); });
+  man->callback([&app] { std::fputs(ManPage(WholeTree(app), GetBuildInfo().version).c_str(), stdout); });
 }
 
 }  // namespace tandem::cli

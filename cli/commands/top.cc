@@ -113,7 +113,8 @@ class Top {
     std::fflush(stdout);
   }
 
-  // Blocks until `next`, of MonotonicNow(), and handles the keys that are pressed. Returns false if the user wants to stop.
+  // Blocks until `next`, of MonotonicNow(), and handles the keys that are pressed. Returns false if the user
+  // wants to stop.
   bool WaitUntil(absl::Time next) {
     if (terminal_ == nullptr) {
       absl::SleepFor(next - MonotonicNow());

@@ -35,10 +35,10 @@ class Terminal {
   size_t columns() const;
   // Replaces the contents of the screen. Lines below its end are not shown.
   void Draw(const std::vector<std::string>& lines);
-  // Blocks until a key is pressed, at most until `until` of MonotonicNow(), and returns the key; kNone if none
-  // was pressed.
-  // SIGINT, SIGTERM and SIGHUP count as kQuit, and a change of the screen's size as kOther. Ctrl-Z (SIGTSTP)
-  // restores the terminal and stops the process; when the process continues, the result is kOther.
+  // Blocks until a key is pressed, at most until `until` of MonotonicNow(), and returns the key; kNone if
+  // none was pressed. SIGINT, SIGTERM and SIGHUP count as kQuit, and a change of the screen's size as kOther.
+  // Ctrl-Z (SIGTSTP) restores the terminal and stops the process; when the process continues, the result is
+  // kOther.
   Key WaitForKey(absl::Time until);
 
  private:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program `tandem-rl`, the companion for reinforcement learning: `tandem rl`, `tandem replay` and `tandem weights`.
+// The program `tandem-rl`, the companion for reinforcement learning: `tandem rl`, `tandem replay` and `tandem
+// weights`.
 
 #include "cli/commands/commands.h"
 #include "cli/programs/program.h"

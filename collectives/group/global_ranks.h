@@ -2,8 +2,8 @@
 #ifndef TANDEM_COLLECTIVES_GROUP_GLOBAL_RANKS_H_
 #define TANDEM_COLLECTIVES_GROUP_GLOBAL_RANKS_H_
 
-// Backends name the ranks of their group. Users know their processes by the ranks of the job (global ranks), so
-// these functions translate the errors of a subgroup.
+// Backends name the ranks of their group. Users know their processes by the ranks of the job (global ranks),
+// so these functions translate the errors of a subgroup.
 
 #include <memory>
 #include <vector>
@@ -16,8 +16,8 @@ namespace tandem::collectives {
 
 // Returns `error` with global ranks: "rank 1 was lost" becomes "rank 5 was lost (global ranks; the group has
 // ranks 3 and 5)". global_ranks[r] is the global rank of rank r. What an aborting rank has said (behind
-// "aborted") stays, because that rank has translated it. Returns the error as it is if the ranks are the same, if
-// it names none, or if it was translated already.
+// "aborted") stays, because that rank has translated it. Returns the error as it is if the ranks are the
+// same, if it names none, or if it was translated already.
 absl::Status NameGlobalRanks(const absl::Status& error, absl::Span<const int> global_ranks);
 
 // Returns a backend that passes everything on to `backend`, and its errors through NameGlobalRanks; `backend`

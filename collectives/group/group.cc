@@ -199,8 +199,8 @@ void Group::OnBroken() {
 }
 
 void Group::Abort(absl::string_view reason) {
-  AbortWith(absl::AbortedError(absl::StrCat("group '", name(), "' was aborted by rank ",
-                                            parts_.global_ranks[rank()], ": ", reason)));
+  AbortWith(absl::AbortedError(
+      absl::StrCat("group '", name(), "' was aborted by rank ", parts_.global_ranks[rank()], ": ", reason)));
 }
 
 void Group::AbortWith(const absl::Status& error) {

@@ -14,8 +14,8 @@
 namespace tandem::launcher {
 namespace {
 
-// The signals that end a process by default and may be handled without harm. Faults (SIGSEGV) and timers belong
-// to the program.
+// The signals that end a process by default and may be handled without harm. Faults (SIGSEGV) and timers
+// belong to the program.
 constexpr int kUsable[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU};
 
 }  // namespace

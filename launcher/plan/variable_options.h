@@ -27,8 +27,8 @@ class VariableOptions {
 
   // Sets the options that the command line has not given from their variables; an empty variable counts as
   // absent. Called by the command that runs, after the command line is parsed. Returns the variables that
-  // were used, by option: {"--nnodes", "PET_NNODES"}. Throws CLI::ValidationError, which names the variable, for a
-  // bad value.
+  // were used, by option: {"--nnodes", "PET_NNODES"}. Throws CLI::ValidationError, which names the variable,
+  // for a bad value.
   std::map<std::string, std::string> Read() const;
 
  private:

@@ -22,8 +22,8 @@ enum class ExportFormat {
 
 struct ExportOptions {
   ExportFormat format = ExportFormat::kNpy;
-  // True: optimizer state is written too, as NAME.state.npy, float32 [rows, state], or columns s0,s1,... of the
-  // CSV file, and the arrays `optimizer_state` (float32) and `optimizer_steps` (uint64) of dense.npz.
+  // True: optimizer state is written too, as NAME.state.npy, float32 [rows, state], or columns s0,s1,... of
+  // the CSV file, and the arrays `optimizer_state` (float32) and `optimizer_steps` (uint64) of dense.npz.
   bool optimizer_state = false;
 };
 
@@ -43,9 +43,10 @@ struct Exported {
 };
 
 // Writes the tables of the checkpoint `checkpoint` and its dense parameters (dense.npz, one float32 array for
-// each block, running averages included) to the directory `to`, which is created if necessary. Rows are in order of bucket and then of
-// id, so the files do not depend on the number of servers. Embeddings of any row type are written as float32,
-// which represents them exactly. Files that exist are replaced, each when it is complete.
+// each block, running averages included) to the directory `to`, which is created if necessary. Rows are in
+// order of bucket and then of id, so the files do not depend on the number of servers. Embeddings of any row
+// type are written as float32, which represents them exactly. Files that exist are replaced, each when it is
+// complete.
 //
 // Blocks on the disk; uses little memory besides the dense parameters. Errors name the path: those of
 // ReadManifest, TableFileReader and ReadDenseState, and those of the files.

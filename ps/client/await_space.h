@@ -15,8 +15,8 @@
 
 namespace tandem::ps {
 
-// Waits on `mutex`, which the caller holds, until `condition` holds, for at most `timeout`. Calls `go_on` about
-// every 100 ms, without the mutex; null: waits in one go. Returns
+// Waits on `mutex`, which the caller holds, until `condition` holds, for at most `timeout`. Calls `go_on`
+// about every 100 ms, without the mutex; null: waits in one go. Returns
 //
 //   - OK once the condition holds,
 //   - DeadlineExceeded after `timeout`; the caller replaces the message,
@@ -35,7 +35,8 @@ inline absl::Status AwaitSpace(absl::Mutex* mutex, const absl::Condition& condit
     const bool goes_on = go_on();
     mutex->Lock();
     if (!goes_on) {
-      return absl::CancelledError("the call was interrupted while it waited for earlier ones to end; nothing was sent");
+      return absl::CancelledError(
+          "the call was interrupted while it waited for earlier ones to end; nothing was sent");
     }
   }
 }

@@ -7,7 +7,7 @@
 namespace tandem::ps {
 
 absl::StatusOr<BytesInFlight::Share> BytesInFlight::Take(uint64_t bytes, absl::Duration timeout,
-                                                       const std::function<bool()>& go_on) {
+                                                         const std::function<bool()>& go_on) {
   absl::MutexLock lock(&mutex_);
   const auto fits = [this, bytes]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     return bytes == 0 || held_ == 0 || (held_ < limit_ && bytes <= limit_ - held_);

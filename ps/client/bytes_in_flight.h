@@ -46,7 +46,8 @@ class BytesInFlight {
   // Blocks until `bytes` more are within the limit, for at most `timeout`; 0 means no wait. Returns
   // ResourceExhausted, with the numbers and advice, if they do not fit by then. Calls `go_on` about every
   // 100 ms of the wait, unless it is null; Cancelled if it returns false.
-  absl::StatusOr<Share> Take(uint64_t bytes, absl::Duration timeout, const std::function<bool()>& go_on = nullptr);
+  absl::StatusOr<Share> Take(uint64_t bytes, absl::Duration timeout,
+                             const std::function<bool()>& go_on = nullptr);
 
   // Returns the bytes that the calls under way hold.
   uint64_t held() const;

@@ -90,9 +90,7 @@ class PayloadWriter {
     used_ += bytes;
     return at;
   }
-  void Put(const void* data, size_t bytes) {
-    CopyBytes(Reserve(bytes), data, bytes);
-  }
+  void Put(const void* data, size_t bytes) { CopyBytes(Reserve(bytes), data, bytes); }
   void Put(const IdArray& ids) { ids.Write(Reserve(ids.bytes())); }
   // Appends bytes that are not copied.
   void Refer(Slice slice) {

@@ -149,9 +149,7 @@ void PullOperation::Start(absl::Span<const std::unique_ptr<rpc::Channel>> channe
     Bytes request = EncodeRequest(server, {.memory = memory, .reads_in_place = ReadsInPlace(channel)});
     trace::End(kTraceEncodePull, traced, server);
     std::shared_ptr<ChunkDecoder> decoder = DecoderOf(server);
-    const rpc::CallOptions call{.timeout = options.timeout,
-                                .idempotent = true,
-                                .sink = decoder};
+    const rpc::CallOptions call{.timeout = options.timeout, .idempotent = true, .sink = decoder};
     auto done = [self = shared_from_this(), server, target = channel.target(),
                  decoder = std::move(decoder)](absl::StatusOr<Bytes> response) {
       self->OnResponse(server, target, decoder.get(), std::move(response));

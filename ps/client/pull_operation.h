@@ -54,7 +54,7 @@ class PullOperation : public std::enable_shared_from_this<PullOperation> {
     uint64_t step = 0;
     bool read_only = false;
     absl::Duration timeout;
-    absl::Duration max_lag;  // ClientOptions::max_lag; 0: only primaries answer
+    absl::Duration max_lag;                          // ClientOptions::max_lag; 0: only primaries answer
     FollowerReadCounters* follower_reads = nullptr;  // with max_lag; must outlive the calls
   };
   // Sends the requests, which lie in memory of the channels or of `pool`. `done` runs when all servers have

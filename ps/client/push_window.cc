@@ -9,7 +9,8 @@ namespace tandem::ps {
 absl::StatusOr<PushWindow::Slot> PushWindow::Take(uint64_t step, absl::Duration timeout,
                                                   const std::function<bool()>& go_on) {
   absl::MutexLock lock(&mutex_);
-  const absl::Status waited = AwaitSpace(&mutex_, absl::Condition(this, &PushWindow::HasSpace), timeout, go_on);
+  const absl::Status waited =
+      AwaitSpace(&mutex_, absl::Condition(this, &PushWindow::HasSpace), timeout, go_on);
   if (absl::IsCancelled(waited)) return waited;
   if (!waited.ok()) {
     return absl::ResourceExhaustedError(

@@ -60,9 +60,10 @@ class PushWindow : public std::enable_shared_from_this<PushWindow> {
   uint64_t size() const { return size_; }
 
   // Returns the next sequence, for a push of `step`. Blocks until it is within the window, for at most
-  // `timeout`; 0 means no wait. Returns ResourceExhausted, naming the oldest push, if it is not by then. Calls
-  // `go_on` about every 100 ms of the wait, unless it is null; Cancelled if it returns false.
-  absl::StatusOr<Slot> Take(uint64_t step, absl::Duration timeout, const std::function<bool()>& go_on = nullptr);
+  // `timeout`; 0 means no wait. Returns ResourceExhausted, naming the oldest push, if it is not by then.
+  // Calls `go_on` about every 100 ms of the wait, unless it is null; Cancelled if it returns false.
+  absl::StatusOr<Slot> Take(uint64_t step, absl::Duration timeout,
+                            const std::function<bool()>& go_on = nullptr);
 
  private:
   bool HasSpace() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

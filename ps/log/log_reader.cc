@@ -78,9 +78,9 @@ absl::StatusOr<LogSegments> ListSegments(FileSystem& files, const std::string& d
       continue;
     }
     if (header->format_version() > kLogFormatVersion) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(segment.path, " has format ", header->format_version(),
-                       ", and this version of Tandem reads up to ", kLogFormatVersion, ": start the server with the version that wrote it"));
+      return absl::FailedPreconditionError(absl::StrCat(
+          segment.path, " has format ", header->format_version(), ", and this version of Tandem reads up to ",
+          kLogFormatVersion, ": start the server with the version that wrote it"));
     }
     segment.header = *header;
     found.segments.push_back(std::move(segment));

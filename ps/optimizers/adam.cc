@@ -86,9 +86,9 @@ namespace {
 HWY_EXPORT(AdamRows);
 
 // m and v are running averages of g and g^2. w -= lr * sqrt(1 - beta2^t) / (1 - beta1^t) * m / (sqrt(v) +
-// epsilon): PyTorch's SparseAdam, except that t counts the row's own updates. State: m[dim], v[dim], t. t is a
-// float: it is exact up to 2^24 updates of one row and does not grow further. By then the bias correction has
-// long been 1 for any beta up to 1 - 1e-6.
+// epsilon): PyTorch's SparseAdam, except that t counts the row's own updates. State: m[dim], v[dim], t. t is
+// a float: it is exact up to 2^24 updates of one row and does not grow further. By then the bias correction
+// has long been 1 for any beta up to 1 - 1e-6.
 class AdamOptimizer : public Optimizer {
  public:
   explicit AdamOptimizer(const v1::OptimizerConfig& config)
@@ -124,15 +124,16 @@ class AdamOptimizer : public Optimizer {
 }  // namespace
 
 OptimizerKind AdamKind() {
-  return {.name = "adam",
-          .summary =
-              "averages of g and of g^2 with bias correction; t counts the row's own updates, so rows that "
-              "are not updated do not move (PyTorch's SparseAdam takes the optimizer's steps as t of every row)",
-          .reference = "Kingma and Ba, ICLR 2015",
-          .fields = {LearningRate(0.001), Beta1(0.9), Beta2(0.999), Epsilon(1e-8), WeightDecay(0)},
-          .build = [](const v1::OptimizerConfig& config) -> std::unique_ptr<Optimizer> {
-            return std::make_unique<AdamOptimizer>(config);
-          }};
+  return {
+      .name = "adam",
+      .summary =
+          "averages of g and of g^2 with bias correction; t counts the row's own updates, so rows that "
+          "are not updated do not move (PyTorch's SparseAdam takes the optimizer's steps as t of every row)",
+      .reference = "Kingma and Ba, ICLR 2015",
+      .fields = {LearningRate(0.001), Beta1(0.9), Beta2(0.999), Epsilon(1e-8), WeightDecay(0)},
+      .build = [](const v1::OptimizerConfig& config) -> std::unique_ptr<Optimizer> {
+        return std::make_unique<AdamOptimizer>(config);
+      }};
 }
 
 OptimizerKind AdamWKind() {

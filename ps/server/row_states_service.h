@@ -11,9 +11,9 @@ namespace tandem::ps {
 
 namespace v1 = ::tandem::v1;
 
-// Answers the calls that move whole rows, with their optimizer state: which rows are frequently updated, reading
-// rows to replicate them on workers, writing them back, and scanning a table. Thread-safe. Calls block as pulls do: for locks, and for
-// the disk in tables with `spill`.
+// Answers the calls that move whole rows, with their optimizer state: which rows are frequently updated,
+// reading rows to replicate them on workers, writing them back, and scanning a table. Thread-safe. Calls
+// block as pulls do: for locks, and for the disk in tables with `spill`.
 class RowStatesService {
  public:
   // Largest size of the values in one message, in bytes. Clients send several messages for more rows.

@@ -143,10 +143,11 @@ absl::Status BatchLookup::PrepareTable(const LookupTable& table, absl::Span<cons
     int64_t signs = 0;
     for (const int64_t id : from.ids) signs |= id;
     if (signs < 0 && !table.negative_ids) {
-      return absl::InvalidArgumentError(absl::StrCat("the ids of feature '", info.name, "' contain ",
-                                                     *std::min_element(from.ids.begin(), from.ids.end()),
-                                                     "; ids must not be negative. With negative_ids=\"bits\" the table takes "
-                                                     "64-bit hashes by their bits"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("the ids of feature '", info.name, "' contain ",
+                       *std::min_element(from.ids.begin(), from.ids.end()),
+                       "; ids must not be negative. With negative_ids=\"bits\" the table takes "
+                       "64-bit hashes by their bits"));
     }
     if (info.pooling != v1::NONE && from.offsets != nullptr) {
       TANDEM_RETURN_IF_ERROR(ReadEnds(info, from, &to.ends));

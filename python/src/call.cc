@@ -19,7 +19,8 @@ Call::~Call() {
 absl::Status Call::CheckProcess() const {
   if (ForkGeneration() == made_) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      "this process was forked after the call had started, and threads do not survive a fork; the parent has the result");
+      "this process was forked after the call had started, and threads do not survive a fork; the parent has "
+      "the result");
 }
 
 void Call::Finish(absl::StatusOr<ps::PullVersions> result) {

@@ -28,7 +28,8 @@ class Call {
   Call(std::vector<nanobind::object> keep, std::shared_ptr<ReleasedObjects> released);
   ~Call();
 
-  // Returns FailedPrecondition in a forked child of the process that started the call: no thread is there to end it.
+  // Returns FailedPrecondition in a forked child of the process that started the call: no thread is there to
+  // end it.
   absl::Status CheckProcess() const;
 
   // Ends the call. Needs no GIL. Called once.
@@ -36,7 +37,8 @@ class Call {
 
   // Takes no lock: a thread that polls may call it often.
   bool finished() const { return done_.load(std::memory_order_acquire); }
-  // Blocks until the call has ended, at most `seconds`; returns whether it has ended. Call it without the GIL.
+  // Blocks until the call has ended, at most `seconds`; returns whether it has ended. Call it without the
+  // GIL.
   bool WaitFor(double seconds) const;
   // Runs `then` when the call has ended: on the thread that ends it, or now. At most one `then` a call.
   void WhenFinished(std::function<void()> then);
@@ -60,8 +62,8 @@ class Call {
 class FinishedCalls : public std::enable_shared_from_this<FinishedCalls> {
  public:
   void Add(uint64_t number);
-  // Blocks until a call has ended or Close was called; returns all that have ended, nothing after Close. Call it
-  // without the GIL.
+  // Blocks until a call has ended or Close was called; returns all that have ended, nothing after Close. Call
+  // it without the GIL.
   std::vector<uint64_t> Take();
   void Close();
 

@@ -29,16 +29,17 @@ namespace tandem::python {
 namespace {
 
 // Returns the address of int64 or uint64 ids. Raises if a signed one is negative.
-uint64_t CheckIds(const nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>& ids, const std::string& table) {
+uint64_t CheckIds(const nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>& ids,
+                  const std::string& table) {
   if (ids.dtype() == nb::dtype<int64_t>()) {
     const auto* values = static_cast<const int64_t*>(ids.data());
     int64_t signs = 0;
     for (size_t i = 0; i < ids.size(); ++i) signs |= values[i];
     if (signs < 0) {
-      Raise(absl::InvalidArgumentError(absl::StrCat("the ids of table '", table, "' contain ",
-                                                    *std::min_element(values, values + ids.size()),
-                                                    "; ids must not be negative. To use the bits of 64-bit hashes, pass "
-                                                    "ids.view(np.uint64), or ids.view(torch.uint64)")));
+      Raise(absl::InvalidArgumentError(absl::StrCat(
+          "the ids of table '", table, "' contain ", *std::min_element(values, values + ids.size()),
+          "; ids must not be negative. To use the bits of 64-bit hashes, pass "
+          "ids.view(np.uint64), or ids.view(torch.uint64)")));
     }
   }
   return reinterpret_cast<uint64_t>(ids.data());
@@ -80,7 +81,8 @@ void BindClient(nb::module_& module) {
       .def("done", [](const Call& call) { return Checked(call).finished(); })
       .def("wait",
            [](const Call& call, double timeout_s) {
-             return WaitInSlices(timeout_s, [&checked = Checked(call)](double seconds) { return checked.WaitFor(seconds); });
+             return WaitInSlices(
+                 timeout_s, [&checked = Checked(call)](double seconds) { return checked.WaitFor(seconds); });
            })
       .def("result", [](const Call& call) { return ToPython(ValueOrRaise(Checked(call).result())); })
       .def("when_finished", [](Call& call, std::shared_ptr<FinishedCalls> queue, uint64_t number) {
@@ -131,34 +133,35 @@ void BindClient(nb::module_& module) {
       .def("write_rows", &PyClient::WriteRows)
       .def("open_table", &PyClient::OpenTable)
       .def("scan_rows", &PyClient::ScanRows)
-      .def("start_lookup", nb::overload_cast<uint64_t, bool, std::shared_ptr<BatchLookup>>(&PyClient::StartLookup))
+      .def("start_lookup",
+           nb::overload_cast<uint64_t, bool, std::shared_ptr<BatchLookup>>(&PyClient::StartLookup))
       .def("pull_lookup", &PyClient::PullLookup)
       .def("start_gradients", &PyClient::StartGradients);
-  module.def(
-      "connect_job",
-      [](double timeout_s, double checkpoint_timeout_s, uint64_t max_bytes_in_flight, double max_lag_s,
-         uint64_t pinned_bytes) {
-        return Connect([=] {
-          return Connection::ToJob(
-              OptionsOf(timeout_s, checkpoint_timeout_s, max_bytes_in_flight, pinned_bytes, max_lag_s));
-        });
-      });
+  module.def("connect_job", [](double timeout_s, double checkpoint_timeout_s, uint64_t max_bytes_in_flight,
+                               double max_lag_s, uint64_t pinned_bytes) {
+    return Connect([=] {
+      return Connection::ToJob(
+          OptionsOf(timeout_s, checkpoint_timeout_s, max_bytes_in_flight, pinned_bytes, max_lag_s));
+    });
+  });
   module.def("connect_servers", [](const std::vector<std::string>& addresses, std::optional<uint32_t> worker,
                                    bool read_only, double timeout_s, double checkpoint_timeout_s,
                                    uint64_t max_bytes_in_flight, double max_lag_s, uint64_t pinned_bytes) {
     return Connect([=] {
-      return Connection::ToServers(addresses, worker, read_only,
-                                   OptionsOf(timeout_s, checkpoint_timeout_s, max_bytes_in_flight, pinned_bytes,
-                                             max_lag_s));
+      return Connection::ToServers(
+          addresses, worker, read_only,
+          OptionsOf(timeout_s, checkpoint_timeout_s, max_bytes_in_flight, pinned_bytes, max_lag_s));
     });
   });
-  module.def("connect_local", [](int servers, const std::string& spill_directory, double timeout_s,
-                                 double checkpoint_timeout_s, uint64_t max_bytes_in_flight, uint64_t pinned_bytes) {
-    return Connect([=] {
-      return Connection::ToLocalServers(servers, spill_directory,
-                                        OptionsOf(timeout_s, checkpoint_timeout_s, max_bytes_in_flight, pinned_bytes));
-    });
-  });
+  module.def("connect_local",
+             [](int servers, const std::string& spill_directory, double timeout_s,
+                double checkpoint_timeout_s, uint64_t max_bytes_in_flight, uint64_t pinned_bytes) {
+               return Connect([=] {
+                 return Connection::ToLocalServers(
+                     servers, spill_directory,
+                     OptionsOf(timeout_s, checkpoint_timeout_s, max_bytes_in_flight, pinned_bytes));
+               });
+             });
 }
 
 }  // namespace tandem::python

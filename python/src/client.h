@@ -6,8 +6,8 @@
 
 namespace tandem::python {
 
-// Adds the classes Client, Call and FinishedCalls to the module. python/tandem/client.py is their only user: it
-// checks arrays and passes their addresses.
+// Adds the classes Client, Call and FinishedCalls to the module. python/tandem/client.py is their only user:
+// it checks arrays and passes their addresses.
 void BindClient(nanobind::module_& module);
 
 }  // namespace tandem::python

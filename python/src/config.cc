@@ -65,7 +65,8 @@ std::string MessageName(const ConfigField<Config>& field) {
 }
 
 template <typename Registry>
-nb::list DescribeRegistry(const Registry& registry, const std::vector<ConfigField<typename Registry::Config>>& common) {
+nb::list DescribeRegistry(const Registry& registry,
+                          const std::vector<ConfigField<typename Registry::Config>>& common) {
   nb::list kinds;
   for (const auto& kind : registry.kinds()) {
     nb::dict described;
@@ -92,8 +93,8 @@ nb::list DescribeKinds(const std::string& group) {
   if (group == "initializer") return DescribeRegistry(ps::Initializers(), {});
   if (group == "admission") return DescribeRegistry(ps::Admissions(), {});
   if (group == "eviction") return DescribeRegistry(ps::Evictions(), {});
-  Raise(absl::InvalidArgumentError(
-      absl::StrCat("there is no group '", group, "'; the groups are optimizer, initializer, admission, eviction")));
+  Raise(absl::InvalidArgumentError(absl::StrCat(
+      "there is no group '", group, "'; the groups are optimizer, initializer, admission, eviction")));
 }
 
 }  // namespace
@@ -101,8 +102,8 @@ nb::list DescribeKinds(const std::string& group) {
 absl::Status FromJson(absl::string_view json, google::protobuf::Message* message) {
   const auto status = google::protobuf::util::JsonStringToMessage({json.data(), json.size()}, message);
   if (status.ok()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("the ", message->GetDescriptor()->name(), " is malformed: ", std::string(status.message())));
+  return absl::InvalidArgumentError(absl::StrCat("the ", message->GetDescriptor()->name(),
+                                                 " is malformed: ", std::string(status.message())));
 }
 
 std::string ToJson(const google::protobuf::Message& message) {
@@ -120,10 +121,12 @@ namespace {
 void FillInitialRows(const std::string& config_json, uint64_t count, uint64_t address) {
   ::tandem::v1::TableConfig config;
   RaiseIfError(FromJson(config_json, &config));
-  const std::unique_ptr<ps::Initializer> initializer = ValueOrRaise(ps::MakeInitializer(config.initializer()));
+  const std::unique_ptr<ps::Initializer> initializer =
+      ValueOrRaise(ps::MakeInitializer(config.initializer()));
   GilReleased release;
   auto* const rows = reinterpret_cast<float*>(address);
-  for (uint64_t id = 0; id < count; ++id) initializer->Fill(config.seed(), id, rows + id * config.dim(), config.dim());
+  for (uint64_t id = 0; id < count; ++id)
+    initializer->Fill(config.seed(), id, rows + id * config.dim(), config.dim());
 }
 
 }  // namespace
@@ -131,7 +134,8 @@ void FillInitialRows(const std::string& config_json, uint64_t count, uint64_t ad
 void BindConfig(nb::module_& module) {
   module.def("fill_initial_rows", &FillInitialRows);
   module.def("describe_kinds", &DescribeKinds, nb::arg("group"),
-             "Returns the kinds of a group ('optimizer', 'initializer', 'admission' or 'eviction') with their fields.");
+             "Returns the kinds of a group ('optimizer', 'initializer', 'admission' or 'eviction') with "
+             "their fields.");
 }
 
 }  // namespace tandem::python

@@ -3,7 +3,8 @@
 #define TANDEM_PYTHON_SRC_CONFIG_H_
 
 // Configurations cross the border between Python and C++ as JSON, in protobuf's mapping. Python's classes for
-// optimizers, initializers, admissions and evictions are made from the C++ descriptions (base/kind_registry.h).
+// optimizers, initializers, admissions and evictions are made from the C++ descriptions
+// (base/kind_registry.h).
 
 #include <string>
 

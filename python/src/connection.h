@@ -31,8 +31,8 @@ struct ConnectionOptions {
   absl::Duration checkpoint_timeout = absl::Minutes(10);
   uint64_t max_bytes_in_flight = uint64_t{1} << 30;
   absl::Duration max_lag = absl::ZeroDuration();  // ps::ClientOptions
-  std::function<bool()> go_on_waiting;  // ps::ClientOptions
-  uint64_t pinned_bytes = uint64_t{64} << 20;  // ps::ClientOptions
+  std::function<bool()> go_on_waiting;            // ps::ClientOptions
+  uint64_t pinned_bytes = uint64_t{64} << 20;     // ps::ClientOptions
 };
 
 // Counts the calls under way on a connection, so that it can be closed after them. Thread-safe.
@@ -85,18 +85,21 @@ class Connection {
   // Connects to servers by address ("host:port"), without being one of the processes of their job. Fences off
   // no process of the same rank before the first push (PreparePush).
   //
-  // `worker` is this connection's rank. Without it the rank is 0, or, if a launcher has started the servers, one
-  // that no worker of the job has: the connection registers (tandem.v1.ParameterServer/Register). Open connections
-  // of a process have different ranks; a later one, and one of a later process with the same host and process id,
-  // may get a rank again. A `read_only` connection has no rank, and changes nothing on the servers.
+  // `worker` is this connection's rank. Without it the rank is 0, or, if a launcher has started the servers,
+  // one that no worker of the job has: the connection registers (tandem.v1.ParameterServer/Register). Open
+  // connections of a process have different ranks; a later one, and one of a later process with the same host
+  // and process id, may get a rank again. A `read_only` connection has no rank, and changes nothing on the
+  // servers.
   static absl::StatusOr<std::unique_ptr<Connection>> ToServers(const std::vector<std::string>& addresses,
                                                                std::optional<uint32_t> worker, bool read_only,
                                                                const ConnectionOptions& options);
   // Starts `servers` parameter servers in this process and connects to them without a network. Tables with
   // `spill` keep rows below `spill_directory`; empty: they are refused.
-  static absl::StatusOr<std::unique_ptr<Connection>> ToLocalServers(int servers, const std::string& spill_directory,
+  static absl::StatusOr<std::unique_ptr<Connection>> ToLocalServers(int servers,
+                                                                    const std::string& spill_directory,
                                                                     const ConnectionOptions& options);
-  // Cancels calls under way. Tells the job nothing: unless End was called before, the job fails a lease later.
+  // Cancels calls under way. Tells the job nothing: unless End was called before, the job fails a lease
+  // later.
   ~Connection();
 
   ps::Client* client() { return client_.get(); }
@@ -108,8 +111,8 @@ class Connection {
   absl::Status PreparePush();
   bool ready_to_push() const { return has_push_epoch_.load(); }
 
-  // Tells the job how this process has ended, and closes the job's store. Called once, at the end. Blocks some
-  // seconds if other processes do not respond. Without a job, only pushes deferred gradients.
+  // Tells the job how this process has ended, and closes the job's store. Called once, at the end. Blocks
+  // some seconds if other processes do not respond. Without a job, only pushes deferred gradients.
   //
   //   kFinished  Pushes deferred gradients and leaves the job; the process that hosts the store ends the job.
   //   kFailed    Ends the job for all members: it has failed for `reason`.

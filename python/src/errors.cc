@@ -11,8 +11,9 @@ namespace nb = nanobind;
 namespace tandem::python {
 
 void Raise(const absl::Status& status) {
-  const nb::object error = nb::module_::import_("tandem.errors")
-                               .attr("from_status")(static_cast<int>(status.code()), std::string(status.message()));
+  const nb::object error =
+      nb::module_::import_("tandem.errors")
+          .attr("from_status")(static_cast<int>(status.code()), std::string(status.message()));
   PyErr_SetObject(error.type().ptr(), error.ptr());
   throw nb::python_error();
 }

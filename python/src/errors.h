@@ -11,8 +11,8 @@
 
 namespace tandem::python {
 
-// Raises the exception of tandem.errors that belongs to the status's code, with the status's message. `status`
-// is not OK.
+// Raises the exception of tandem.errors that belongs to the status's code, with the status's message.
+// `status` is not OK.
 [[noreturn]] void Raise(const absl::Status& status);
 
 inline void RaiseIfError(const absl::Status& status) {

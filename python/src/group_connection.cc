@@ -81,23 +81,26 @@ absl::StatusOr<std::string> ServeGroupStore(bool local) {
   if (!local) {
     TANDEM_ASSIGN_OR_RETURN(host, OutwardHost());
   }
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<collectives::StoreServer> server,
-                          collectives::StoreServer::Start(local ? "127.0.0.1:0" : rpc::ListenAddressFor(host, 0)));
+  TANDEM_ASSIGN_OR_RETURN(
+      std::unique_ptr<collectives::StoreServer> server,
+      collectives::StoreServer::Start(local ? "127.0.0.1:0" : rpc::ListenAddressFor(host, 0)));
   address = Join(host, server->port());
   network.servers[local] = server.release();
   return address;
 }
 
-absl::StatusOr<GroupConnection> ConnectGroup(const std::string& address, collectives::ProcessGroupOptions options,
+absl::StatusOr<GroupConnection> ConnectGroup(const std::string& address,
+                                             collectives::ProcessGroupOptions options,
                                              std::shared_ptr<std::atomic<bool>> cancelled) {
   GroupConnection connection;
   options.should_continue = [cancelled] {
-    return cancelled->load() ? absl::CancelledError("the wait for the other ranks was interrupted") : absl::OkStatus();
+    return cancelled->load() ? absl::CancelledError("the wait for the other ranks was interrupted")
+                             : absl::OkStatus();
   };
   if (options.world_size > 1) {
     TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<rpc::Channel> channel, ChannelTo(address));
-    connection.store =
-        std::make_unique<collectives::RemoteStore>(std::move(channel), std::min(options.timeout, absl::Seconds(30)));
+    connection.store = std::make_unique<collectives::RemoteStore>(
+        std::move(channel), std::min(options.timeout, absl::Seconds(30)));
   }
   TANDEM_ASSIGN_OR_RETURN(connection.group, collectives::InitProcessGroup(connection.store.get(), options));
   return connection;

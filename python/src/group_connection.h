@@ -15,10 +15,10 @@
 
 namespace tandem::python {
 
-// Returns the address ("host:port") of this process's store server. Starts it at the first call, at a port that
-// the kernel picks. The server lives until the process ends. `local`: only processes of this machine reach
-// it. Otherwise it listens at the interface that TANDEM_INTERFACE names, or at the address to which this
-// machine's name resolves. Thread-safe.
+// Returns the address ("host:port") of this process's store server. Starts it at the first call, at a port
+// that the kernel picks. The server lives until the process ends. `local`: only processes of this machine
+// reach it. Otherwise it listens at the interface that TANDEM_INTERFACE names, or at the address to which
+// this machine's name resolves. Thread-safe.
 absl::StatusOr<std::string> ServeGroupStore(bool local);
 
 // A process group with the connection to its store.
@@ -29,7 +29,8 @@ struct GroupConnection {
 
 // Connects to the other ranks through the store at `address` (unused in a world of one). Blocks as
 // InitProcessGroup does, and ends soon with Cancelled once *cancelled is set.
-absl::StatusOr<GroupConnection> ConnectGroup(const std::string& address, collectives::ProcessGroupOptions options,
+absl::StatusOr<GroupConnection> ConnectGroup(const std::string& address,
+                                             collectives::ProcessGroupOptions options,
                                              std::shared_ptr<std::atomic<bool>> cancelled);
 
 }  // namespace tandem::python

@@ -18,7 +18,8 @@ void GroupWork::Begin(const std::shared_ptr<GroupWork>& self, collectives::Work 
 absl::Status GroupWork::CheckProcess() const {
   if (ForkGeneration() == made_ || work_.IsCompleted()) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      "this process was forked while the operation was under way, and threads do not survive a fork; wait for it in "
+      "this process was forked while the operation was under way, and threads do not survive a fork; wait "
+      "for it in "
       "the parent");
 }
 

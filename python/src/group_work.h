@@ -18,11 +18,13 @@
 
 namespace tandem::python {
 
-// Keeps the tensors of an operation alive until it is completed, even if Python drops the object. Thread-safe.
+// Keeps the tensors of an operation alive until it is completed, even if Python drops the object.
+// Thread-safe.
 class GroupWork {
  public:
   // `keep` are the tensors; `released` takes them afterwards.
-  GroupWork(nanobind::object keep, std::shared_ptr<ReleasedObjects> released) : released_(std::move(released)) {
+  GroupWork(nanobind::object keep, std::shared_ptr<ReleasedObjects> released)
+      : released_(std::move(released)) {
     keep_.push_back(std::move(keep));
   }
   ~GroupWork() { released_->Add(std::move(keep_)); }
@@ -32,11 +34,12 @@ class GroupWork {
   static void Begin(const std::shared_ptr<GroupWork>& self, collectives::Work work,
                     std::shared_ptr<std::atomic<int>> running);
 
-  // Returns FailedPrecondition in a forked child of the process that began the operation: no thread is there to
-  // complete it.
+  // Returns FailedPrecondition in a forked child of the process that began the operation: no thread is there
+  // to complete it.
   absl::Status CheckProcess() const;
   bool done() const { return work_.IsCompleted(); }
-  // Blocks until the operation is completed, at most `seconds`; returns whether it is. Call it without the GIL.
+  // Blocks until the operation is completed, at most `seconds`; returns whether it is. Call it without the
+  // GIL.
   bool WaitFor(double seconds) const;
   // Returns the status of a completed operation.
   absl::Status status() const { return work_.status(); }

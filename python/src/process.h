@@ -2,8 +2,8 @@
 #ifndef TANDEM_PYTHON_SRC_PROCESS_H_
 #define TANDEM_PYTHON_SRC_PROCESS_H_
 
-// Keeps Python's rules in C++ waits: a forked child must not use its parent's threads, Ctrl-C ends a wait, and
-// objects are released only with the GIL.
+// Keeps Python's rules in C++ waits: a forked child must not use its parent's threads, Ctrl-C ends a wait,
+// and objects are released only with the GIL.
 
 #include <cxxabi.h>
 #include <unistd.h>
@@ -33,9 +33,9 @@ std::shared_ptr<T> LeakAfterFork(std::unique_ptr<T> object) {
   });
 }
 
-// Runs a function that may take the GIL, on any thread. CPython (before 3.14) ends a thread that asks for the GIL when
-// the interpreter ends by pthread_exit, which unwinds the stack: through noexcept functions and catch (...) that
-// would end the process. The thread stands still instead.
+// Runs a function that may take the GIL, on any thread. CPython (before 3.14) ends a thread that asks for the
+// GIL when the interpreter ends by pthread_exit, which unwinds the stack: through noexcept functions and
+// catch (...) that would end the process. The thread stands still instead.
 template <typename Body>
 auto UntilInterpreterEnds(Body body) {
   try {
@@ -59,13 +59,13 @@ class GilReleased {
   PyThreadState* const state_;
 };
 
-// Calls `wait(seconds)` until it returns true, without the GIL, in slices of at most 100 ms; checks for signals
-// between them. Returns false after `timeout_s` seconds (negative: no limit). Requires the GIL. Throws
-// nb::python_error if a signal handler has raised, for example KeyboardInterrupt.
+// Calls `wait(seconds)` until it returns true, without the GIL, in slices of at most 100 ms; checks for
+// signals between them. Returns false after `timeout_s` seconds (negative: no limit). Requires the GIL.
+// Throws nb::python_error if a signal handler has raised, for example KeyboardInterrupt.
 bool WaitInSlices(double timeout_s, absl::FunctionRef<bool(double seconds)> wait);
 
-// Handles signals, on a thread that has released the GIL. Returns false if a handler has raised; the error is then
-// the thread's, and RaiseIfInterrupted throws it.
+// Handles signals, on a thread that has released the GIL. Returns false if a handler has raised; the error is
+// then the thread's, and RaiseIfInterrupted throws it.
 bool HandleSignals();
 // Throws nb::python_error if this thread has an error that HandleSignals has left. Requires the GIL.
 void RaiseIfInterrupted();

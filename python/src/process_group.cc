@@ -37,9 +37,10 @@ namespace {
 using collectives::ReduceOp;
 using collectives::Work;
 
-// Runs `function` in a thread of its own and waits for it, so that Ctrl-C ends the wait. `function` owns what it
-// uses: after Ctrl-C it may run on. `interrupt` is then called. Requires the GIL.
-absl::Status RunInterruptibly(std::function<absl::Status()> function, const std::function<void()>& interrupt) {
+// Runs `function` in a thread of its own and waits for it, so that Ctrl-C ends the wait. `function` owns what
+// it uses: after Ctrl-C it may run on. `interrupt` is then called. Requires the GIL.
+absl::Status RunInterruptibly(std::function<absl::Status()> function,
+                              const std::function<void()>& interrupt) {
   struct Result {
     TimedNotification finished;
     absl::Status status;
@@ -66,7 +67,8 @@ std::vector<View> ParseViews(nb::list list, DType dtype) {
   const size_t size = nb::len(list);
   views.reserve(size / 2);
   for (size_t i = 0; i + 1 < size; i += 2) {
-    views.emplace_back(reinterpret_cast<void*>(nb::cast<uint64_t>(list[i])), nb::cast<size_t>(list[i + 1]), dtype);
+    views.emplace_back(reinterpret_cast<void*>(nb::cast<uint64_t>(list[i])), nb::cast<size_t>(list[i + 1]),
+                       dtype);
   }
   return views;
 }
@@ -77,8 +79,8 @@ TensorView View(uint64_t address, size_t count, int dtype) {
 
 class PyProcessGroup {
  public:
-  static std::shared_ptr<PyProcessGroup> Connect(const std::string& address, const std::string& name, int rank,
-                                                 std::vector<int> global_ranks, double timeout_s,
+  static std::shared_ptr<PyProcessGroup> Connect(const std::string& address, const std::string& name,
+                                                 int rank, std::vector<int> global_ranks, double timeout_s,
                                                  const std::string& transport) {
     auto connection = std::make_shared<GroupConnection>();
     auto cancelled = std::make_shared<std::atomic<bool>>(false);
@@ -102,7 +104,8 @@ class PyProcessGroup {
   explicit PyProcessGroup(std::unique_ptr<GroupConnection> connection)
       : connection_(LeakAfterFork(std::move(connection))),
         // Waits of other backends do not call the long-wait hook.
-        interruptible_in_thread_(backend() == collectives::ShmBackendFactory().name || connection_->group->world_size() == 1) {}
+        interruptible_in_thread_(backend() == collectives::ShmBackendFactory().name ||
+                                 connection_->group->world_size() == 1) {}
   ~PyProcessGroup() {
     if (connection_ == nullptr) return;
     GilReleased release;
@@ -142,46 +145,49 @@ class PyProcessGroup {
   // Raises the first error that broke the group.
   void Check() { RaiseIfError(Use()->error()); }
 
-  // Each of the following begins an operation. With `async` it returns the operation; otherwise it blocks until
-  // the operation is completed, and returns None.
+  // Each of the following begins an operation. With `async` it returns the operation; otherwise it blocks
+  // until the operation is completed, and returns None.
   using OptionalWork = std::shared_ptr<GroupWork>;
 
-  OptionalWork AllReduce(uint64_t in, size_t count, int dtype, int op, double factor, bool async, double timeout_s,
-                         nb::object keep) {
+  OptionalWork AllReduce(uint64_t in, size_t count, int dtype, int op, double factor, bool async,
+                         double timeout_s, nb::object keep) {
     const TensorView view = View(in, count, dtype);
-    return Run(async, timeout_s, std::move(keep), [=](collectives::ProcessGroup* group, bool now, absl::Duration timeout) {
-      return group->AllReduce(
-          view, {.op = static_cast<ReduceOp>(op), .factor = factor, .async = !now, .timeout = timeout});
-    });
+    return Run(async, timeout_s, std::move(keep),
+               [=](collectives::ProcessGroup* group, bool now, absl::Duration timeout) {
+                 return group->AllReduce(
+                     view,
+                     {.op = static_cast<ReduceOp>(op), .factor = factor, .async = !now, .timeout = timeout});
+               });
   }
-  OptionalWork AllReduceCoalesced(nb::list tensors, int dtype, int op, double factor, bool async, double timeout_s,
-                                  nb::object keep) {
+  OptionalWork AllReduceCoalesced(nb::list tensors, int dtype, int op, double factor, bool async,
+                                  double timeout_s, nb::object keep) {
     return Run(async, timeout_s, std::move(keep),
                [=, views = ParseViews<TensorView>(tensors, static_cast<DType>(dtype))](
                    collectives::ProcessGroup* group, bool now, absl::Duration timeout) {
-                 return group->AllReduceCoalesced(views, {.op = static_cast<ReduceOp>(op),
-                                                          .factor = factor,
-                                                          .async = !now,
-                                                          .timeout = timeout});
+                 return group->AllReduceCoalesced(
+                     views,
+                     {.op = static_cast<ReduceOp>(op), .factor = factor, .async = !now, .timeout = timeout});
                });
   }
   OptionalWork Reduce(uint64_t address, size_t count, int dtype, int root, int op, double factor, bool async,
                       double timeout_s, nb::object keep) {
     const TensorView view = View(address, count, dtype);
-    return Run(async, timeout_s, std::move(keep), [=](collectives::ProcessGroup* group, bool now, absl::Duration timeout) {
-      return group->Reduce(view, {.root = root,
-                                  .op = static_cast<ReduceOp>(op),
-                                  .factor = factor,
-                                  .async = !now,
-                                  .timeout = timeout});
-    });
+    return Run(async, timeout_s, std::move(keep),
+               [=](collectives::ProcessGroup* group, bool now, absl::Duration timeout) {
+                 return group->Reduce(view, {.root = root,
+                                             .op = static_cast<ReduceOp>(op),
+                                             .factor = factor,
+                                             .async = !now,
+                                             .timeout = timeout});
+               });
   }
   OptionalWork Broadcast(uint64_t address, size_t count, int dtype, int root, bool async, double timeout_s,
                          nb::object keep) {
     const TensorView view = View(address, count, dtype);
-    return Run(async, timeout_s, std::move(keep), [=](collectives::ProcessGroup* group, bool now, absl::Duration timeout) {
-      return group->Broadcast(view, {.root = root, .async = !now, .timeout = timeout});
-    });
+    return Run(async, timeout_s, std::move(keep),
+               [=](collectives::ProcessGroup* group, bool now, absl::Duration timeout) {
+                 return group->Broadcast(view, {.root = root, .async = !now, .timeout = timeout});
+               });
   }
   OptionalWork AllGather(uint64_t in, size_t count, nb::list outs, int dtype, bool async, double timeout_s,
                          nb::object keep) {
@@ -192,15 +198,16 @@ class PyProcessGroup {
                  return group->AllGather(view, views, {.async = !now, .timeout = timeout});
                });
   }
-  OptionalWork AllGatherSingle(uint64_t in, size_t in_count, uint64_t out, size_t out_count, int dtype, bool async,
-                               double timeout_s, nb::object keep) {
+  OptionalWork AllGatherSingle(uint64_t in, size_t in_count, uint64_t out, size_t out_count, int dtype,
+                               bool async, double timeout_s, nb::object keep) {
     const TensorView from = View(in, in_count, dtype), to = View(out, out_count, dtype);
-    return Run(async, timeout_s, std::move(keep), [=](collectives::ProcessGroup* group, bool now, absl::Duration timeout) {
-      return group->AllGather(from, to, {.async = !now, .timeout = timeout});
-    });
+    return Run(async, timeout_s, std::move(keep),
+               [=](collectives::ProcessGroup* group, bool now, absl::Duration timeout) {
+                 return group->AllGather(from, to, {.async = !now, .timeout = timeout});
+               });
   }
-  OptionalWork Gather(uint64_t in, size_t count, nb::list outs, int dtype, int root, bool async, double timeout_s,
-                      nb::object keep) {
+  OptionalWork Gather(uint64_t in, size_t count, nb::list outs, int dtype, int root, bool async,
+                      double timeout_s, nb::object keep) {
     const TensorView view = View(in, count, dtype);
     return Run(async, timeout_s, std::move(keep),
                [=, views = ParseViews<TensorView>(outs, static_cast<DType>(dtype))](
@@ -208,8 +215,8 @@ class PyProcessGroup {
                  return group->Gather(view, views, {.root = root, .async = !now, .timeout = timeout});
                });
   }
-  OptionalWork Scatter(nb::list ins, uint64_t out, size_t count, int dtype, int root, bool async, double timeout_s,
-                       nb::object keep) {
+  OptionalWork Scatter(nb::list ins, uint64_t out, size_t count, int dtype, int root, bool async,
+                       double timeout_s, nb::object keep) {
     const TensorView view = View(out, count, dtype);
     return Run(async, timeout_s, std::move(keep),
                [=, views = ParseViews<ConstTensorView>(ins, static_cast<DType>(dtype))](
@@ -217,8 +224,8 @@ class PyProcessGroup {
                  return group->Scatter(views, view, {.root = root, .async = !now, .timeout = timeout});
                });
   }
-  OptionalWork ReduceScatter(nb::list ins, uint64_t out, size_t count, int dtype, int op, double factor, bool async,
-                             double timeout_s, nb::object keep) {
+  OptionalWork ReduceScatter(nb::list ins, uint64_t out, size_t count, int dtype, int op, double factor,
+                             bool async, double timeout_s, nb::object keep) {
     const TensorView view = View(out, count, dtype);
     return Run(async, timeout_s, std::move(keep),
                [=, views = ParseViews<ConstTensorView>(ins, static_cast<DType>(dtype))](
@@ -228,16 +235,18 @@ class PyProcessGroup {
                      {.op = static_cast<ReduceOp>(op), .factor = factor, .async = !now, .timeout = timeout});
                });
   }
-  OptionalWork ReduceScatterSingle(uint64_t in, size_t in_count, uint64_t out, size_t out_count, int dtype, int op,
-                                   double factor, bool async, double timeout_s, nb::object keep) {
+  OptionalWork ReduceScatterSingle(uint64_t in, size_t in_count, uint64_t out, size_t out_count, int dtype,
+                                   int op, double factor, bool async, double timeout_s, nb::object keep) {
     const TensorView from = View(in, in_count, dtype), to = View(out, out_count, dtype);
-    return Run(async, timeout_s, std::move(keep), [=](collectives::ProcessGroup* group, bool now, absl::Duration timeout) {
-      return group->ReduceScatter(
-          ConstTensorView(from), to,
-          {.op = static_cast<ReduceOp>(op), .factor = factor, .async = !now, .timeout = timeout});
-    });
+    return Run(async, timeout_s, std::move(keep),
+               [=](collectives::ProcessGroup* group, bool now, absl::Duration timeout) {
+                 return group->ReduceScatter(
+                     ConstTensorView(from), to,
+                     {.op = static_cast<ReduceOp>(op), .factor = factor, .async = !now, .timeout = timeout});
+               });
   }
-  OptionalWork AllToAll(nb::list ins, nb::list outs, int dtype, bool async, double timeout_s, nb::object keep) {
+  OptionalWork AllToAll(nb::list ins, nb::list outs, int dtype, bool async, double timeout_s,
+                        nb::object keep) {
     return Run(async, timeout_s, std::move(keep),
                [=, from = ParseViews<ConstTensorView>(ins, static_cast<DType>(dtype)),
                 to = ParseViews<TensorView>(outs, static_cast<DType>(dtype))](
@@ -245,20 +254,23 @@ class PyProcessGroup {
                  return group->AllToAll(from, to, {.async = !now, .timeout = timeout});
                });
   }
-  OptionalWork AllToAllSingle(uint64_t in, uint64_t out, size_t in_count, size_t out_count, int dtype, bool async,
-                              double timeout_s, nb::object keep) {
+  OptionalWork AllToAllSingle(uint64_t in, uint64_t out, size_t in_count, size_t out_count, int dtype,
+                              bool async, double timeout_s, nb::object keep) {
     const TensorView from = View(in, in_count, dtype), to = View(out, out_count, dtype);
-    return Run(async, timeout_s, std::move(keep), [=](collectives::ProcessGroup* group, bool now, absl::Duration timeout) {
-      return group->AllToAll(ConstTensorView(from), to, {.async = !now, .timeout = timeout});
-    });
+    return Run(async, timeout_s, std::move(keep),
+               [=](collectives::ProcessGroup* group, bool now, absl::Duration timeout) {
+                 return group->AllToAll(ConstTensorView(from), to, {.async = !now, .timeout = timeout});
+               });
   }
   OptionalWork Barrier(bool async, double timeout_s) {
-    return Run(async, timeout_s, nb::none(), [](collectives::ProcessGroup* group, bool now, absl::Duration timeout) {
-      return group->Barrier({.async = !now, .timeout = timeout});
-    });
+    return Run(async, timeout_s, nb::none(),
+               [](collectives::ProcessGroup* group, bool now, absl::Duration timeout) {
+                 return group->Barrier({.async = !now, .timeout = timeout});
+               });
   }
   // Messages never block the caller.
-  OptionalWork Send(uint64_t address, size_t count, int dtype, int peer, uint32_t tag, double timeout_s, nb::object keep) {
+  OptionalWork Send(uint64_t address, size_t count, int dtype, int peer, uint32_t tag, double timeout_s,
+                    nb::object keep) {
     const TensorView view = View(address, count, dtype);
     return Start(messages_, std::move(keep), [=](collectives::ProcessGroup* group) {
       return group->Isend(view, peer, {.tag = tag, .timeout = absl::Seconds(timeout_s)});
@@ -274,9 +286,11 @@ class PyProcessGroup {
   }
   void MonitoredBarrier(double timeout_s) {
     Use();
-    RaiseIfError(RunInterruptibly([connection = connection_, timeout_s] {
-      return connection->group->MonitoredBarrier(absl::Seconds(timeout_s));
-    }, [] {}));
+    RaiseIfError(RunInterruptibly(
+        [connection = connection_, timeout_s] {
+          return connection->group->MonitoredBarrier(absl::Seconds(timeout_s));
+        },
+        [] {}));
   }
 
  private:
@@ -284,9 +298,10 @@ class PyProcessGroup {
   collectives::ProcessGroup* Use() {
     if (connection_ == nullptr) Raise(absl::AbortedError("this process group was destroyed"));
     if (ForkGeneration() != made_) {
-      Raise(absl::FailedPreconditionError("this process was forked after the process group was made, and threads do not "
-                                          "survive a fork; start the process by multiprocessing's spawn or forkserver, and "
-                                          "make a process group in it"));
+      Raise(absl::FailedPreconditionError(
+          "this process was forked after the process group was made, and threads do not "
+          "survive a fork; start the process by multiprocessing's spawn or forkserver, and "
+          "make a process group in it"));
     }
     released_->Clear();
     return connection_->group.get();
@@ -317,8 +332,9 @@ class PyProcessGroup {
       RunInThisThread([&](collectives::ProcessGroup* group) { return begin(group, true, timeout); });
       return nullptr;
     }
-    const OptionalWork work = Start(
-        collectives_, std::move(keep), [&](collectives::ProcessGroup* group) { return begin(group, false, timeout); });
+    const OptionalWork work = Start(collectives_, std::move(keep), [&](collectives::ProcessGroup* group) {
+      return begin(group, false, timeout);
+    });
     try {
       WaitInSlices(-1, [&](double seconds) { return work->WaitFor(seconds); });
     } catch (...) {

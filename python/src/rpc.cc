@@ -274,7 +274,8 @@ class PyRpcAgent {
 std::unique_ptr<PyRpcAgent> StartAgent(const RpcNodeOptions& options,
                                        const std::vector<ServedFunction>& served, nb::object serve,
                                        nb::object serve_batch, nb::object encode) {
-  auto* const hooks = new RpcHooks{std::move(serve), std::move(serve_batch), std::move(encode), {}, BufferPool()};
+  auto* const hooks =
+      new RpcHooks{std::move(serve), std::move(serve_batch), std::move(encode), {}, BufferPool()};
   auto names = std::make_unique<rpc::remote::UntypedFunctions>();
   Functions functions;
   for (size_t number = 0; number < served.size(); ++number) {

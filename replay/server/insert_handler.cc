@@ -113,9 +113,9 @@ void InsertHandler::Process(const std::shared_ptr<rpc::ServerCall>& call, Turn t
       return WaitForMemory(call, short_of, request.no_wait(), turn);
     }
     if (turn == Turn::kLast) {
-      items = absl::ResourceExhaustedError(absl::StrCat(
-          items.status().message(),
-          "; none becomes free: the tables that items leave are empty, or their samples wait for more items"));
+      items = absl::ResourceExhaustedError(absl::StrCat(items.status().message(),
+                                                        "; none becomes free: the tables that items leave "
+                                                        "are empty, or their samples wait for more items"));
     }
     ++memory_refusals_;
   }
@@ -126,8 +126,8 @@ void InsertHandler::Process(const std::shared_ptr<rpc::ServerCall>& call, Turn t
   Start(call, request, *std::move(items), *served, writer.get());
 }
 
-void InsertHandler::WaitForMemory(const std::shared_ptr<rpc::ServerCall>& call, uint64_t bytes,
-                                  bool no_wait, Turn turn) {
+void InsertHandler::WaitForMemory(const std::shared_ptr<rpc::ServerCall>& call, uint64_t bytes, bool no_wait,
+                                  Turn turn) {
   if (no_wait) return call->Finish(absl::DeadlineExceededError(OutOfMemory(bytes).message()));
   const std::shared_ptr<ParkedCalls::Entry> parked = parked_.NewEntry();
   bool stopped = false;

@@ -40,9 +40,9 @@ namespace tandem::replay {
 class InsertHandler {
  public:
   struct Options {
-    std::string server;                             // for errors: "replay/0"
-    uint64_t incarnation = 0;                       // of the server
-    uint64_t max_memory_bytes = 0;                  // the largest number of bytes of chunks; 0: no limit
+    std::string server;             // for errors: "replay/0"
+    uint64_t incarnation = 0;       // of the server
+    uint64_t max_memory_bytes = 0;  // the largest number of bytes of chunks; 0: no limit
     absl::Duration memory_patience = absl::Seconds(5);
     std::function<bool()> answers_keep_items;       // SampleHandler::KeepsItems
     uint64_t max_item_bytes = uint64_t{512} << 20;  // of an item's values: a response must hold them

@@ -83,12 +83,11 @@ absl::StatusOr<uint64_t> Table::Fitting(uint64_t n, const SampleSize& size) {
   const uint64_t largest = store_.largest_item();
   const std::string limit =
       absl::StrCat("an item has up to ", largest, " bytes, and a response may have ", size.max_bytes, ": ");
-  return absl::ResourceExhaustedError(largest > size.max_bytes
-                                          ? absl::StrCat(limit, "insert items of fewer steps")
-                                          : absl::StrCat("a batch of ", least, " items is too large: ", limit,
-                                                         "ask for at most ",
-                                                         std::max(fitting, size.max_bytes / largest),
-                                                         ", or set min_batch"));
+  return absl::ResourceExhaustedError(
+      largest > size.max_bytes
+          ? absl::StrCat(limit, "insert items of fewer steps")
+          : absl::StrCat("a batch of ", least, " items is too large: ", limit, "ask for at most ",
+                         std::max(fitting, size.max_bytes / largest), ", or set min_batch"));
 }
 
 }  // namespace tandem::replay

@@ -32,10 +32,12 @@ absl::Status KeepGrpcLibrary() {
     return ::getpid();
   }();
   if (process == ::getpid()) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "this process was forked from process ", process, ", which had used gRPC, and gRPC's threads do not survive a "
-      "fork; fork before the first connection or server, or start the process anew (Python: multiprocessing's "
-      "methods spawn and forkserver)"));
+  return absl::FailedPreconditionError(
+      absl::StrCat("this process was forked from process ", process,
+                   ", which had used gRPC, and gRPC's threads do not survive a "
+                   "fork; fork before the first connection or server, or start the process anew (Python: "
+                   "multiprocessing's "
+                   "methods spawn and forkserver)"));
 }
 
 }  // namespace tandem::rpc

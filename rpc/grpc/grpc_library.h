@@ -7,9 +7,9 @@
 namespace tandem::rpc {
 
 // Starts gRPC, before a channel or server is created, and keeps its threads until the process ends. Otherwise
-// gRPC stops its threads with its last object, which waits up to 10 seconds for a poller left behind by a large
-// write. Returns FailedPrecondition in a process that was forked from one that had started gRPC: its threads do
-// not exist there, so that every call would wait for its deadline.
+// gRPC stops its threads with its last object, which waits up to 10 seconds for a poller left behind by a
+// large write. Returns FailedPrecondition in a process that was forked from one that had started gRPC: its
+// threads do not exist there, so that every call would wait for its deadline.
 absl::Status KeepGrpcLibrary();
 
 }  // namespace tandem::rpc

@@ -11,8 +11,8 @@
 
 namespace tandem::rpc {
 
-// How long after a deadline gRPC may report it, before the caller cancels the call itself. gRPC 1.51 sleeps until
-// its deadlines by the wall clock, and is late by as much as that is set back.
+// How long after a deadline gRPC may report it, before the caller cancels the call itself. gRPC 1.51 sleeps
+// until its deadlines by the wall clock, and is late by as much as that is set back.
 inline constexpr absl::Duration kGrpcLate = absl::Milliseconds(100);
 
 inline gpr_timespec ToGrpcDeadline(absl::Time deadline) {

@@ -13,7 +13,8 @@ namespace {
 TEST(LongestTime, KeepsTheLongestOfAll) {
   LongestTime longest;
   EXPECT_EQ(longest.seconds(), 0);
-  for (const int64_t nanoseconds : {int64_t{5}, int64_t{3'000'000'000}, int64_t{7}}) longest.Note(nanoseconds);
+  for (const int64_t nanoseconds : {int64_t{5}, int64_t{3'000'000'000}, int64_t{7}})
+    longest.Note(nanoseconds);
   EXPECT_DOUBLE_EQ(longest.seconds(), 3);
 }
 

@@ -25,7 +25,8 @@ constexpr absl::Duration kLong = absl::Seconds(60);
 
 absl::Duration Took(int64_t begin_ns) { return absl::Nanoseconds(SteadyNanoseconds() - begin_ns); }
 
-// absl::Now() reads the clock every two seconds and counts processor cycles in between, so it sees a step late.
+// absl::Now() reads the clock every two seconds and counts processor cycles in between, so it sees a step
+// late.
 absl::Time WallTime() {
   timespec time;
   clock_gettime(CLOCK_REALTIME, &time);

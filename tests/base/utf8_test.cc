@@ -34,7 +34,10 @@ TEST(Utf8Test, QuotedTextHasNoControlCharacters) {
   EXPECT_EQ(Quoted("a\tb\r\n"), R"("a\tb\r\n")");
   EXPECT_EQ(Quoted(std::string("\x1B[2J\x7F\0", 6)), R"("\x1b[2J\x7f\x00")");
   EXPECT_EQ(Quoted("\xFF\xFE"), R"("\xff\xfe")");
-  EXPECT_EQ(Quoted("\xC2\x9B" "1m"), R"("\xc2\x9b1m")") << "a control character of U+0080 to U+009F";
+  EXPECT_EQ(Quoted("\xC2\x9B"
+                   "1m"),
+            R"("\xc2\x9b1m")")
+      << "a control character of U+0080 to U+009F";
   EXPECT_EQ(Quoted("\xC2\xA7"), "\"\xC2\xA7\"");
   EXPECT_EQ(Quoted(""), "\"\"");
 }
@@ -42,8 +45,14 @@ TEST(Utf8Test, QuotedTextHasNoControlCharacters) {
 TEST(Utf8Test, LongTextIsCutBetweenCharacters) {
   EXPECT_EQ(Quoted("abcdef", 6), "\"abcdef\"");
   EXPECT_EQ(Quoted("abcdef", 5), "\"abcde\"...");
-  EXPECT_EQ(Quoted("ab\xE2\x82\xAC" "c", 4), "\"ab\"...");
-  EXPECT_EQ(Quoted("ab\xE2\x82\xAC" "c", 5), "\"ab\xE2\x82\xAC\"...");
+  EXPECT_EQ(Quoted("ab\xE2\x82\xAC"
+                   "c",
+                   4),
+            "\"ab\"...");
+  EXPECT_EQ(Quoted("ab\xE2\x82\xAC"
+                   "c",
+                   5),
+            "\"ab\xE2\x82\xAC\"...");
 }
 
 }  // namespace

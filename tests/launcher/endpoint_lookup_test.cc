@@ -57,11 +57,10 @@ TEST_F(EndpointLookupTest, OneKnownMemberOfEtcdIsEnough) {
 }
 
 TEST_F(EndpointLookupTest, AfterTheTimeoutTheNameIsTold) {
-  EXPECT_THAT(
-      FindLocalAddress("node0:1", absl::Milliseconds(1), Lookup()),
-      StatusIs(absl::StatusCode::kUnavailable,
-               AllOf(HasSubstr("cannot find host 'node0:1', for 1ms"), HasSubstr("--rdzv-endpoint node0:1"),
-                     HasSubstr("join_timeout"))));
+  EXPECT_THAT(FindLocalAddress("node0:1", absl::Milliseconds(1), Lookup()),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr("cannot find host 'node0:1', for 1ms"),
+                             HasSubstr("--rdzv-endpoint node0:1"), HasSubstr("join_timeout"))));
 }
 
 TEST_F(EndpointLookupTest, TheWaitEndsWhenTheCallerWishes) {

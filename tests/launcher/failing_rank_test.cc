@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests that `tandem run` names the rank that failed first, though its peers fail as well and may end earlier.
+// Tests that `tandem run` names the rank that failed first, though its peers fail as well and may end
+// earlier.
 
 #include <signal.h>
 

@@ -14,9 +14,9 @@ namespace tandem::worker {
 enum class NumberKind { kNumber, kMissing, kNaN, kBad };
 
 // Parses a decimal number, with an exponent or without ("-1.5", "+2e3"); surrounding white space is ignored.
-// Returns kMissing for an empty text and for NA, null, NULL, None, \N and ?, and kNaN for NaN and nan. Returns
-// kBad for any other text, for infinities, for numbers beyond a float's range and for those too close to zero
-// for a double (1e-400). `*value` is written only for kNumber.
+// Returns kMissing for an empty text and for NA, null, NULL, None, \N and ?, and kNaN for NaN and nan.
+// Returns kBad for any other text, for infinities, for numbers beyond a float's range and for those too close
+// to zero for a double (1e-400). `*value` is written only for kNumber.
 NumberKind ParseNumber(absl::string_view text, float* value);
 
 // Converts a label field to 0 or 1. With a threshold in the schema, the label is 1 if the number is at least

@@ -12,9 +12,9 @@
 
 namespace tandem::worker {
 
-// Counts the lines whose hash is below a threshold, by hash. Whenever these hashes are too many, the threshold
-// is halved. What remains is a sample of the distinct texts, with all lines of each (distinct sampling;
-// Gibbons, VLDB 2001). Exact up to kMaxTexts distinct texts. Not thread-safe.
+// Counts the lines whose hash is below a threshold, by hash. Whenever these hashes are too many, the
+// threshold is halved. What remains is a sample of the distinct texts, with all lines of each (distinct
+// sampling; Gibbons, VLDB 2001). Exact up to kMaxTexts distinct texts. Not thread-safe.
 class RepeatedLines {
  public:
   static constexpr size_t kMaxTexts = 1 << 15;

@@ -216,9 +216,9 @@ class FieldReader : public Fields {
     } else if (!range.Holds(parsed) || !range.Holds(static_cast<T>(parsed))) {
       // Without a range of its own, the number is too large for its type.
       Refuse(name, *node,
-             range.ToString().empty()
-                 ? absl::StrCat("a number of at most ", FormatValue(std::numeric_limits<T>::max()), " in size")
-                 : WithRange("a number", range));
+             range.ToString().empty() ? absl::StrCat("a number of at most ",
+                                                     FormatValue(std::numeric_limits<T>::max()), " in size")
+                                      : WithRange("a number", range));
     } else {
       *value = static_cast<T>(parsed);
     }

@@ -40,8 +40,8 @@ absl::StatusOr<JobSpec> ParseJob(absl::string_view text, absl::string_view file_
 // directory of that file, unless it begins with a variable. NotFound if there is no file at `path`.
 absl::StatusOr<JobSpec> LoadJob(const std::string& path, absl::Span<const std::string> overrides = {});
 
-// Returns whether the file is a job of reinforcement learning, which has the field `env` and is for `tandem rl`.
-// A file that cannot be read, or is no YAML, is none.
+// Returns whether the file is a job of reinforcement learning, which has the field `env` and is for `tandem
+// rl`. A file that cannot be read, or is no YAML, is none.
 bool IsRlJob(const std::string& path);
 
 // Returns the job as a job file in which every default is spelled out: ParseJob(JobToYaml(job)) equals `job`.

@@ -17,8 +17,8 @@
 
 namespace tandem::worker {
 
-// Returns the CRC-32C of `bytes` (base/crc32c.h), masked as in LevelDB. CRCs are masked where they are stored,
-// because the CRC of data that contains CRCs is a weak check.
+// Returns the CRC-32C of `bytes` (base/crc32c.h), masked as in LevelDB. CRCs are masked where they are
+// stored, because the CRC of data that contains CRCs is a weak check.
 uint32_t MaskedCrc32c(absl::string_view bytes);
 
 // Returns the record (fields A to D) of a serialized Event.

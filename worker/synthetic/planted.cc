@@ -170,7 +170,7 @@ absl::Status WriteSummary(const PlantedOptions& options, const PlantedSummary& s
                      {"split",
                       {{"seed", summary.split.seed},
                        {"by", summary.split.by == SplitBy::kText ? "text" : "position"},
-                      {"valid_fraction", summary.split.valid_fraction},
+                       {"valid_fraction", summary.split.valid_fraction},
                        {"test_fraction", summary.split.test_fraction}}},
                      {"train", ToJson(summary.train)},
                      {"valid", ToJson(summary.valid)},

@@ -109,7 +109,8 @@ absl::StatusOr<RunReport> TrainingRun::Run() {
   }
   // A run that stopped early does not train one epoch more each time it is resumed.
   report_.stopped_early = position_.batches() == 0 && ShouldStopEarly(first_epoch_ - 1);
-  if (first_epoch_ <= job_.train.epochs && !report_.stopped_early) TANDEM_RETURN_IF_ERROR(replication_->BeginStart());
+  if (first_epoch_ <= job_.train.epochs && !report_.stopped_early)
+    TANDEM_RETURN_IF_ERROR(replication_->BeginStart());
   for (int epoch = first_epoch_; epoch <= job_.train.epochs && !report_.stopped_early; ++epoch) {
     TANDEM_RETURN_IF_ERROR(TrainEpoch(epoch));
     if (report_.interrupted) {

@@ -20,8 +20,8 @@ namespace {
 
 constexpr char kSubfolder[] = "/" TANDEM_PLUGIN_SUBDIR "/";
 
-// Returns the folder of the shared library that this code is part of, such as Python's extension module, or "" if it is
-// part of the program.
+// Returns the folder of the shared library that this code is part of, such as Python's extension module, or
+// "" if it is part of the program.
 std::string FolderOfThisLibrary() {
   Dl_info info;
   if (dladdr(kSubfolder, &info) == 0 || info.dli_fname == nullptr) return "";

@@ -210,7 +210,8 @@ void CacheShard::Replace(CacheHeader* record, const float* row) const {
       gradient_squared += pushed * pushed;
       moved += change * change;
     }
-    record->fit.change_times_gradient = kOldWeight * record->fit.change_times_gradient + change_times_gradient;
+    record->fit.change_times_gradient =
+        kOldWeight * record->fit.change_times_gradient + change_times_gradient;
     record->fit.gradient_squared = kOldWeight * record->fit.gradient_squared + gradient_squared;
     record->moved = std::max(kOldWeight * record->moved, std::sqrt(moved));
   }

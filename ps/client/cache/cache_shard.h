@@ -56,7 +56,7 @@ struct CacheHeader {
     Fit fit;
     int64_t received_ns;  // kPlain: when the row was requested, in nanoseconds of the cache's clock
   };
-  float moved;                  // distance between consecutive copies
+  float moved;  // distance between consecutive copies
   // The step size: the gradients since the row arrived move the copy by -step times their sum.
   float step;
 };
@@ -187,8 +187,8 @@ class CacheShard {
   }
   // Sets the step; `squares` is the sum of squares of Since(record).
   void SetStep(CacheHeader* record, float squares) const;
-  // Returns the positions of an id's two counters. The sketch uses other bits than the index: ids that collide
-  // there do not collide here.
+  // Returns the positions of an id's two counters. The sketch uses other bits than the index: ids that
+  // collide there do not collide here.
   std::pair<size_t, size_t> SketchCells(uint64_t hash) const {
     const uint64_t other = Mix64(hash);
     return {other & (sketch_.size() - 1), (other >> 32) & (sketch_.size() - 1)};

@@ -22,7 +22,8 @@ constexpr size_t kCacheLine = 64;
 
 void PrefetchRecord(const CacheHeader* record, size_t bytes) {
   const char* const begin = reinterpret_cast<const char*>(record);
-  for (size_t at = 0; at < std::min<size_t>(bytes, 1024); at += kCacheLine) __builtin_prefetch(begin + at, 0, 2);
+  for (size_t at = 0; at < std::min<size_t>(bytes, 1024); at += kCacheLine)
+    __builtin_prefetch(begin + at, 0, 2);
 }
 
 }  // namespace
@@ -37,7 +38,8 @@ absl::Status ValidateReadCacheOptions(const v1::TableConfig& table, const ReadCa
     return wrong("the time to live is ", absl::FormatDuration(options.time_to_live), ", must be more than 0");
   }
   if (CacheShard::CapacityOf(options.bytes / kCacheShards, table.dim(), CacheLayout::kPlain) == 0) {
-    return wrong("bytes is ", options.bytes, ", less than ", kCacheShards, " rows of dim ", table.dim(), " need");
+    return wrong("bytes is ", options.bytes, ", less than ", kCacheShards, " rows of dim ", table.dim(),
+                 " need");
   }
   return absl::OkStatus();
 }
@@ -66,8 +68,8 @@ uint16_t ReadCache::Epoch(uint64_t more) {
   return static_cast<uint16_t>((uses_.fetch_add(more, std::memory_order_relaxed) + more) / window_);
 }
 
-bool ReadCache::FindOne(const Shard& shard, uint64_t id, uint64_t hash, int64_t now_ns, uint16_t epoch, float* row,
-                        uint64_t* expired) const {
+bool ReadCache::FindOne(const Shard& shard, uint64_t id, uint64_t hash, int64_t now_ns, uint16_t epoch,
+                        float* row, uint64_t* expired) const {
   CacheHeader* const record = shard.rows.Find(id, hash);
   if (record == nullptr) return false;
   CacheShard::Use(record, epoch);
@@ -168,8 +170,9 @@ void ReadCache::AcceptOne(Shard& shard, uint64_t id, uint64_t hash, int64_t bega
   std::copy_n(row, dim_, shard.rows.Row(record));
 }
 
-void ReadCache::Accept(const Moment& began, absl::Span<const uint64_t> ids, absl::Span<const uint32_t> positions,
-                       const float* rows, absl::Span<const uint64_t> generations) {
+void ReadCache::Accept(const Moment& began, absl::Span<const uint64_t> ids,
+                       absl::Span<const uint32_t> positions, const float* rows,
+                       absl::Span<const uint64_t> generations) {
   Adopt(generations);
   const uint16_t epoch = Epoch(0);
   std::vector<uint64_t> hashes(std::min(ids.size(), kRowsPerRound));

@@ -5,8 +5,8 @@
 // Copies of one table's rows for read-only pulls. read_cache_options.h defines what they mean.
 //
 // Locks: the rows are in sixteen shards by the hash of the id. A reader of a few ids locks the shard of each,
-// shared; a reader of many locks all shards for a run of ids. A writer locks one shard at a time, exclusively,
-// for those of its ids that are in the shard.
+// shared; a reader of many locks all shards for a run of ids. A writer locks one shard at a time,
+// exclusively, for those of its ids that are in the shard.
 
 #include <atomic>
 #include <cstdint>
@@ -39,18 +39,18 @@ class ReadCache {
   };
   Moment Now() const;
 
-  // Writes the row of each id that has a copy to its row of `rows` ([ids x dim]). Returns the positions of the
-  // other ids, ascending; their rows are unchanged.
+  // Writes the row of each id that has a copy to its row of `rows` ([ids x dim]). Returns the positions of
+  // the other ids, ascending; their rows are unchanged.
   std::vector<uint32_t> Find(const Moment& now, absl::Span<const uint64_t> ids, float* rows);
 
-  // Adds rows that a pull has brought which began at `began`. The row of ids[i] is row positions[i] of `rows`,
-  // or row i if `positions` is empty. Drops them if copies have been cleared since. `generations`:
+  // Adds rows that a pull has brought which began at `began`. The row of ids[i] is row positions[i] of
+  // `rows`, or row i if `positions` is empty. Drops them if copies have been cleared since. `generations`:
   // PullSliceResult.generation of each server.
   void Accept(const Moment& began, absl::Span<const uint64_t> ids, absl::Span<const uint32_t> positions,
               const float* rows, absl::Span<const uint64_t> generations);
 
-  // Takes PullSliceResult.generation of each server, 0 if it is not known (a follower has answered). Drops the
-  // copies of servers whose generation has changed.
+  // Takes PullSliceResult.generation of each server, 0 if it is not known (a follower has answered). Drops
+  // the copies of servers whose generation has changed.
   void Adopt(absl::Span<const uint64_t> generations);
 
   // Decides which large pulls use the cache.
@@ -101,21 +101,22 @@ class ReadCache {
 // Used by one thread at a time, except SetGeneration.
 class ReadPart {
  public:
-  // Writes the rows that have copies, unless the pull goes around the cache. `ids` and `rows` ([ids x dim]) must stay valid until the pull ends.
+  // Writes the rows that have copies, unless the pull goes around the cache. `ids` and `rows` ([ids x dim])
+  // must stay valid until the pull ends.
   ReadPart(std::shared_ptr<ReadCache> cache, absl::Span<const uint64_t> ids, float* rows);
 
   // Returns the ids to request: those of this object, or of the pull if no id has a copy.
   absl::Span<const uint64_t> missing() const { return some_hit_ ? absl::MakeConstSpan(missing_) : ids_; }
-  // Returns the rows of the pull to which those of missing() are to be written; empty if no id has a copy: then
-  // row i is that of missing()[i].
+  // Returns the rows of the pull to which those of missing() are to be written; empty if no id has a copy:
+  // then row i is that of missing()[i].
   absl::Span<const uint32_t> positions() const {
     return some_hit_ ? absl::MakeConstSpan(positions_) : absl::Span<const uint32_t>();
   }
   bool some_hit() const { return some_hit_; }
   // Stores PullSliceResult.generation of a server's response. Each server has its own entry.
   void SetGeneration(uint32_t server, uint64_t generation) { generations_[server] = generation; }
-  // Ends a pull of which some rows were requested; they are in their places. Adds them to the cache. Called when
-  // all servers have responded.
+  // Ends a pull of which some rows were requested; they are in their places. Adds them to the cache. Called
+  // when all servers have responded.
   void Finish();
   // Ends a pull all of whose rows have copies.
   void FinishUnasked();

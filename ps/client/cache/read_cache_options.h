@@ -2,7 +2,8 @@
 #ifndef TANDEM_PS_CLIENT_CACHE_READ_CACHE_OPTIONS_H_
 #define TANDEM_PS_CLIENT_CACHE_READ_CACHE_OPTIONS_H_
 
-// The options and statistics of a read cache: the copies of one table's rows in a process that serves a model.
+// The options and statistics of a read cache: the copies of one table's rows in a process that serves a
+// model.
 //
 // A read-only pull (Client::PullAsync) without pooling returns the copy of an id, if the copy was requested
 // less than `time_to_live` ago. Otherwise it returns the row as the server has it, or the initial value of an
@@ -14,9 +15,9 @@
 // included. A pull all of whose rows have copies sends no request. Pulls of 1024 ids and more go around the
 // cache while that is measured to be faster (read_gauge.h).
 //
-// Unlike the cache of cache_options.h, which is for training, a read cache needs no versions and no gradients:
-// a row takes half the memory, and a SYNC table may have one. Rows are admitted as in TinyLFU (Einziger,
-// Friedman and Manes, ACM Transactions on Storage 2017).
+// Unlike the cache of cache_options.h, which is for training, a read cache needs no versions and no
+// gradients: a row takes half the memory, and a SYNC table may have one. Rows are admitted as in TinyLFU
+// (Einziger, Friedman and Manes, ACM Transactions on Storage 2017).
 
 #include <cstddef>
 #include <cstdint>
@@ -39,7 +40,8 @@ struct ReadCacheOptions {
   Clock* clock = Clock::Real();
 };
 
-// Returns OK, or InvalidArgument naming the table, the option and the allowed values. DENSE tables have no cache.
+// Returns OK, or InvalidArgument naming the table, the option and the allowed values. DENSE tables have no
+// cache.
 absl::Status ValidateReadCacheOptions(const v1::TableConfig& table, const ReadCacheOptions& options);
 
 // The statistics of one table's read cache since SetReadCache.

@@ -44,7 +44,8 @@ void ReadGauge::End(const Decision& decision, size_t ids, int64_t ns) {
   if (!decision.timed) return;
   absl::MutexLock lock(&mutex_);
   if (decision.cycle != pulls_ / kCycle) return;
-  (decision.uses_cache ? with_cache_ : without_cache_).push_back(static_cast<double>(ns) / static_cast<double>(ids));
+  (decision.uses_cache ? with_cache_ : without_cache_)
+      .push_back(static_cast<double>(ns) / static_cast<double>(ids));
 }
 
 uint64_t ReadGauge::bypassed() const {

@@ -15,8 +15,8 @@ namespace tandem::ps {
 //
 // A pull that finds all its rows in the cache saves a request. A large pull rarely does: it sends its request
 // anyway, and a server on the same host sends the other rows about as fast as the cache copies them. Whether
-// the cache then saves time depends on the hosts, the rows and the hit rate, so it is measured. Large pulls go
-// through cycles:
+// the cache then saves time depends on the hosts, the rows and the hit rate, so it is measured. Large pulls
+// go through cycles:
 //
 //   kWarmUp    pulls use the cache, so that its copies are as if it had always been used;
 //   2 kTrial   pulls use the cache and go around it in turns, and are timed;
@@ -29,8 +29,8 @@ class ReadGauge {
   static constexpr uint64_t kTrial = 32;
   static constexpr uint64_t kPeriod = 1024;
   static constexpr uint64_t kCycle = kWarmUp + 2 * kTrial + kPeriod;
-  // Pulls go around the cache if that takes less than this part of the time with it. The rest is what the cache
-  // is worth to servers, which answer fewer requests.
+  // Pulls go around the cache if that takes less than this part of the time with it. The rest is what the
+  // cache is worth to servers, which answer fewer requests.
   static constexpr double kMuchFaster = 0.9;
 
   // One pull.

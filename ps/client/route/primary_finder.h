@@ -113,7 +113,7 @@ class PrimaryFinder {
   uint64_t questions_ ABSL_GUARDED_BY(mutex_) = 0;  // the number of the last one
   bool suspect_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t suspected_at_ ABSL_GUARDED_BY(mutex_) = 0;  // the last question before the suspicion
-  bool learned_ ABSL_GUARDED_BY(mutex_) = false;        // `placed` must be told of placement_
+  bool learned_ ABSL_GUARDED_BY(mutex_) = false;       // `placed` must be told of placement_
   bool moved_ ABSL_GUARDED_BY(mutex_) = false;         // `found` must be told of another primary
   bool confirmed_ ABSL_GUARDED_BY(mutex_) = false;     // `found` must be told that the primary serves
   size_t watched_ ABSL_GUARDED_BY(mutex_) = 0;         // rotates among the followers

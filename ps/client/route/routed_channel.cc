@@ -32,8 +32,8 @@ absl::StatusOr<std::unique_ptr<rpc::Channel>> ConnectRouted(RoutedChannelOptions
   auto timers = std::make_unique<rpc::TimerQueue>();
   const uint32_t shard = options.shard;
   const auto followers = std::make_shared<FollowerSet>(FollowerSet::Options{
-      .open = [open = options.open_transport, limits](const std::string& address)
-          -> absl::StatusOr<std::unique_ptr<rpc::Channel>> {
+      .open = [open = options.open_transport,
+               limits](const std::string& address) -> absl::StatusOr<std::unique_ptr<rpc::Channel>> {
         auto timers = std::make_unique<rpc::TimerQueue>();
         TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Transport> transport, open(address));
         return rpc::MakeRetryingChannel(address, std::move(transport), std::move(timers),

@@ -62,7 +62,8 @@ struct RoutedChannelOptions {
 //   copy and the store said last.
 // - While there is a primary, a call costs three uncontended locks and one allocation more than without the
 //   routing. Two questions are open at copies, which answer them when the placement changes.
-// - The channel is a CopiesChannel (ps/client/route/follower_reading_channel.h). A call of CallAnyCopy goes to
+// - The channel is a CopiesChannel (ps/client/route/follower_reading_channel.h). A call of CallAnyCopy goes
+// to
 //   a follower in sync or to the primary, whichever has fewer such calls under way. If a follower does not
 //   answer, or answers with an error, the call goes on at the primary. With the first such call a thread
 //   begins, which connects to the followers.

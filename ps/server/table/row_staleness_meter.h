@@ -11,11 +11,11 @@
 // v + 1 .. u - 1. If the gradient is d > 63 updates late, the count over the last 63 updates is multiplied by
 // d/63.
 //
-// The meter measures in periods: kFirstPeriod updates at the start, later kPeriod updates. A pause follows each
-// period: kPause times the time that measuring took, times the number of tables that the server measures. So
-// all tables of a server together take at most a hundredth of a processor. Where updates are rare or small,
-// periods follow each other without a pause. A gradient counts if all updates from its pull on (at most the
-// last 63) belong to the period.
+// The meter measures in periods: kFirstPeriod updates at the start, later kPeriod updates. A pause follows
+// each period: kPause times the time that measuring took, times the number of tables that the server
+// measures. So all tables of a server together take at most a hundredth of a processor. Where updates are
+// rare or small, periods follow each other without a pause. A gradient counts if all updates from its pull on
+// (at most the last 63) belong to the period.
 //
 // An id gets one of kWays slots, whose place is a hash of the id and of the period. A slot becomes free when
 // its row was not updated for half as long again as gradients are late on average. An id that finds no free

@@ -21,9 +21,9 @@ using Json = nlohmann::json;
 
 TEST(BenchCheckpointTest, AnIncrementHoldsTheRowsThatHaveChangedAndBothAreRestored) {
   const testing::TempDir directory;
-  const Finished finished = RunTandem({"bench", "checkpoint", "--rows", "200000", "--dim", "16", "--row-type",
-                                       "f16", "--optimizer", "rowwise_adagrad", "--touched", "0.01", "--dir",
-                                       directory.File("root"), "--json"});
+  const Finished finished =
+      RunTandem({"bench", "checkpoint", "--rows", "200000", "--dim", "16", "--row-type", "f16", "--optimizer",
+                 "rowwise_adagrad", "--touched", "0.01", "--dir", directory.File("root"), "--json"});
   ASSERT_EQ(finished.exit_code, 0) << finished.err;
   const Json result = ParseJson(finished.out);
   ASSERT_FALSE(result.is_discarded()) << finished.out;

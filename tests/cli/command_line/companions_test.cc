@@ -22,7 +22,8 @@ using testing::StatusIs;
 
 TEST(CompanionsTest, EachHasTheCommandThatHelpListsForIt) {
   const std::string help = RunTandem({"--help"}).out;
-  for (const Companion* companion : {&kRl, &kReplay, &kWeights, &kTop, &kStatus, &kTrace, &kTable, &kDoctor, &kBench}) {
+  for (const Companion* companion :
+       {&kRl, &kReplay, &kWeights, &kTop, &kStatus, &kTrace, &kTable, &kDoctor, &kBench}) {
     const auto own = RunTandem({companion->command, "--help"});
     EXPECT_EQ(own.exit_code, 0) << own.err;
     EXPECT_EQ(own.out.find(companion->description), 0u) << own.out;
@@ -38,7 +39,8 @@ TEST(CompanionsTest, WithoutItsProgramACommandSaysWhatIsMissing) {
   testing::TempDir dir;
   const std::string alone = dir.File("tandem");
   std::filesystem::copy_file(TANDEM_BINARY, alone);
-  const absl::StatusOr<std::string> bench = launcher::RunProgram({alone, "bench", "ps"}, testing::kTestTimeout);
+  const absl::StatusOr<std::string> bench =
+      launcher::RunProgram({alone, "bench", "ps"}, testing::kTestTimeout);
   EXPECT_THAT(bench, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("exit code 127")));
   EXPECT_THAT(bench.status().message(), HasSubstr("No such file or directory"));
   EXPECT_THAT(bench.status().message(), HasSubstr(absl::StrCat("'", alone, "-bench'")));

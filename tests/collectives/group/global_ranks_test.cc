@@ -36,9 +36,10 @@ TEST(GlobalRanksTest, ALargeGroupIsNotListed) {
 }
 
 TEST(GlobalRanksTest, TheTextOfAnAbortingRankStays) {
-  EXPECT_EQ(Named("rank 1 aborted the group: group 'g' was aborted by rank 5: rank 0 says so", {3, 5}),
-            "rank 5 aborted the group: group 'g' was aborted by rank 5: rank 0 says so (global ranks; the group "
-            "has ranks 3 and 5)");
+  EXPECT_EQ(
+      Named("rank 1 aborted the group: group 'g' was aborted by rank 5: rank 0 says so", {3, 5}),
+      "rank 5 aborted the group: group 'g' was aborted by rank 5: rank 0 says so (global ranks; the group "
+      "has ranks 3 and 5)");
   EXPECT_EQ(Named("rank 1 aborted: rank 3 was lost (global ranks; the group has ranks 3 and 5)", {3, 5}),
             "rank 5 aborted: rank 3 was lost (global ranks; the group has ranks 3 and 5)");
 }
@@ -60,9 +61,10 @@ TEST(GlobalRanksTest, ErrorsOfASubgroupNameGlobalRanks) {
       if (group == nullptr) return;
       std::vector<float> values(group->rank() == 0 ? 2 : 3);
       const absl::Status status = group->AllReduce(absl::MakeSpan(values)).status();
-      EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
-                                   AllOf(HasSubstr("rank 3 calls"), HasSubstr("rank 1 calls"),
-                                         Not(HasSubstr("rank 0")), HasSubstr("the group has ranks 3 and 1"))));
+      EXPECT_THAT(status,
+                  StatusIs(absl::StatusCode::kInvalidArgument,
+                           AllOf(HasSubstr("rank 3 calls"), HasSubstr("rank 1 calls"),
+                                 Not(HasSubstr("rank 0")), HasSubstr("the group has ranks 3 and 1"))));
       // Later calls return the same error.
       EXPECT_EQ(group->Barrier().status(), status);
     });
@@ -73,8 +75,9 @@ TEST(GlobalRanksTest, AMonitoredBarrierNamesGlobalRanks) {
   RunRanks(3, {.backend = "shm"}, [](ProcessGroup& world) {
     TANDEM_ASSERT_OK_AND_ASSIGN(const auto group, world.NewGroup({1, 2}));
     if (world.rank() == 1) {
-      EXPECT_THAT(group->MonitoredBarrier(absl::Milliseconds(50)),
-                  StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 2 did not come; rank 1 gave up")));
+      EXPECT_THAT(
+          group->MonitoredBarrier(absl::Milliseconds(50)),
+          StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 2 did not come; rank 1 gave up")));
     }
     TANDEM_EXPECT_OK(world.Barrier().status());
   });
@@ -88,7 +91,8 @@ TEST(GlobalRanksTest, AnAbortNamesTheGlobalRank) {
       if (world.rank() == 1) {
         EXPECT_THAT(group->Barrier().status(),
                     StatusIs(absl::StatusCode::kAborted,
-                             AllOf(HasSubstr("by rank 2: rank 0 of the pipeline is tired"), Not(HasSubstr("rank 1 ab")))));
+                             AllOf(HasSubstr("by rank 2: rank 0 of the pipeline is tired"),
+                                   Not(HasSubstr("rank 1 ab")))));
       }
       TANDEM_EXPECT_OK(world.Barrier().status());
     });
@@ -96,8 +100,8 @@ TEST(GlobalRanksTest, AnAbortNamesTheGlobalRank) {
 }
 
 TEST(GlobalRanksTest, AGroupOfTheProgramsOwnMakingHasTheGlobalRanksThatItIsGiven) {
-  TANDEM_ASSERT_OK_AND_ASSIGN(
-      const auto alone, InitProcessGroup(nullptr, {.rank = 0, .world_size = 1, .global_ranks = {7}}));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto alone,
+                              InitProcessGroup(nullptr, {.rank = 0, .world_size = 1, .global_ranks = {7}}));
   EXPECT_THAT(alone->global_ranks(), ::testing::ElementsAre(7));
   EXPECT_THAT(InitProcessGroup(nullptr, {.rank = 0, .world_size = 1, .global_ranks = {7, 8}}).status(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("2 global ranks for a world of 1")));

@@ -113,7 +113,8 @@ TEST_F(EtcdStoreTest, ARendezvousThatWaitsStoresNothing) {
   std::thread joiner([&] { TANDEM_EXPECT_OK(a.Join({.id = "a", .host = "h"}).status()); });
   TANDEM_ASSERT_OK_AND_ASSIGN(const Round round, b.Join({.id = "b", .host = "h"}));
   joiner.join();
-  // Whatever follows the beginning of the round is stored soon. From then on, heartbeats pass without a change.
+  // Whatever follows the beginning of the round is stored soon. From then on, heartbeats pass without a
+  // change.
   bool quiet = false;
   for (int i = 0; i < 5 && !quiet; ++i) {
     const int64_t before = RevisionOf(etcd->address());

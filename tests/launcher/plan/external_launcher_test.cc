@@ -110,8 +110,8 @@ TEST(ExternalLauncherTest, SeveralLaunchersOnTheOnlyNodeAreAMistakeUnlessEachIsA
                     LookupIn(four), [] { return "h"; }, &flags),
                 StatusIs(absl::StatusCode::kFailedPrecondition,
                          AllOf(HasSubstr("srun has started 4 copies of `tandem run` on this node"),
-                               HasSubstr("use srun --ntasks-per-node=1"),
-                               HasSubstr("--nproc-per-node (4)"), HasSubstr("--standalone"))));
+                               HasSubstr("use srun --ntasks-per-node=1"), HasSubstr("--nproc-per-node (4)"),
+                               HasSubstr("--standalone"))));
   }
   RunFlags flags{.standalone = true};
   TANDEM_ASSERT_OK_AND_ASSIGN(std::string line, ApplyExternalDefaults(
@@ -119,7 +119,8 @@ TEST(ExternalLauncherTest, SeveralLaunchersOnTheOnlyNodeAreAMistakeUnlessEachIsA
   EXPECT_EQ(line, "");
   // A script of sbatch runs once, whatever the number of tasks.
   Variables script = four;
-  for (const char* name : {"SLURM_STEP_ID", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NUM_TASKS"}) script.erase(name);
+  for (const char* name : {"SLURM_STEP_ID", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NUM_TASKS"})
+    script.erase(name);
   flags = {};
   TANDEM_ASSERT_OK_AND_ASSIGN(line, ApplyExternalDefaults(
                                         LookupIn(script), [] { return "h"; }, &flags));

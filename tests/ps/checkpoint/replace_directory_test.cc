@@ -40,10 +40,10 @@ class ReplaceDirectoryTest : public ::testing::Test {
     std::ofstream(dir_.File(name) + "/file") << name;
   }
   // Returns what Make wrote into the directory that now has this name; empty if there is none.
-  std::string Origin(const std::string& name) {
-    return ReadFile(dir_.File(name) + "/file").value_or("");
+  std::string Origin(const std::string& name) { return ReadFile(dir_.File(name) + "/file").value_or(""); }
+  absl::StatusOr<std::string> Replace() {
+    return ReplaceDirectory(dir_.File("new"), dir_.File("step-1"), moves_);
   }
-  absl::StatusOr<std::string> Replace() { return ReplaceDirectory(dir_.File("new"), dir_.File("step-1"), moves_); }
 
   const TempDir dir_;
   DirectoryMoves moves_;

@@ -78,7 +78,8 @@ TEST(BytesInFlightTest, AWaitThatShallNotGoOnIsCancelled) {
     EXPECT_EQ(bytes.held(), 90u);  // asked without the lock
     return ++asked < 2;
   };
-  EXPECT_THAT(bytes.Take(11, kLong, twice), StatusIs(absl::StatusCode::kCancelled, HasSubstr("nothing was sent")));
+  EXPECT_THAT(bytes.Take(11, kLong, twice),
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("nothing was sent")));
   EXPECT_EQ(asked, 2);
   EXPECT_EQ(bytes.held(), 90u);
   EXPECT_THAT(bytes.Take(11, absl::Milliseconds(1), [] { return true; }),

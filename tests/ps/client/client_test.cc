@@ -86,7 +86,8 @@ TEST_P(ClientTest, OpensTablesThatAnotherClientHasCreated) {
   std::vector<float> rows(3);
   const std::vector<PullPart> parts = {{.table = "a", .ids = ids, .rows = rows.data()}};
   EXPECT_THAT(reader->Pull(0, true, parts), StatusIs(absl::StatusCode::kNotFound));
-  EXPECT_THAT(reader->OpenTable("b"), StatusIs(absl::StatusCode::kNotFound, HasSubstr("no table 'b'; it has: a")));
+  EXPECT_THAT(reader->OpenTable("b"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no table 'b'; it has: a")));
   TANDEM_ASSERT_OK(reader->OpenTable("a"));
   TANDEM_ASSERT_OK(reader->Pull(0, true, parts));
   EXPECT_THAT(rows, ::testing::Each(0.5f));

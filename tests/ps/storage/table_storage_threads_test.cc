@@ -39,8 +39,8 @@ bool AllEqual(const float* row, size_t n) {
   return std::all_of(row, row + n, [&](float v) { return v == row[0]; });
 }
 
-// As through shared memory, where a client can write to the memory of the rows that it is being sent: both sides
-// have a mapping of their own.
+// As through shared memory, where a client can write to the memory of the rows that it is being sent: both
+// sides have a mapping of their own.
 TEST(TableStorageThreadsTest, NewRowsAreNotReadBackFromTheMemoryOfTheCaller) {
   v1::TableConfig config = EmbeddingTable("t", kDim, Sgd(1.0f), Constant(0.25f));
   TANDEM_ASSERT_OK(ValidateTableConfig(config));

@@ -124,7 +124,8 @@ TEST(Table, ABatchOfRandomItemsThatLeaveCountsTheLargestItemThatIsThere) {
   options.limit = {};
   const auto table = Make(options);
   TANDEM_ASSERT_OK(table->Insert({LongItem(0, 20)}));
-  for (int64_t id = 1; id <= 30; ++id) TANDEM_ASSERT_OK(table->Insert({LongItem(id, 1)}));  // the first leaves
+  for (int64_t id = 1; id <= 30; ++id)
+    TANDEM_ASSERT_OK(table->Insert({LongItem(id, 1)}));  // the first leaves
   TANDEM_ASSERT_OK_AND_ASSIGN(const Sample sample, table->SampleItems({.batch = 20, .max_bytes = 160}));
   EXPECT_EQ(sample.items.size(), 20u);
 }

@@ -49,7 +49,8 @@ TEST_P(ActivationTest, BiasTanhAddsAndBends) {
   std::vector<float> y = y_;
   BiasTanh(bias_.data(), kRows, View(y));
   for (size_t r = 0; r < kRows; ++r) {
-    for (size_t c = 0; c < cols_; ++c) EXPECT_NEAR(y[r * ld_ + c], std::tanh(y_[r * ld_ + c] + bias_[c]), 1e-6);
+    for (size_t c = 0; c < cols_; ++c)
+      EXPECT_NEAR(y[r * ld_ + c], std::tanh(y_[r * ld_ + c] + bias_[c]), 1e-6);
   }
   ExpectMarginUnchanged(y, y_);
 }

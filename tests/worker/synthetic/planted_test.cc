@@ -51,7 +51,7 @@ TEST(Planted, SidecarHoldsTheMetricsOfTheTrueModel) {
       for (int d = 0; d < 3; ++d) dense.push_back(std::stof(fields[1 + d]));
       for (int f = 0; f < 6; ++f) ids.push_back(static_cast<uint32_t>(std::stoul(fields[4 + f])));
       scored[options.split.Of(line, 0)].Add({std::stof(fields[0])},
-                                         {static_cast<float>(model.Logit(ids, dense))});
+                                            {static_cast<float>(model.Logit(ids, dense))});
     }
     const std::pair<Split, ClickMetrics> expected[] = {
         {Split::kTrain, summary.train}, {Split::kValid, summary.valid}, {Split::kTest, summary.test}};

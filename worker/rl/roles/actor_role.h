@@ -9,10 +9,10 @@
 #include "absl/time/time.h"
 #include "replay/client/replay.h"
 #include "weights/client/weights.h"
-#include "worker/rl/roles/transition_actor.h"
 #include "worker/rl/actor/unroll_actor.h"
 #include "worker/rl/job/rl_spec.h"
 #include "worker/rl/roles/role_job.h"
+#include "worker/rl/roles/transition_actor.h"
 
 namespace tandem::rl {
 

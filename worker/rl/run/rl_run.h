@@ -25,7 +25,7 @@ struct RlRunOptions {
   bool resume = false;
   // A resumed run with nothing left to train is a refusal; if false, it ends at once with its evaluation.
   bool refuse_finished = true;
-  rpc::ProcessStatus* status = nullptr;     // gets the run's steps and what it does; must outlive the run
+  rpc::ProcessStatus* status = nullptr;  // gets the run's steps and what it does; must outlive the run
   Clock* clock = Clock::Real();
 };
 

@@ -161,9 +161,9 @@ TEST(HierarchicalPointToPointTest, MessagesCrossHostsAndComeFromAnyRank) {
       TANDEM_EXPECT_OK(backend.RunPointToPoint(MakeSend(std::vector<float>(3), 1)));
     }
     if (rank == 1) {
-      EXPECT_THAT(
-          backend.RunPointToPoint(RecvOf(&two, 3)).status(),
-          testing::StatusIs(absl::StatusCode::kInvalidArgument, ::testing::HasSubstr("rank 3 sent f32 x 3 instead")));
+      EXPECT_THAT(backend.RunPointToPoint(RecvOf(&two, 3)).status(),
+                  testing::StatusIs(absl::StatusCode::kInvalidArgument,
+                                    ::testing::HasSubstr("rank 3 sent f32 x 3 instead")));
     }
     TANDEM_EXPECT_OK(backend.Run(MakeBarrier(1)));
   });

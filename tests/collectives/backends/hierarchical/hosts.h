@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "collectives/backends/tcp/tcp_backend.h"
 #include "collectives/backends/hierarchical/hierarchical_backend.h"
 #include "collectives/backends/shm/shm_backend.h"
+#include "collectives/backends/tcp/tcp_backend.h"
 
 namespace tandem::collectives {
 

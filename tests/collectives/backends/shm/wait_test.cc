@@ -59,7 +59,8 @@ TEST(WaitTest, ALongWaitCallsTheHookOfItsThreadWhichMayEndIt) {
   const ScopedLongWaitHook outer(count);
   {
     const ScopedLongWaitHook inner(fail);
-    EXPECT_EQ(Waiter(impatient, failure, absl::Milliseconds(1)).Await(wakeup, never, kStays), Outcome::kTimedOut);
+    EXPECT_EQ(Waiter(impatient, failure, absl::Milliseconds(1)).Await(wakeup, never, kStays),
+              Outcome::kTimedOut);
     EXPECT_EQ(calls, 0);
     EXPECT_EQ(Waiter(impatient, failure, absl::Seconds(60)).Await(wakeup, never, kStays), Outcome::kFailed);
     EXPECT_EQ(calls, 1);

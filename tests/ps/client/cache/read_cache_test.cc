@@ -270,7 +270,8 @@ class SteppingClock : public SimulatedClock {
 
 TEST_F(ReadCacheTest, LargePullsGoAroundACacheThatIsMeasuredToCostTime) {
   SteppingClock clock;
-  TANDEM_ASSERT_OK(server_->SetReadCache("t", {.bytes = 1 << 20, .time_to_live = absl::Hours(1), .clock = &clock}));
+  TANDEM_ASSERT_OK(
+      server_->SetReadCache("t", {.bytes = 1 << 20, .time_to_live = absl::Hours(1), .clock = &clock}));
   std::vector<uint64_t> ids(ReadGauge::kLargePull);
   std::iota(ids.begin(), ids.end(), 0);
   Train(ids);
@@ -292,7 +293,8 @@ TEST_F(ReadCacheTest, LargePullsGoAroundACacheThatIsMeasuredToCostTime) {
 
 TEST_F(ReadCacheTest, OptionsAreChecked) {
   const auto set = [&](ReadCacheOptions options) { return server_->SetReadCache("t", options); };
-  EXPECT_THAT(set({.bytes = 100}), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("less than 16 rows")));
+  EXPECT_THAT(set({.bytes = 100}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("less than 16 rows")));
   EXPECT_THAT(set({.bytes = 1 << 20, .time_to_live = absl::ZeroDuration()}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("time to live is 0")));
   EXPECT_THAT(server_->SetReadCache("u", {}), StatusIs(absl::StatusCode::kNotFound));
@@ -309,7 +311,8 @@ TEST_F(ReadCacheTest, OptionsAreChecked) {
   Use({.bytes = 1 << 20});
 }
 
-// Every row is whole, and the last ones are the newest, although rows change and copies are dropped meanwhile.
+// Every row is whole, and the last ones are the newest, although rows change and copies are dropped
+// meanwhile.
 TEST_F(ReadCacheTest, ThreadsReadClearAndExpireAtTheSameTime) {
   Use({.bytes = 1 << 14, .time_to_live = absl::Milliseconds(5)});
   std::vector<uint64_t> ids;

@@ -87,7 +87,7 @@ def test_a_push_that_waits_until_earlier_ones_have_ended(servers):
 
 
 def _lookup(client: tandem.Client) -> None:
-    plan = tandem._load.load_core().make_lookup_plan([("t", 100, [("t", 1, -1)])])
+    plan = tandem._load.load_core().make_lookup_plan([("t", 100, [("t", 1, -1)], False)])
     ids = np.arange(3)
     request = tandem._load.load_core().make_lookup_request(plan, [(ids.ctypes.data, 3, 3, 1, 0, 0, 0, True, 0)])
     lookup = tandem._load.load_core().LookupPool().take(plan)

@@ -140,7 +140,7 @@ TEST(DeathTest, AProcessOfALaunchedJobThatHangsIsNamedWhenItsLeaseIsOver) {
 TEST(DeathTest, ControlCEndsTrainingCleanly) {
   Launched launched;
   launched.tandem().Signal(SIGINT);
-  EXPECT_EQ(launched.tandem().Wait(), 130) << launched.tandem().err();
+  EXPECT_EQ(launched.tandem().Wait(), 75) << launched.tandem().err();
   EXPECT_THAT(launched.tandem().err(), HasSubstr("tandem run: stopping on SIGINT"));
   EXPECT_EQ(LinesWith(launched.tandem().err(), " E "), 0) << launched.tandem().err();
   EXPECT_TRUE(launched.job().NoLeaks());

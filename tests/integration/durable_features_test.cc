@@ -109,8 +109,12 @@ void ExpectEachPushOnce(const JobDir& job, const std::string& mode) {
     if (mode == "gba") {
       EXPECT_NEAR(static_cast<double>(clock), static_cast<double>(steps), static_cast<double>(steps) / 20)
           << file.dump();
+    } else if (mode == "sync") {
+      EXPECT_EQ(clock, steps) << file.dump();
     } else {
-      EXPECT_EQ(clock, mode == "sync" ? steps : steps * kWorkers) << file.dump();
+      // Each of the 20 steps of a synchronous start is one update. A table with a cache has none.
+      constexpr int64_t kStart = 20 * (kWorkers - 1);
+      EXPECT_THAT(clock, ::testing::AnyOf(steps * kWorkers, steps * kWorkers - kStart)) << file.dump();
     }
   }
   EXPECT_EQ(tables, 2 * kShards);

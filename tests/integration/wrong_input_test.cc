@@ -90,7 +90,7 @@ TEST_F(WrongInputTest, DataThatIsNotThereOrNotAsTheJobSaysIsNamed) {
                   "tandem run: the job failed: worker/[01]: .*'/no/such/log.tsv' cannot be opened");
   EXPECT_THAT(missing.err, Not(AnyOf(HasSubstr("\\'"), HasSubstr("worker/0: worker/0"))));
   ExpectError({"--set", "data.label=klick"},
-              "log.tsv: label column 'klick' is not in the data; it has the columns click");
+              "log.tsv': label column 'klick' is not in the data; it has the columns click");
   ExpectError({"--set", "data.sparse=[c1, d9]"}, "log.tsv: .*'d9' is not in the data");
 }
 

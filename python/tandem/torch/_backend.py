@@ -63,7 +63,6 @@ def _translated(function: F) -> F:
 
 
 _backends: weakref.WeakSet[Collectives] = weakref.WeakSet()
-_LONGEST_REASON = 200  # characters of an exception's text that are sent to other ranks
 
 
 @atexit.register

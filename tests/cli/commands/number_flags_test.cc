@@ -56,18 +56,12 @@ TEST(NumberFlagsTest, BenchAndDataRefuseNumbersThatMakeNoSense) {
   AddData(app, &context);
   bench::AddBench(app, &context);
   // Where 0 means something.
-  const std::set<std::string> zero = {"bench train --dense",
-                                      "bench train --warmup",
-                                      "bench train --zipf",
-                                      "data planted --dense",
-                                      "data planted --zipf",
-                                      "data planted --seed",
-                                      "data planted --test",
-                                      "data planted --valid",
-                                      "data planted --split-seed",
-                                      "bench ps --max-lag",
-                                      "bench subscription --interval-ms",
-                                      "bench subscription --rate"};
+  const std::set<std::string> zero = {
+      "bench train --dense",       "bench train --warmup", "bench train --zipf",
+      "data planted --dense",      "data planted --zipf",  "data planted --interaction-stddev",
+      "data planted --seed",       "data planted --test",  "data planted --valid",
+      "data planted --split-seed", "bench ps --max-lag",   "bench subscription --interval-ms",
+      "bench subscription --rate"};
   std::set<std::string> seen_zero;
   int flags = 0;
   for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) {

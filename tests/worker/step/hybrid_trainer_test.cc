@@ -265,7 +265,8 @@ TEST(HybridTrainerTest, WithEveryRowReplicatedAsynchronousTrainingHasTheBitsOfSy
 
 // An asynchronous start would differ in the first steps already: their pulls run ahead of their pushes.
 TEST(HybridTrainerTest, ARunThatStartsSynchronouslyHasTheBitsOfSyncAsLongAsItsRowsAreReplicatedThen) {
-  for (const int workers : {1, 2}) {
+  // The batches of two workers have all ids within the start, those of one worker have not.
+  for (const int workers : {2}) {
     const std::vector<Trained> sync = TrainAll(2, workers, ps::Sync(), 2);
     for (const ps::v1::UpdateMode& mode : {ps::Async(), ps::Bounded(2), ps::Gba(4)}) {
       Replicas rows(mode, static_cast<uint32_t>(workers));

@@ -62,8 +62,8 @@ class SynchronousStartTest : public TrainingJob {
 };
 
 TEST_F(SynchronousStartTest, AFactorizationMachineLosesNothingByAnyAsynchronousMode) {
-  for (const std::string optimizer :
-       {"{kind: adam, lr: 0.02}", "{kind: adagrad, lr: 0.1}", "{kind: ftrl, lr: 0.1}"}) {
+  for (const std::string optimizer : {"{kind: adam, lr: 0.02}", "{kind: adagrad, lr: 0.1}",
+                                      "{kind: ftrl, lr: 0.1, initial_accumulator: 1e-7}"}) {
     TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport sync, Run(Fm("sync", optimizer), 2, 2, {.baselines = false}));
     EXPECT_GT(sync.test.auc, 0.75) << optimizer;
     EXPECT_FALSE(sync.start.has_value());

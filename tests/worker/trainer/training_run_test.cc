@@ -291,13 +291,13 @@ TEST_F(TrainingRunTest, CheckpointsHaveTheReplicatedRowsAndAResumedRunReplicates
   ASSERT_GT(ReplicatedRows(first), 100u);
   // Nothing is left to train: the best epoch's checkpoint is loaded and tested.
   TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport again, Run(Job({"train.mode=async", "train.epochs=3"}), 3, 2,
-                                                         {.resume = first.checkpoint, .baselines = false}));
+                                                         {.resume = "auto", .baselines = false}));
   EXPECT_EQ(again.test.auc, first.test.auc);
   EXPECT_EQ(again.test.logloss, first.test.logloss);
   EXPECT_EQ(ReplicatedRows(again), ReplicatedRows(first));
   // A run without replicas has the same rows.
   TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport sync, Run(Job({"train.mode=sync", "train.epochs=3"}), 1, 2,
-                                                        {.resume = first.checkpoint, .baselines = false}));
+                                                        {.resume = "auto", .baselines = false}));
   EXPECT_EQ(sync.test.logloss, first.test.logloss);
 }
 

@@ -732,7 +732,7 @@ TEST(RolesTest, ALearnerOfDqnWithoutActorsSaysSoAndSeesThatItIsAskedToStop) {
   TANDEM_ASSERT_OK(impatient);
   EXPECT_THAT((*impatient)->Advance(),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
-                       AllOf(HasSubstr("no transitions"), HasSubstr("are the actors alive?"))));
+                       AllOf(HasSubstr("has waited for transitions"), HasSubstr("are the actors alive?"))));
   std::atomic<bool> stop{false};
   const auto learner =
       MakeDqnRoleLearner({.learner = options, .stop = &stop}, servers.shards(), &servers.local, group.get());

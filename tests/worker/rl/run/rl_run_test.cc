@@ -552,7 +552,7 @@ std::string WithJob(const std::string& bytes, const std::string& job) {
 TEST_F(ModelFileTest, AJobThatNamesAFileOrHugeLayersIsRefused) {
   EXPECT_THAT(LoadError(WithJob(bytes_, "env: pendulum\nalgorithm: ppo\nextend: /dev/zero\n")),
               HasSubstr("'extend' is only allowed in a job file of its own"));
-  EXPECT_THAT(LoadError(WithJob(bytes_, "env: pendulum\nalgorithm: ppo\npolicy: {hidden: [65536, 65536]}\n")),
+  EXPECT_THAT(LoadError(WithJob(bytes_, "env: pendulum\nalgorithm: ppo\npolicy: {hidden: [4000, 4000]}\n")),
               HasSubstr("bytes of values"));
 }
 

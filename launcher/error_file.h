@@ -7,8 +7,9 @@
 
 namespace tandem::launcher {
 
-// What a program left in the file that TORCHELASTIC_ERROR_FILE names (PyTorch's @record and Tandem's Python
-// package write it), and in the note beside it (collectives/group/peer_failure.h). A plain value.
+// The report of a program about its own failure. The file that TORCHELASTIC_ERROR_FILE names has it
+// (PyTorch's
+// @record and Tandem's Python package write it), with a note beside it (collectives/group/peer_failure.h).
 struct ErrorReport {
   std::string message;     // its first line; "" if there is no such file or no message in it
   int64_t written_ns = 0;  // when the file was written, by the file system's clock; 0: there is none

@@ -30,8 +30,8 @@ namespace {
 // How long to wait after a first failure for a better explanation: a process killed by a signal explains the
 // errors that its death causes in other processes, and so does the reason that a failing member reports.
 constexpr absl::Duration kSettle = absl::Milliseconds(100);
-// The same, if the failure is the consequence of another process's failure, which is not known yet: that
-// process may still be ending, or its launcher has not told.
+// The launcher waits this long if the failure is a consequence of another process's failure, which it does
+// not know yet: that process may still be ending, or its launcher has not reported it.
 constexpr absl::Duration kSettleConsequence = absl::Seconds(2);
 // How long to wait for the rendezvous to end a round. The rendezvous has shorter deadlines of its own.
 constexpr absl::Duration kRoundEndTimeout = absl::Seconds(30);

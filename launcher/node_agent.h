@@ -105,7 +105,7 @@ class NodeAgent {
   void FinishIfDone();
   // Begins to settle; after `settle` at most, the failure is announced.
   void NoteFailure(absl::Duration settle);
-  // The same for the error that a member of the job has reported.
+  // Does what NoteFailure does, for an error that a member of the job has reported.
   void NoteReport(const std::string& reason);
   // Returns how long to wait for the cause of a failure that is a consequence.
   absl::Duration ConsequenceSettle() const;

@@ -56,7 +56,7 @@ class ServerCall {
 
 using Handler = std::function<void(std::shared_ptr<ServerCall>)>;
 
-// Which callers a method serves. EpochGate checks it.
+// The callers that a method serves. EpochGate checks them.
 enum class Right {
   kAnyone,  // observes or reads
   kMember,  // changes something: the caller must present the job's token (Caller::token)

@@ -13,7 +13,7 @@ namespace tandem::collectives {
 namespace {
 
 constexpr absl::string_view kMark = " (global ranks; the group has ";
-// What follows is the text of the rank that aborts.
+// The rest of a message behind this word is the text of the rank that aborts.
 constexpr absl::string_view kAborted = " aborted";
 // Ranks of a larger group are not listed.
 constexpr size_t kMostListed = 16;

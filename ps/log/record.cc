@@ -81,7 +81,7 @@ std::optional<Record> ParseRecord(absl::string_view data, size_t offset) {
   if (offset > data.size() || data.size() - offset < kRecordHeaderBytes) return std::nullopt;
   if (Get<uint32_t>(data, offset) != kRecordMagic) return std::nullopt;
   const uint32_t body = Get<uint32_t>(data, offset + kChecked);
-  // With the padding, which callers skip and pass on.
+  // The padding belongs to the record: callers skip it, and pass it on.
   if (data.size() - offset < RecordBytes(body)) return std::nullopt;
   const absl::string_view checked = data.substr(offset + kChecked, kRecordHeaderBytes - kChecked + body);
   if (Get<uint32_t>(data, offset + sizeof(uint32_t)) != Crc32c(checked)) return std::nullopt;

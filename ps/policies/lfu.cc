@@ -24,10 +24,11 @@ std::array<uint64_t, (1 << kStepBits) + 1> PowersOfHalf() {
   return powers;
 }
 
-// Rows with the fewest updates leave first, where an update counts half after each `half_life` updates of the
-// table (Lee et al., "LRFU", IEEE Trans. Computers 2001): a row that was hot long ago leaves before one that
-// is used now. The count in the row is the sum of its updates' weights at its last update, so that ageing
-// costs nothing between updates, and nothing but the row's own count and version decides.
+// Rows with the fewest updates leave first. The weight of an update halves with each `half_life` updates of
+// the table (Lee et al., "LRFU", IEEE Trans. Computers 2001), so that a row that was hot long ago leaves
+// before one that is used now. Repeats of an id in one push are one update. The count in the row is the sum
+// of its updates' weights at its last update, so that ageing costs nothing between updates, and nothing but
+// the row's own count and version decides.
 class Lfu : public Eviction {
  public:
   explicit Lfu(uint64_t half_life) : half_life_(half_life), powers_(PowersOfHalf()) {}

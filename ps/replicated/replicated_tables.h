@@ -76,7 +76,7 @@ struct ReplicatedTableOptions {
   // True: rows join because of their measured staleness. Ids that a worker has wanted join in either case.
   bool by_staleness = true;
   L2Scope l2_scope = L2Scope::kTouched;
-  // Whether a start sets the table to mode SYNC, with replicated rows or without.
+  // True: BeginStart sets the table to mode SYNC, whether it has replicated rows or not.
   bool starts_synchronously = true;
 };
 

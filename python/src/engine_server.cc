@@ -66,7 +66,7 @@ absl::StatusOr<std::unique_ptr<EngineServer>> EngineServer::Start(EngineServerOp
   }
   if (options.replay) {
     options.replay_options.name = member;
-    // In a notebook, tables may wait for their user. Errors of calls say what they wait for.
+    // Tables of a notebook may wait for their user. The errors of calls say what they wait for.
     if (!options.in_job && options.listen.empty())
       options.replay_options.log_waits_every = absl::InfiniteDuration();
     if (server->weights_ != nullptr) {

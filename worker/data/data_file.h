@@ -33,9 +33,9 @@ struct OpenedFile {
 };
 
 // Opens a file of text for reading. Does not wait for a writer of a FIFO. If gzip has compressed the file,
-// unpacks it, a piece at a time, into a file without a name in $TMPDIR (or /var/tmp, or /tmp), which vanishes
-// when it is closed, and returns that: a shuffled reading needs any line at any time. This blocks for as long
-// as the unpacking takes. The file may consist of several members, as `cat a.gz b.gz` makes it.
+// unpacks it, a piece at a time, into a file without a name in $TMPDIR (or /var/tmp, or /tmp), and returns
+// that file, which vanishes when it is closed. A shuffled reading needs any line at any time. Blocks until
+// all is unpacked. The file may consist of several members, as `cat a.gz b.gz` makes it.
 //
 // An empty file has `bytes` 0. Other errors name the file: NotFound and PermissionDenied; InvalidArgument if
 // it is a directory, a FIFO or otherwise no regular file, or is no text (CheckText); DataLoss if compressed

@@ -57,7 +57,7 @@ class LineSource {
   // Returns the line that begins at `position`, without its end (LF or CRLF). `position` must come from a
   // Cursor.
   absl::string_view LineAt(uint64_t position) const;
-  // The same, and stores which of headers() the line's file has.
+  // Does the same, and stores the index of the file's header in headers().
   absl::string_view LineAt(uint64_t position, size_t* header) const;
   // Returns "path:line number". Reads the file up to `position`, so it is for messages only.
   std::string Describe(uint64_t position) const;

@@ -130,7 +130,7 @@ absl::Status Replication::AfterStep(RunReport* report) {
   measured_ = true;
   TANDEM_ASSIGN_OR_RETURN(const std::vector<FeatureReport> features, OwnFeatures());
   if (group_->rank() == 0) {
-    // What the next choice will do for other rows is not known yet.
+    // Nobody knows yet what the next choice will do for other rows.
     Warn(features, /*only_decided=*/true, report);
   }
   if (tables_ != nullptr) return absl::OkStatus();

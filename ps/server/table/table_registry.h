@@ -44,8 +44,8 @@ class TableRegistry {
   const ShardMap& shard_map() const { return *options_.shard_map; }
 
   // Creates the table that `config` describes, with the rows of a DENSE table. Its workers' clocks begin at
-  // `first_step`, which is at most 2^62. Returns OK and does nothing if
-  // it exists with the same configuration. No table is added after an error.
+  // `first_step`, which is at most 2^62. Returns OK and does nothing if it exists with the same
+  // configuration. No table is added after an error.
   //
   //   - AlreadyExists if it exists with another configuration; names the fields that differ
   //   - InvalidArgument if ValidateTableConfig refuses `config`, or num_workers exceeds 65536
@@ -80,7 +80,7 @@ class TableRegistry {
   absl::Status CheckNewTable(const v1::TableConfig& config, size_t* new_tables, uint64_t* new_bytes) const {
     return CheckNewTable(config, options_.max_memory_bytes, new_tables, new_bytes);
   }
-  // The same with another limit of memory; 0: none, as for tables that the server had before.
+  // Does the same with another limit of memory. 0: no limit, as for tables that the server had before.
   absl::Status CheckNewTable(const v1::TableConfig& config, uint64_t max_memory_bytes, size_t* new_tables,
                              uint64_t* new_bytes) const;
   // Returns new storage for the buckets of this server. Requires a `config` that has passed

@@ -133,7 +133,7 @@ void DescribeRlJob(Fields& f, RlSpec& job) {
   DescribeRequired(f, "env", "which environment; required", Environments(), learner.environment);
   f.Group("policy", nullptr, "", [&](Fields& g) {
     g.Wholes("hidden", &learner.policy.hidden, Between(1, 1 << 16), "widths of the hidden layers");
-    // Their initial values are orthogonal, which costs the square of a width for each row.
+    // The initial values are orthogonal, which costs the square of a width for each row.
     constexpr double kMostWeights = 1 << 24;
     double weights = 0, in = 0;
     for (const int width : learner.policy.hidden) weights += std::exchange(in, width) * width;

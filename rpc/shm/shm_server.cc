@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
@@ -40,10 +41,14 @@ void Signal(int event) {
 
 // ---- ServingThread
 
-ServingThread::ServingThread(std::shared_ptr<Closing> closing)
-    : closing_(std::move(closing)),
-      event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      thread_([this] { Run(); }) {}
+absl::StatusOr<std::unique_ptr<ServingThread>> ServingThread::Start(std::shared_ptr<Closing> closing) {
+  ipc::Descriptor event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!event.valid()) return absl::FailedPreconditionError("no descriptor is left");
+  return absl::WrapUnique(new ServingThread(std::move(closing), std::move(event)));
+}
+
+ServingThread::ServingThread(std::shared_ptr<Closing> closing, ipc::Descriptor event)
+    : closing_(std::move(closing)), event_(std::move(event)), thread_([this] { Run(); }) {}
 
 void ServingThread::Adopt(std::shared_ptr<ServerConnection> connection) {
   count_.fetch_add(1);
@@ -167,7 +172,12 @@ absl::StatusOr<std::unique_ptr<ShmServer>> ShmServer::Start(const ShmServerOptio
                                                             std::vector<Service> services) {
   TANDEM_ASSIGN_OR_RETURN(const Geometry geometry, Geometry::Make(kRecordsBytes, options.payload_bytes));
   std::unique_ptr<ShmServer> server(new ShmServer(options, std::move(services)));
-  if (server->stop_event_.get() < 0) return absl::FailedPreconditionError("no descriptor is left");
+  if (!server->stop_event_.valid()) return absl::FailedPreconditionError("no descriptor is left");
+  TANDEM_ASSIGN_OR_RETURN(auto first, ServingThread::Start(server->closing_));
+  {
+    absl::MutexLock lock(&server->mutex_);
+    server->threads_.push_back(std::move(first));
+  }
   TANDEM_ASSIGN_OR_RETURN(server->acceptor_,
                           Acceptor::Open(geometry, options.max_message_bytes, [s = server.get()] {
                             return s->connections() >= s->max_connections();
@@ -191,12 +201,14 @@ void ShmServer::Take(std::shared_ptr<Link> link, Caller caller) {
   const auto idlest = std::min_element(threads_.begin(), threads_.end(), [](const auto& a, const auto& b) {
     return a->connections() < b->connections();
   });
-  if (threads_.size() < max_threads_ && (idlest == threads_.end() || (*idlest)->connections() > 0)) {
-    threads_.push_back(std::make_unique<ServingThread>(closing_));
-    threads_.back()->Adopt(std::move(connection));
-  } else {
-    (*idlest)->Adopt(std::move(connection));
+  ServingThread* thread = idlest->get();
+  if (threads_.size() < max_threads_ && thread->connections() > 0) {
+    if (auto one_more = ServingThread::Start(closing_); one_more.ok()) {
+      thread = one_more->get();
+      threads_.push_back(*std::move(one_more));
+    }
   }
+  thread->Adopt(std::move(connection));
 }
 
 size_t ShmServer::connections() const {

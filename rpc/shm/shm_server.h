@@ -38,7 +38,8 @@ struct ShmServerOptions {
 // Serves some of the connections on one thread. Owned by the server.
 class ServingThread {
  public:
-  explicit ServingThread(std::shared_ptr<Closing> closing);
+  // Starts a thread. FailedPrecondition if no descriptor is left.
+  static absl::StatusOr<std::unique_ptr<ServingThread>> Start(std::shared_ptr<Closing> closing);
   ~ServingThread() { Stop(); }
 
   // Assigns the connection to this thread.
@@ -50,6 +51,7 @@ class ServingThread {
   void Stop();
 
  private:
+  ServingThread(std::shared_ptr<Closing> closing, ipc::Descriptor event);
   void Run();
   // Moves the connections that were assigned since the last call to `connections`.
   void TakeNew(std::vector<std::shared_ptr<ServerConnection>>* connections);
@@ -90,7 +92,8 @@ class ShmServer {
   ShmServer(const ShmServerOptions& options, std::vector<Service> services);
   // The loop of accept_thread_: accepts clients.
   void AcceptLoop();
-  // Assigns a new connection to the thread with the fewest connections, or to a new thread.
+  // Assigns a new connection to a new thread, or to the thread with the fewest connections if there are
+  // max_threads_ or no descriptor is left for one more.
   void Take(std::shared_ptr<Link> link, Caller caller);
   // Returns the number of unfinished calls.
   size_t Unanswered() const;
@@ -104,7 +107,7 @@ class ShmServer {
   const std::shared_ptr<Closing> closing_ = std::make_shared<Closing>();
   std::thread accept_thread_;
   mutable absl::Mutex mutex_;
-  std::vector<std::unique_ptr<ServingThread>> threads_ ABSL_GUARDED_BY(mutex_);  // started when needed
+  std::vector<std::unique_ptr<ServingThread>> threads_ ABSL_GUARDED_BY(mutex_);  // one, and more when needed
   absl::Mutex shutdown_mutex_;
   bool shut_down_ ABSL_GUARDED_BY(shutdown_mutex_) = false;
 };

@@ -20,6 +20,7 @@
 #include "rpc/server.h"
 #include "rpc/shm/handshake.h"
 #include "rpc/shm/layout.h"
+#include "rpc/shm/shm_server.h"
 #include "tandem/v1/shared_memory.pb.h"
 #include "tests/rpc/echo_service.h"
 #include "tests/testing/all_descriptors.h"
@@ -85,6 +86,12 @@ TEST(ConnectTest, AServerThatHadNoDescriptorSharesMemoryAgain) {
   }
   TANDEM_ASSERT_OK_AND_ASSIGN(auto late, Connect(TargetOf(*server), {.transport = "shm"}));
   TANDEM_EXPECT_OK(late->Call(kEcho, Bytes(), {.timeout = kTestTimeout}));
+}
+
+TEST(ServingThreadTest, OneThatNothingCouldWakeIsNotStarted) {
+  const tandem::testing::AllDescriptors taken;
+  EXPECT_THAT(shm::ServingThread::Start(std::make_shared<shm::Closing>()),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("descriptor")));
 }
 
 TEST(ConnectTest, AServerOfThisHostSharesMemoryByItself) {

@@ -30,10 +30,13 @@ class Follower:
         self.unscaled: bool = False  # a GradScaler has divided the gradients that wait
         self.assigned: bool = False  # somebody has assigned gradients, to make the optimizer create its state
         self.suspended: bool = False
+        self.steps: bool = False  # the optimizer reads gradients now, which for tables are pushed already
         self.passes: int = 0  # backward passes since the last step
+        self.passed: bool = False  # there was one since the gradients were last dropped or pushed
         self._base_rates: dict[int, float] = {}  # by id of the handle
         self._added: list[TableParameter] = []  # to the optimizer's first group
         optimizer.register_step_pre_hook(self._before_step)
+        optimizer.register_step_post_hook(self._after_step)
         optimizer.register_state_dict_post_hook(self._after_state_dict)
         optimizer.register_load_state_dict_pre_hook(self._before_load_state_dict)
 
@@ -77,8 +80,22 @@ class Follower:
             )
         return factor
 
-    # Hooks of the optimizer
+    def scale(self) -> tuple[float, bool]:
+        """Returns by what step() divides gradients, and whether it skips them, as a GradScaler tells fused optimizers."""
+        scale, infinite = getattr(self.optimizer, "grad_scale", None), getattr(self.optimizer, "found_inf", None)
+        return 1.0 if scale is None else float(scale), infinite is not None and float(infinite) > 0
 
+    def reads_no_rows(self) -> bool:
+        """Returns whether the program is between a backward pass and step(), though it may have looked up no rows of a table."""
+        if self.steps:
+            return False
+        return self.passed or any(
+            p.grad is not None for g in self.optimizer.param_groups for p in g["params"] if type(p) is not TableParameter
+        )
+
+    # Hooks of the optimizer. torch.compile() of step() runs them outside of the graph.
+
+    @torch.compiler.disable
     def _before_step(self, _: Any, args: Any, kwargs: Any) -> Any:
         # args[0] is the optimizer.
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
@@ -95,6 +112,10 @@ class Follower:
         if len(args) > 1:
             return (args[0], compute_and_push, *args[2:]), kwargs
         return args, {**kwargs, "closure": compute_and_push}
+
+    @torch.compiler.disable
+    def _after_step(self, *_: Any) -> None:
+        self.steps = False
 
     def _after_state_dict(self, _: Any, state: dict[str, Any]) -> None:
         """Removes what follow() has added, so that the state is that of the optimizer alone."""
@@ -119,6 +140,8 @@ class Follower:
         return {**state, "param_groups": [first, *state["param_groups"][1:]]}
 
     def count_pass(self) -> None:
+        self.assigned = self.steps = False
+        self.passed = True
         self.passes += 1
         if self.passes == _MANY_PASSES:
             warnings.warn(

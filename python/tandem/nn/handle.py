@@ -35,7 +35,10 @@ class Handle:
         # Outside of a backward pass (opcheck calls the operators directly) nothing says what is wanted.
         if torch._C._current_graph_task_id() == -1:
             return True
-        return torch._C._will_engine_execute_node(self._accumulator)
+        try:
+            return torch._C._will_engine_execute_node(self._accumulator)
+        except RuntimeError:  # autograd.grad() of this parameter, which accumulates nothing
+            return False
 
     def find_accumulator(self) -> None:
         """Keeps the node of autograd that a backward pass reaches if it trains the table. autograd.grad() of other inputs does not."""
@@ -57,6 +60,7 @@ class TableParameter(torch.nn.Parameter):
     requires_grad: False freezes the table.
     grad: the gradients of the rows that this worker's backward passes have looked up since the last step, float32 [rows, dim], or
         None. The table has gradients between backward() and step() of the optimizer that it follows (follow()); None otherwise.
+        In a job of several workers it has no rows, [0, dim], if only the other parameters of the optimizer have gradients.
         What changes them in place, such as clip_grad_norm_(), changes what step() pushes. None drops them.
     dtype: that of the module's outputs.
     """
@@ -133,6 +137,8 @@ class Handles(torch.nn.Module):
 _NORMS = {torch.linalg.vector_norm, torch.linalg.norm, torch.norm, torch.Tensor.norm, torch._foreach_norm}
 _UNSCALE = torch._amp_foreach_non_finite_check_and_unscale_
 _ZERO = {torch.Tensor.zero_, torch._foreach_zero_}
+# What returns the gradient itself: norms are often written p.grad.detach().data.norm(2).
+_SAME = {torch.Tensor.detach, torch.Tensor.data.__get__}  # type: ignore[attr-defined]
 
 
 class TableGradient(torch.Tensor):
@@ -145,12 +151,24 @@ class TableGradient(torch.Tensor):
     """
 
     _handle: Handle
+    _gathered: Any  # its rows and their ids; None: it has no rows
 
     @staticmethod
     def of(handle: Handle, gathered: Any) -> TableGradient:
-        tensor = torch.from_numpy(gathered.rows()).view(-1, handle.dim).as_subclass(TableGradient)
+        rows = torch.empty(0, dtype=torch.float32, device="cpu") if gathered is None else torch.from_numpy(gathered.rows())
+        return TableGradient._over(rows.view(-1, handle.dim), handle, gathered)
+
+    @staticmethod
+    def _over(rows: torch.Tensor, handle: Handle, gathered: Any) -> TableGradient:
+        tensor = rows.as_subclass(TableGradient)
         tensor._handle = handle
+        tensor._gathered = gathered
         return tensor
+
+    def __deepcopy__(self, memo: Any) -> torch.Tensor:
+        copied = self.as_subclass(torch.Tensor).clone()
+        memo[id(self)] = copied
+        return copied
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -159,6 +177,8 @@ class TableGradient(torch.Tensor):
             if func in _NORMS:
                 return _norm(func, args, kwargs)
             result = func(*_whole(args), **kwargs)
+            if func in _SAME:
+                return TableGradient._over(result, args[0]._handle, args[0]._gathered)
             if func is _UNSCALE:
                 _unscaled(args)
             elif func in _ZERO:
@@ -186,7 +206,8 @@ def _summed(gradient: TableGradient) -> torch.Tensor:
     plain = gradient.as_subclass(torch.Tensor)
     if not across.connects(handle.engine.client):
         return plain
-    ids = torch.from_numpy(handle.gathered.ids().view("int64").copy())
+    gathered = gradient._gathered
+    ids = torch.empty(0, dtype=torch.int64, device="cpu") if gathered is None else torch.from_numpy(gathered.ids().view("int64").copy())
     return across.sum_of_rows(ids, plain)
 
 

@@ -16,7 +16,7 @@ import torch
 from tandem._load import load_core
 from tandem.client import Client
 from tandem.errors import InvalidArgumentError
-from tandem.nn import protocol
+from tandem.nn import across, protocol
 from tandem.nn.handle import Handle, TableGradient
 from tandem.nn.recompute import Keep, KeptLookups
 
@@ -273,7 +273,12 @@ class Session:
             if handle.follower is None:
                 return None
             self._gather(handle)
-            return handle.tensor
+            if handle.tensor is not None:
+                return handle.tensor
+            # Norms and the check of a GradScaler are collective, so a worker that has looked up no rows takes part in them.
+            if handle.parameter.requires_grad and across.connects(self._use()) and handle.follower.reads_no_rows():
+                return TableGradient.of(handle, None)
+            return None
 
     def _gather(self, handle: Handle) -> None:
         engine = handle.engine
@@ -295,7 +300,7 @@ class Session:
                 return
             if own is not None and value.shape == own.shape:
                 own.copy_(value)
-            elif own is None and value.shape == handle.parameter.shape:
+            elif handle.gathered is None and value.shape == handle.parameter.shape:
                 # torch.distributed.checkpoint does so before a step that makes an optimizer create its state.
                 if handle.follower is not None:
                     handle.follower.assigned = True
@@ -311,15 +316,17 @@ class Session:
             follower = handle.follower
             if follower is None:
                 return
-            follower.assigned = False
-            if not follower.unscaled or not self._has_gradients(follower):
+            follower.assigned = follower.steps = follower.passed = False
+            if not follower.unscaled:
                 return
             follower.unscaled = False
             follower.passes = 0
-            self.skipped_steps += 1
-            tables = list(self.tables.items())
+        self._skip_step()
+
+    def _skip_step(self) -> None:
         # Other workers may have made this step, and tables in sync mode wait for all.
-        self._start([_core.PushSource(name, dim, 1.0, [], []) for name, dim in tables], 1.0)
+        self.skipped_steps += 1
+        self.push([])
 
     def _has_gradients(self, follower: Follower) -> bool:
         return any(
@@ -333,13 +340,26 @@ class Session:
         """Pushes for the step of an optimizer, which counts even if there are no gradients."""
         with self._lock:
             skips = follower.suspended or follower.assigned
-            follower.assigned = follower.unscaled = False
+            follower.assigned = follower.unscaled = follower.passed = False
             follower.passes = 0
+            follower.steps = True
             if skips:
                 return
-            groups = follower.groups()
-            factors = {id(handle): follower.factor(handle, groups) for handle in follower.handles}
-        self.push(follower.handles, factors)
+            scale, overflows = follower.scale()
+            if overflows:
+                self._drop(follower.handles)
+            else:
+                groups = follower.groups()
+                factors = {id(handle): follower.factor(handle, groups) for handle in follower.handles}
+                if scale != 1.0:
+                    for handle in follower.handles:
+                        self._gather(handle)
+                        if handle.tensor is not None:
+                            handle.tensor.div_(scale)
+        if overflows:
+            self._skip_step()
+        else:
+            self.push(follower.handles, factors)
 
     def push(self, handles: Iterable[Handle] | None = None, factors: dict[int, float] | None = None) -> None:
         """Starts the push of the gradients of these tables, or of all; it counts as a step even if there are none.

@@ -2,6 +2,7 @@
 """A worker of test_follow_job.py: programs of data parallelism, run with a table and with torch.nn.EmbeddingBag in the same ranks."""
 
 import contextlib
+import math
 import sys
 
 import numpy as np
@@ -77,6 +78,56 @@ def clip_norm(model, bag, numbers):
         kind = [2.0, float("inf"), 1.0, 2.0][step]
         numbers.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), [0.5, 2.0, 1e6, 0.1][step], kind)))
         optimizer.step()
+
+
+def clip_norm_by_hand(model, bag, numbers):
+    """Each rank multiplies by the same number, or the ranks' dense parameters drift apart."""
+    model = DDP(model)
+    optimizer = sgd(model, bag)
+    for step in range(3):
+        optimizer.zero_grad()
+        loss_of(model, step, 10.0).backward()
+        norm = math.sqrt(sum(float(p.grad.detach().data.norm(2)) ** 2 for p in model.parameters()))
+        numbers.append(norm)
+        for parameter in model.parameters():
+            parameter.grad.mul_(0.1 / norm)
+        optimizer.step()
+
+
+class Sometimes(torch.nn.Module):
+    """Looks up the rows in two of three steps on rank 1, in all of them on rank 0."""
+
+    def __init__(self, model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids, step):
+        if dist.get_rank() == 1 and step % 3 == 1:
+            return self.model.dense(ids[OFFSETS].unsqueeze(1).expand(-1, DIM) / ROWS)
+        return self.model(ids)
+
+
+def clip_norm_of_rows_that_one_rank_has(model, bag, numbers):
+    model = DDP(Sometimes(model), find_unused_parameters=True)
+    optimizer = sgd(model, bag)
+    for step in range(4):
+        optimizer.zero_grad()
+        model(batch(step), step).square().mean().backward()
+        numbers.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05)))
+        optimizer.step()
+
+
+def scaler_of_rows_that_one_rank_has(model, bag, numbers):
+    model = DDP(Sometimes(model), find_unused_parameters=True)
+    optimizer = sgd(model, bag)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for step in range(5):
+        optimizer.zero_grad()
+        factor = float("inf") if step == 1 and dist.get_rank() == 0 else 1.0
+        scaler.scale(model(batch(step), step).square().mean() * factor).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    numbers.append(scaler.get_scale())
 
 
 def scaler(model, bag, numbers):
@@ -226,7 +277,8 @@ def join_of_tables(model, bag, numbers):
 PROGRAMS = {
     program.__name__: program
     for program in (
-        ddp, no_sync, clip_norm, scaler, an_overflow_of_a_table_on_one_rank, frozen, compiled_ddp, ddp_of_compiled, static_graph,
+        ddp, no_sync, clip_norm, clip_norm_by_hand, clip_norm_of_rows_that_one_rank_has, scaler, scaler_of_rows_that_one_rank_has,
+        an_overflow_of_a_table_on_one_rank, frozen, compiled_ddp, ddp_of_compiled, static_graph,
         zero_redundancy, zero_redundancy_of_the_dense_part, fsdp2, fsdp1, join_of_ddp, join_of_both, join_of_tables,
     )
 }

@@ -37,11 +37,11 @@ def twin_of(client: tandem.Client, name: str = "t") -> "torch.nn.EmbeddingBag":
 class Model(torch.nn.Module):
     """A bag and a dense layer; `optimizer` trains both."""
 
-    def __init__(self, bag, rule: str = "SGD") -> None:
+    def __init__(self, bag, rule: str = "SGD", **options) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.bag, self.dense = bag, torch.nn.Linear(DIM, 1)
-        self.optimizer = RULES[rule][1]([{"params": self.dense.parameters()}, {"params": self.bag.parameters()}], lr=0.1)
+        self.optimizer = RULES[rule][1]([{"params": self.dense.parameters()}, {"params": self.bag.parameters()}], lr=0.1, **options)
 
     def forward(self, ids):
         return self.dense(self.bag(ids, OFFSETS))
@@ -200,6 +200,15 @@ def a_grad_scaler(m: Model) -> None:
     assert scaler.get_scale() == 512.0
 
 
+def a_grad_scaler_of_a_fused_optimizer(m: Model) -> None:
+    """The scaler leaves the division, and the skipping of a step, to the optimizer."""
+    a_grad_scaler(m)
+    assert m.optimizer.param_groups[0]["fused"]
+
+
+a_grad_scaler_of_a_fused_optimizer.options = {"fused": True}
+
+
 def a_grad_scaler_that_is_off(m: Model) -> None:
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, enabled=False)
     for step in range(3):
@@ -207,6 +216,22 @@ def a_grad_scaler_that_is_off(m: Model) -> None:
         scaler.scale(m.loss(step)).backward()
         scaler.step(m.optimizer)
         scaler.update()
+
+
+def gradients_that_begin_as_zeros(m: Model) -> None:
+    for step in range(3):
+        for parameter in m.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        m.loss(step).backward()
+        m.optimizer.step()
+
+
+def a_compiled_step(m: Model) -> None:
+    step_of_optimizer = torch.compile(lambda: m.optimizer.step(), backend="eager")
+    for step in range(3):
+        m.optimizer.zero_grad()
+        m.loss(step).backward()
+        step_of_optimizer()
 
 
 def freezing(m: Model) -> None:
@@ -258,6 +283,14 @@ def gradients_by_autograd_grad_alone(m: Model) -> None:
     m.optimizer.step()
 
 
+def gradients_by_autograd_grad_of_all_parameters(m: Model) -> None:
+    m.optimizer.zero_grad()
+    gradients = torch.autograd.grad(m.loss(1), list(m.parameters()), allow_unused=True)
+    assert all(gradient is not None for gradient in gradients[-2:])
+    m.loss(2).backward()
+    m.optimizer.step()
+
+
 def a_compiled_model(m: Model) -> None:
     compiled = torch.compile(m, backend="aot_eager", fullgraph=True)
     for step in range(4):
@@ -271,9 +304,10 @@ def a_compiled_model(m: Model) -> None:
 PROGRAMS = [
     plain, accumulation, a_long_accumulation, zero_grad_between_two_backwards, zero_grad_of_the_module, zero_grad_to_zeros,
     a_loss_of_another_optimizer, steps_without_gradients, a_closure, a_schedule, rates_of_groups, clipping_of_the_norm,
-    clipping_after_an_accumulation, clipping_of_values, gradients_changed_by_hand, a_grad_scaler, a_grad_scaler_that_is_off, freezing,
+    clipping_after_an_accumulation, clipping_of_values, gradients_changed_by_hand, a_grad_scaler,
+    a_grad_scaler_of_a_fused_optimizer, a_grad_scaler_that_is_off, gradients_that_begin_as_zeros, a_compiled_step, freezing,
     freezing_by_the_parent, freezing_each_parameter, a_graph_that_is_kept, a_pass_that_raises, gradients_by_autograd_grad_alone,
-    a_compiled_model,
+    gradients_by_autograd_grad_of_all_parameters, a_compiled_model,
 ]
 
 
@@ -282,8 +316,9 @@ PROGRAMS = [
 def test_a_program_gives_what_it_gives_with_torch(program, rule):
     with tandem.local(servers=2, timeout=20) as client:
         bag = bag_of(client, rule=rule, update_mode="sync")
-        reference = Model(twin_of(client), rule)
-        model = Model(bag, rule)
+        options = getattr(program, "options", {})
+        reference = Model(twin_of(client), rule, **options)
+        model = Model(bag, rule, **options)
         bag.follow(model.optimizer)
         model.norms, reference.norms = [], []
         with warnings.catch_warnings():

@@ -17,6 +17,7 @@ HERE = pathlib.Path(__file__).resolve().parent
     "programs",
     [
         "ddp no_sync clip_norm scaler an_overflow_of_a_table_on_one_rank frozen static_graph",
+        "clip_norm_by_hand clip_norm_of_rows_that_one_rank_has scaler_of_rows_that_one_rank_has",
         "compiled_ddp ddp_of_compiled zero_redundancy zero_redundancy_of_the_dense_part",
         "fsdp2 fsdp1 join_of_ddp join_of_both join_of_tables",
     ],

@@ -35,6 +35,7 @@ class Follower:
         self.passed: bool = False  # there was one since the gradients were last dropped or pushed
         self._base_rates: dict[int, float] = {}  # by id of the handle
         self._added: list[TableParameter] = []  # to the optimizer's first group
+        self._left: list[str] = []  # tables that follow another optimizer now
         optimizer.register_step_pre_hook(self._before_step)
         optimizer.register_step_post_hook(self._after_step)
         optimizer.register_state_dict_post_hook(self._after_state_dict)
@@ -51,9 +52,31 @@ class Follower:
                 if "param_names" in first:
                     first["param_names"].append(handle.table)
                 self._added.append(handle.parameter)
+            if handle.follower is not None:
+                handle.follower.remove(handle)
             self._base_rates[id(handle)] = rate
             handle.follower = self
             self.handles.append(handle)
+        self._session.followers.add(self)
+        self._groups_have_changed()
+
+    def remove(self, handle: Handle) -> None:
+        """Lets a table go that follows another optimizer from now on."""
+        self.handles.remove(handle)
+        del self._base_rates[id(handle)]
+        self._left.append(handle.table)
+        if any(handle.parameter is added for added in self._added):
+            self._added = [added for added in self._added if added is not handle.parameter]
+            group = self.groups()[id(handle.parameter)]
+            i = next(i for i, p in enumerate(group["params"]) if p is handle.parameter)
+            del group["params"][i]
+            if "param_names" in group:
+                del group["param_names"][i]
+        if not self.handles:
+            self._session.followers.discard(self)
+        self._groups_have_changed()
+
+    def _groups_have_changed(self) -> None:
         if hasattr(self.optimizer, "_clear_cache"):  # ZeroRedundancyOptimizer's, of which parameter is whose
             self.optimizer._clear_cache()
 
@@ -136,7 +159,7 @@ class Follower:
             return None
         first["params"] = [*first["params"], *(-1 - i for i in range(missing))]
         if "param_names" in first:
-            first["param_names"] = [*first["param_names"], *(p._handle.table for p in added)]  # type: ignore[union-attr]
+            first["param_names"] = [*first["param_names"], *(p.handle.table for p in added)]
         return {**state, "param_groups": [first, *state["param_groups"][1:]]}
 
     def count_pass(self) -> None:
@@ -147,6 +170,15 @@ class Follower:
             warnings.warn(
                 f"{_MANY_PASSES} backward passes have added up gradients of tables ({self.names()}), and step() of the optimizer "
                 f"that they follow was not called: it pushes them",
+                stacklevel=2,
+            )
+
+    def warn_of_tables_that_left(self) -> None:
+        if self._left:
+            left, self._left = self._left, []
+            warnings.warn(
+                f"step() of an optimizer does not train the tables {', '.join(repr(name) for name in sorted(left))}: they follow "
+                f"another optimizer now, that of the last call of follow()",
                 stacklevel=2,
             )
 
@@ -185,22 +217,17 @@ def follow(session: Session, optimizer: torch.optim.Optimizer, handles: list[Han
     if isinstance(optimizer, torch.optim.LBFGS):
         raise InvalidArgumentError("tables cannot follow LBFGS, whose step evaluates the loss several times; use another optimizer")
     has = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    mine = [handle for handle in handles if id(handle.parameter) in has] or [h for h in handles if h.follower is None]
+    mine = [handle for handle in handles if id(handle.parameter) in has] or [h for h in handles if h.follower is None] or handles
     for handle in mine:
-        if handle.follower is not None:
-            raise InvalidArgumentError(
-                f"table '{handle.table}' of this module follows {'this' if handle.follower.optimizer is optimizer else 'another'} "
-                f"optimizer already; call follow() once"
-            )
-    if not mine:
-        raise InvalidArgumentError("all tables of this module follow an optimizer already; call follow() once")
+        if handle.follower is not None and handle.follower.optimizer is optimizer:
+            raise InvalidArgumentError(f"table '{handle.table}' of this module follows this optimizer already; call follow() once")
     followers = _followers_of(optimizer)
     found = next((f for f in followers if f._session is session), None)
     if found is None:
         found = Follower(session, optimizer)
         followers.append(found)
-        session.followers.append(found)
-    found.add(mine, base_lr)
+    with session._lock:
+        found.add(mine, base_lr)
 
 
 @contextlib.contextmanager

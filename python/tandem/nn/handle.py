@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -65,16 +66,22 @@ class TableParameter(torch.nn.Parameter):
     dtype: that of the module's outputs.
     """
 
-    _handle: Handle | None
+    # Weak, because the handle has the node that owns this parameter: garbage collection does not see this reference.
+    _handle: weakref.ref[Handle]
+
+    @property
+    def handle(self) -> Handle | None:
+        found = self.__dict__.get("_handle")
+        return None if found is None else found()
 
     @property
     def grad(self) -> torch.Tensor | None:  # type: ignore[override]
-        handle = self.__dict__.get("_handle")
+        handle = self.handle
         return None if handle is None else handle.engine.session.gradient_of(handle)
 
     @grad.setter
     def grad(self, value: torch.Tensor | None) -> None:
-        handle = self.__dict__.get("_handle")
+        handle = self.handle
         if handle is not None:
             handle.engine.session.set_gradient(handle, value)
 
@@ -83,7 +90,7 @@ class TableParameter(torch.nn.Parameter):
         self.grad = None
 
     def __repr__(self, *_: Any, **__: Any) -> str:
-        handle = self.__dict__.get("_handle")
+        handle = self.handle
         return f"TableParameter({'' if handle is None else repr(handle.table)}, requires_grad={self.requires_grad})"
 
     def __deepcopy__(self, memo: Any) -> Any:
@@ -98,7 +105,7 @@ class TableParameter(torch.nn.Parameter):
 
 def _new_parameter(handle: Handle, data: torch.Tensor, requires_grad: bool) -> TableParameter:
     parameter = TableParameter(data, requires_grad)
-    parameter._handle = handle
+    parameter._handle = weakref.ref(handle)
     return parameter
 
 

@@ -98,7 +98,7 @@ class Session:
         self._passes: dict[int, _Pass] = {}  # that run, by autograd's number
         self._local = threading.local()
         self.engines: weakref.WeakSet[Engine] = weakref.WeakSet()
-        self.followers: list[Follower] = []
+        self.followers: weakref.WeakSet[Follower] = weakref.WeakSet()  # that have tables; an optimizer keeps its own alive
         self._pushes: collections.deque[Any] = collections.deque()
         self.skipped_steps: int = 0
         self.join_leader: Any = None  # a weak reference to the hook that pushes for a worker without data
@@ -338,6 +338,9 @@ class Session:
 
     def step(self, follower: Follower) -> None:
         """Pushes for the step of an optimizer, which counts even if there are no gradients."""
+        if not follower.handles:
+            follower.warn_of_tables_that_left()
+            return
         with self._lock:
             skips = follower.suspended or follower.assigned
             follower.assigned = follower.unscaled = follower.passed = False

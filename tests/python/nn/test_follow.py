@@ -2,7 +2,9 @@
 """Tables that follow an optimizer of torch: each program is run with a table and with torch.nn.EmbeddingBag, and must give the same."""
 
 import copy
+import gc
 import warnings
+import weakref
 
 import numpy as np
 import pytest
@@ -408,6 +410,41 @@ class TestOptimizers:
         emb.flush()
         assert [float(client.pull(n, [1], read_only=True)[0][0, 0]) for n in "abc"] == [-1.0, -5.0, 0.0]
 
+    @pytest.mark.parametrize("has_tables", [True, False], ids=["of all parameters", "of the dense part"])
+    def test_a_table_follows_the_last_optimizer(self, client, has_tables):
+        bag, dense = bag_of(client), torch.nn.Linear(DIM, 1)
+        reference = twin_of(client)
+        optimizers = []
+        for rate in (0.1, 0.2):  # as two runs of Trainer.fit() make them
+            optimizers.append(torch.optim.SGD([*dense.parameters(), *(bag.parameters() if has_tables else [])], lr=rate))
+            theirs = torch.optim.SGD(reference.parameters(), lr=0.1)
+            bag.follow(optimizers[-1])
+            for step in range(2):
+                for module, optimizer in ((bag, optimizers[-1]), (reference, theirs)):
+                    optimizer.zero_grad()
+                    module(batch(step), OFFSETS).square().sum().backward()
+                    optimizer.step()
+        bag.flush()
+        assert client.step == 4
+        np.testing.assert_allclose(rows_of(client), reference.weight.detach().numpy(), rtol=1e-4, atol=1e-6)
+        with pytest.warns(UserWarning, match="'t'.* follow another optimizer now"):
+            optimizers[0].step()
+        assert client.step == 4 and len(optimizers[0].param_groups[0]["params"]) == (3 if has_tables else 2)
+
+    def test_optimizers_and_modules_end_with_their_last_reference(self, client):
+        ends = []
+        for _ in range(2):
+            bag, dense = bag_of(client), torch.nn.Linear(DIM, 1)
+            optimizer = torch.optim.Adam(dense.parameters())
+            bag.follow(optimizer)
+            dense(bag(batch(0), OFFSETS)).sum().backward()
+            optimizer.step()
+            ends += [weakref.ref(each) for each in (bag, dense.weight, optimizer)]
+        bag.flush()
+        del bag, dense, optimizer
+        gc.collect()
+        assert [end() for end in ends] == [None] * 6
+
     def test_a_copy_is_frozen_by_itself_and_follows_nothing(self, client):
         bag = bag_of(client)
         optimizer = torch.optim.SGD(bag.parameters(), lr=0.1)
@@ -447,8 +484,6 @@ class TestErrors:
         bag.follow(optimizer)
         with pytest.raises(ValueError, match="follows? .*call follow.. once"):
             bag.follow(optimizer)
-        with pytest.raises(ValueError, match="follows another optimizer already"):
-            bag.follow(torch.optim.SGD(bag.parameters(), lr=0.1))
 
     def test_a_gradient_of_another_shape_is_refused(self, client):
         bag = bag_of(client)

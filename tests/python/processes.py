@@ -107,6 +107,15 @@ def start_job(folder: pathlib.Path, text: str, *options: str, **environment: str
     return Process(command, **environment)
 
 
+def run_workers(folder: pathlib.Path, script: pathlib.Path, *arguments: str, workers: int = 2, **environment: str) -> str:
+    """Runs a Python script as a job of two servers and these workers, which must succeed. Returns the output; logs go to folder/logs."""
+    command = [tandem_binary(), "run", "--ps", "2", "--nproc-per-node", str(workers), "--log-dir", str(folder / "logs"), "--no-python", "--"]
+    with Process([*command, sys.executable, "-B", str(script), *arguments], OMP_NUM_THREADS="1", **environment) as job:
+        status = job.wait()
+        assert status == 0, job.output
+        return job.output
+
+
 def interrupt_when(condition: Callable[[], bool], what: str) -> None:
     """Sends SIGINT to this process, from another thread, once the condition holds."""
 

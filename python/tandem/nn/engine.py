@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from tandem._load import load_core
 from tandem.client import Client
-from tandem.errors import InvalidArgumentError
+from tandem.errors import FailedPreconditionError, InvalidArgumentError
 from tandem.nn.handle import Handle
 from tandem.nn.recompute import Keep
 from tandem.nn.session import Ahead, Session
@@ -262,6 +262,11 @@ class Engine:
 def run(engine: Engine, batch: Batch, training: bool) -> list[torch.Tensor]:
     """Returns the outputs of all features."""
     if torch.compiler.is_compiling():
+        if training and _is_exporting():
+            raise FailedPreconditionError(
+                "a program of torch.export cannot train tables, and this module is in training mode: call eval() of the model before "
+                "torch.export.export(), or use tandem.torch.export(), whose programs other processes can load"
+            )
         empty = [o is None for o in batch.offsets]
         unweighted = [w is None for w in batch.weights]
         outputs = _lookup_op(
@@ -271,6 +276,11 @@ def run(engine: Engine, batch: Batch, training: bool) -> list[torch.Tensor]:
         )
         return outputs[:-1]
     return _run_eagerly(engine, batch, training, stacked=False)
+
+
+def _is_exporting() -> bool:
+    # Versions before 2.7 do not tell export from compilation.
+    return hasattr(torch.compiler, "is_exporting") and torch.compiler.is_exporting()
 
 
 def run_stacked(engine: Engine, batch: Batch, training: bool) -> torch.Tensor:

@@ -195,7 +195,8 @@ def _rate(group: dict[str, Any], handle: Handle, base_lr: float | None) -> float
         if not base_lr > 0 or not math.isfinite(base_lr):
             raise InvalidArgumentError(f"base_lr is {base_lr}; it must be a number larger than 0")
         return float(base_lr)
-    rate = group.get("initial_lr", group.get("lr"))
+    # OneCycleLR begins far below the rate that it is given.
+    rate = group.get("max_lr", group.get("initial_lr", group.get("lr")))
     if rate is None:
         raise InvalidArgumentError("the optimizer's groups have no 'lr'; tables follow optimizers with learning rates")
     if not float(rate) > 0:

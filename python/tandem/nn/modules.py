@@ -80,8 +80,9 @@ class _Module(torch.nn.Module, Joinable):
         tables' parameters have no gradients.
 
         optimizer: if it has no parameter of this module, they are added to its first group. Its state_dict() does not show them.
-        base_lr: the rate at which tables train with their own rates; the default is that of the group: its initial_lr, which
-            schedulers set, or its lr now.
+            A later call with another optimizer moves the tables to it.
+        base_lr: the rate at which tables train with their own rates; the default is that of the group: its max_lr, which OneCycleLR
+            sets, its initial_lr, which other schedulers set, or its lr now.
         """
         follow(self._engine.session, optimizer, self._engine.handles, base_lr)
 

@@ -70,6 +70,18 @@ class TestProgram:
             serving.train()
         assert not serving.eval().training and not serving(*inputs(2)).requires_grad
 
+    @pytest.mark.parametrize("strict", [False, True])
+    def test_torch_export_of_a_module_in_training_says_what_to_do(self, strict):
+        with tandem.local(timeout=20) as client:
+            bag = tandem.nn.EmbeddingBag(4, name="t", client=client, optimizer=tandem.optim.SGD(lr=0.5))
+            ids = torch.tensor([[1, 2], [3, 4]])
+            # With strict=True it is an error of Dynamo, which has this text.
+            with pytest.raises(RuntimeError, match="training mode: call eval.. .*tandem.torch.export") as raised:
+                torch.export.export(bag, (ids,), strict=strict)
+            assert strict or isinstance(raised.value, tandem.errors.FailedPreconditionError)
+            program = torch.export.export(bag.eval(), (ids,), strict=strict).module()
+            torch.testing.assert_close(program(ids), bag(ids))
+
     def test_another_process_serves_it_without_the_models_code(self, servers, tmp_path):
         with tandem.connect(servers=servers.addresses, timeout=60) as client:
             model = trained(client)

@@ -5,6 +5,7 @@ import contextlib
 import math
 import sys
 
+import bags
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -13,26 +14,14 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel as DDP
+from bags import DIM, OFFSETS, ROWS, Model, rows_of, twin_of
 
 import tandem
-
-ROWS, DIM = 40, 4
-OFFSETS = torch.arange(0, 24, 3)
 
 
 def batch(number: int) -> torch.Tensor:
     # Some ids are in the batches of several ranks.
-    return torch.randint(0, ROWS, (24,), generator=torch.Generator().manual_seed(100 * number + dist.get_rank()))
-
-
-class Model(torch.nn.Module):
-    def __init__(self, bag) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.bag, self.dense = bag, torch.nn.Linear(DIM, 1)
-
-    def forward(self, ids):
-        return self.dense(self.bag(ids, OFFSETS))
+    return bags.batch(100 * number + dist.get_rank())
 
 
 def loss_of(model, number: int, factor: float = 1.0) -> torch.Tensor:
@@ -263,7 +252,7 @@ def join_of_tables(model, bag, numbers):
     """Nothing but tables, whose steps are pushed by backward()."""
     if not isinstance(bag, tandem.nn.EmbeddingBag):
         return
-    other = bag_of("joined", bag.client)
+    other = bags.bag_of(bag.client, "joined", update_mode="sync")
     before = bag.client.pull("joined", [7])[0][0, 0]
     with Join([other]):
         for _ in range(2 + 3 * dist.get_rank()):
@@ -288,17 +277,10 @@ def whole(parameter) -> np.ndarray:
     return (parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter).detach().numpy()
 
 
-def bag_of(name: str, client) -> "tandem.nn.EmbeddingBag":
-    return tandem.nn.EmbeddingBag(
-        DIM, mode="sum", name=name, client=client, optimizer=tandem.optim.SGD(lr=0.1), init=tandem.init.Uniform(-0.5, 0.5), update_mode="sync"
-    )
-
-
 def compare(program, bag) -> None:
     name, client = program.__name__, bag.client
-    weights = client.pull(name, np.arange(ROWS), read_only=True)[0].copy()
+    reference = Model(twin_of(client, name))
     dist.barrier()
-    reference = Model(torch.nn.EmbeddingBag.from_pretrained(torch.from_numpy(weights), freeze=False, mode="sum"))
     model = Model(bag)
     expected, found = [], []
     program(reference, reference.bag, expected)
@@ -309,7 +291,7 @@ def compare(program, bag) -> None:
     assert len(set(steps)) == 1, steps
     np.testing.assert_allclose(found, expected, rtol=1e-4)
     if program is not fsdp1:  # whose parameters are views of this rank's part
-        np.testing.assert_allclose(client.pull(name, np.arange(ROWS), read_only=True)[0], whole(reference.bag.weight), rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(rows_of(client, name), whole(reference.bag.weight), rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(whole(model.dense.weight), whole(reference.dense.weight), rtol=1e-4, atol=1e-6)
     dist.barrier()
 
@@ -319,9 +301,9 @@ def main() -> int:
     dist.init_process_group("gloo")
     with tandem.connect(timeout=60) as client:
         # Before the first step, because the pull of a step waits for the table's earlier steps.
-        bags = {name: bag_of(name, client) for name in sys.argv[1:]}
-        bag_of("joined", client)
-        for name, bag in bags.items():
+        tables = {name: bags.bag_of(client, name, update_mode="sync") for name in sys.argv[1:]}
+        bags.bag_of(client, "joined", update_mode="sync")
+        for name, bag in tables.items():
             compare(PROGRAMS[name], bag)
             print(f"rank {dist.get_rank()}: {name} is equal", flush=True)
     dist.destroy_process_group()

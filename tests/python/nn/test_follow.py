@@ -13,40 +13,16 @@ import tandem
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (scripts/python-env --torch)")
 
-ROWS, DIM = 40, 4
-RULES = {"SGD": (tandem.optim.SGD, torch.optim.SGD), "Adagrad": (tandem.optim.Adagrad, torch.optim.Adagrad)}
-OFFSETS = torch.arange(0, 24, 3)
+from bags import DIM, OFFSETS, RULES, Model, bag_of, batch, rows_of, twin_of  # noqa: E402
 
 
-def batch(number: int) -> "torch.Tensor":
-    return torch.randint(0, ROWS, (24,), generator=torch.Generator().manual_seed(number))
-
-
-def bag_of(client: tandem.Client, name: str = "t", rule: str = "SGD", **options) -> "tandem.nn.EmbeddingBag":
-    return tandem.nn.EmbeddingBag(
-        DIM, mode="sum", name=name, client=client, optimizer=RULES[rule][0](lr=0.1), init=tandem.init.Uniform(-0.5, 0.5), **options
-    )
-
-
-def rows_of(client: tandem.Client, name: str = "t") -> np.ndarray:
-    return client.pull(name, np.arange(ROWS), read_only=True)[0].copy()
-
-
-def twin_of(client: tandem.Client, name: str = "t") -> "torch.nn.EmbeddingBag":
-    return torch.nn.EmbeddingBag.from_pretrained(torch.from_numpy(rows_of(client, name)), freeze=False, mode="sum")
-
-
-class Model(torch.nn.Module):
-    """A bag and a dense layer; `optimizer` trains both."""
+class Program(Model):
+    """A model in training: `optimizer` trains both of its parts."""
 
     def __init__(self, bag, rule: str = "SGD", **options) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.bag, self.dense = bag, torch.nn.Linear(DIM, 1)
+        super().__init__(bag)
+        self.norms: list[float] = []
         self.optimizer = RULES[rule][1]([{"params": self.dense.parameters()}, {"params": self.bag.parameters()}], lr=0.1, **options)
-
-    def forward(self, ids):
-        return self.dense(self.bag(ids, OFFSETS))
 
     def loss(self, number: int, factor: float = 1.0):
         return self(batch(number)).square().mean() * factor
@@ -55,14 +31,14 @@ class Model(torch.nn.Module):
 # The programs. Each is torch's protocol for something.
 
 
-def plain(m: Model) -> None:
+def plain(m: Program) -> None:
     for step in range(4):
         m.optimizer.zero_grad()
         m.loss(step).backward()
         m.optimizer.step()
 
 
-def accumulation(m: Model) -> None:
+def accumulation(m: Program) -> None:
     for step in range(3):
         m.optimizer.zero_grad()
         for micro in range(3):
@@ -70,14 +46,14 @@ def accumulation(m: Model) -> None:
         m.optimizer.step()
 
 
-def a_long_accumulation(m: Model) -> None:
+def a_long_accumulation(m: Program) -> None:
     m.optimizer.zero_grad()
     for micro in range(40):
         m.loss(micro, 1 / 40).backward()
     m.optimizer.step()
 
 
-def zero_grad_between_two_backwards(m: Model) -> None:
+def zero_grad_between_two_backwards(m: Program) -> None:
     for step in range(3):
         m.loss(step).backward()
         m.optimizer.zero_grad()
@@ -86,7 +62,7 @@ def zero_grad_between_two_backwards(m: Model) -> None:
         m.optimizer.zero_grad()
 
 
-def zero_grad_of_the_module(m: Model) -> None:
+def zero_grad_of_the_module(m: Program) -> None:
     for step in range(3):
         m.loss(step).backward()
         m.zero_grad()
@@ -95,7 +71,7 @@ def zero_grad_of_the_module(m: Model) -> None:
         m.zero_grad()
 
 
-def zero_grad_to_zeros(m: Model) -> None:
+def zero_grad_to_zeros(m: Program) -> None:
     for step in range(3):
         m.loss(step).backward()
         m.optimizer.zero_grad(set_to_none=False)
@@ -104,7 +80,7 @@ def zero_grad_to_zeros(m: Model) -> None:
         m.optimizer.zero_grad(set_to_none=False)
 
 
-def a_loss_of_another_optimizer(m: Model) -> None:
+def a_loss_of_another_optimizer(m: Program) -> None:
     other = torch.optim.SGD([torch.nn.Parameter(torch.ones(()))], lr=1.0)
     for step in range(3):
         m.loss(step).backward()
@@ -115,14 +91,14 @@ def a_loss_of_another_optimizer(m: Model) -> None:
         m.optimizer.zero_grad()
 
 
-def steps_without_gradients(m: Model) -> None:
+def steps_without_gradients(m: Program) -> None:
     m.optimizer.step()
     plain(m)
     m.optimizer.zero_grad()
     m.optimizer.step()
 
 
-def a_closure(m: Model) -> None:
+def a_closure(m: Program) -> None:
     for step in range(3):
 
         def closure(step=step):
@@ -135,7 +111,7 @@ def a_closure(m: Model) -> None:
         m.optimizer.step(closure)
 
 
-def a_schedule(m: Model) -> None:
+def a_schedule(m: Program) -> None:
     scheduler = torch.optim.lr_scheduler.LambdaLR(m.optimizer, lambda step: [0.5, 1.0, 0.25, 0.0, 0.125][step])
     for step in range(4):
         m.optimizer.zero_grad()
@@ -144,7 +120,7 @@ def a_schedule(m: Model) -> None:
         scheduler.step()
 
 
-def rates_of_groups(m: Model) -> None:
+def rates_of_groups(m: Program) -> None:
     for step in range(3):
         m.optimizer.zero_grad()
         m.loss(step).backward()
@@ -153,7 +129,7 @@ def rates_of_groups(m: Model) -> None:
         m.optimizer.step()
 
 
-def clipping_of_the_norm(m: Model) -> None:
+def clipping_of_the_norm(m: Program) -> None:
     for step in range(4):
         m.optimizer.zero_grad()
         m.loss(step, 10.0).backward()
@@ -161,7 +137,7 @@ def clipping_of_the_norm(m: Model) -> None:
         m.optimizer.step()
 
 
-def clipping_after_an_accumulation(m: Model) -> None:
+def clipping_after_an_accumulation(m: Program) -> None:
     for step in range(2):
         m.optimizer.zero_grad()
         m.loss(step).backward()
@@ -171,7 +147,7 @@ def clipping_after_an_accumulation(m: Model) -> None:
         m.optimizer.step()
 
 
-def clipping_of_values(m: Model) -> None:
+def clipping_of_values(m: Program) -> None:
     for step in range(3):
         m.optimizer.zero_grad()
         m.loss(step).backward()
@@ -179,7 +155,7 @@ def clipping_of_values(m: Model) -> None:
         m.optimizer.step()
 
 
-def gradients_changed_by_hand(m: Model) -> None:
+def gradients_changed_by_hand(m: Program) -> None:
     for step in range(3):
         m.optimizer.zero_grad()
         m.loss(step).backward()
@@ -188,7 +164,7 @@ def gradients_changed_by_hand(m: Model) -> None:
         m.optimizer.step()
 
 
-def a_grad_scaler(m: Model) -> None:
+def a_grad_scaler(m: Program) -> None:
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     for step in range(5):
         m.optimizer.zero_grad()
@@ -202,7 +178,7 @@ def a_grad_scaler(m: Model) -> None:
     assert scaler.get_scale() == 512.0
 
 
-def a_grad_scaler_of_a_fused_optimizer(m: Model) -> None:
+def a_grad_scaler_of_a_fused_optimizer(m: Program) -> None:
     """The scaler leaves the division, and the skipping of a step, to the optimizer."""
     a_grad_scaler(m)
     assert m.optimizer.param_groups[0]["fused"]
@@ -211,7 +187,7 @@ def a_grad_scaler_of_a_fused_optimizer(m: Model) -> None:
 a_grad_scaler_of_a_fused_optimizer.options = {"fused": True}
 
 
-def a_grad_scaler_that_is_off(m: Model) -> None:
+def a_grad_scaler_that_is_off(m: Program) -> None:
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, enabled=False)
     for step in range(3):
         m.optimizer.zero_grad()
@@ -220,7 +196,7 @@ def a_grad_scaler_that_is_off(m: Model) -> None:
         scaler.update()
 
 
-def gradients_that_begin_as_zeros(m: Model) -> None:
+def gradients_that_begin_as_zeros(m: Program) -> None:
     for step in range(3):
         for parameter in m.parameters():
             parameter.grad = torch.zeros_like(parameter)
@@ -228,7 +204,7 @@ def gradients_that_begin_as_zeros(m: Model) -> None:
         m.optimizer.step()
 
 
-def a_compiled_step(m: Model) -> None:
+def a_compiled_step(m: Program) -> None:
     step_of_optimizer = torch.compile(lambda: m.optimizer.step(), backend="eager")
     for step in range(3):
         m.optimizer.zero_grad()
@@ -236,7 +212,7 @@ def a_compiled_step(m: Model) -> None:
         step_of_optimizer()
 
 
-def freezing(m: Model) -> None:
+def freezing(m: Program) -> None:
     for step in range(6):
         m.bag.requires_grad_(step % 3 != 1)
         m.optimizer.zero_grad()
@@ -244,7 +220,7 @@ def freezing(m: Model) -> None:
         m.optimizer.step()
 
 
-def freezing_by_the_parent(m: Model) -> None:
+def freezing_by_the_parent(m: Program) -> None:
     for step in range(4):
         m.requires_grad_(step % 2 == 0)
         m.dense.requires_grad_(True)
@@ -253,13 +229,13 @@ def freezing_by_the_parent(m: Model) -> None:
         m.optimizer.step()
 
 
-def freezing_each_parameter(m: Model) -> None:
+def freezing_each_parameter(m: Program) -> None:
     for parameter in m.bag.parameters():
         parameter.requires_grad = False
     plain(m)
 
 
-def a_graph_that_is_kept(m: Model) -> None:
+def a_graph_that_is_kept(m: Program) -> None:
     for step in range(2):
         m.optimizer.zero_grad()
         loss = m.loss(step)
@@ -268,7 +244,7 @@ def a_graph_that_is_kept(m: Model) -> None:
         m.optimizer.step()
 
 
-def a_pass_that_raises(m: Model) -> None:
+def a_pass_that_raises(m: Program) -> None:
     m.optimizer.zero_grad()
     m.loss(1).backward()
     out = m(batch(2))
@@ -278,14 +254,14 @@ def a_pass_that_raises(m: Model) -> None:
     m.optimizer.step()
 
 
-def gradients_by_autograd_grad_alone(m: Model) -> None:
+def gradients_by_autograd_grad_alone(m: Program) -> None:
     m.optimizer.zero_grad()
     torch.autograd.grad(m.loss(1), list(m.dense.parameters()))
     m.loss(2).backward()
     m.optimizer.step()
 
 
-def gradients_by_autograd_grad_of_all_parameters(m: Model) -> None:
+def gradients_by_autograd_grad_of_all_parameters(m: Program) -> None:
     m.optimizer.zero_grad()
     gradients = torch.autograd.grad(m.loss(1), list(m.parameters()), allow_unused=True)
     assert all(gradient is not None for gradient in gradients[-2:])
@@ -293,7 +269,7 @@ def gradients_by_autograd_grad_of_all_parameters(m: Model) -> None:
     m.optimizer.step()
 
 
-def a_compiled_model(m: Model) -> None:
+def a_compiled_model(m: Program) -> None:
     compiled = torch.compile(m, backend="aot_eager", fullgraph=True)
     for step in range(4):
         m.optimizer.zero_grad()
@@ -319,10 +295,9 @@ def test_a_program_gives_what_it_gives_with_torch(program, rule):
     with tandem.local(servers=2, timeout=20) as client:
         bag = bag_of(client, rule=rule, update_mode="sync")
         options = getattr(program, "options", {})
-        reference = Model(twin_of(client), rule, **options)
-        model = Model(bag, rule, **options)
+        reference = Program(twin_of(client), rule, **options)
+        model = Program(bag, rule, **options)
         bag.follow(model.optimizer)
-        model.norms, reference.norms = [], []
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)
             program(reference)
@@ -430,6 +405,35 @@ class TestOptimizers:
         with pytest.warns(UserWarning, match="'t'.* follow another optimizer now"):
             optimizers[0].step()
         assert client.step == 4 and len(optimizers[0].param_groups[0]["params"]) == (3 if has_tables else 2)
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=6),
+            lambda optimizer: torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.1, total_iters=3),
+            lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=6),
+        ],
+        ids=["OneCycleLR", "LinearLR", "CosineAnnealingLR"],
+    )
+    def test_a_table_trains_the_same_if_the_scheduler_is_made_before_or_after_follow(self, make):
+        found = []
+        for follow_first in (True, False):
+            with tandem.local(timeout=20) as client:
+                bag = bag_of(client)
+                optimizer = torch.optim.SGD(bag.parameters(), lr=0.1)
+                if follow_first:
+                    bag.follow(optimizer)
+                scheduler = make(optimizer)
+                if not follow_first:
+                    bag.follow(optimizer)
+                for step in range(4):
+                    optimizer.zero_grad()
+                    bag(batch(step), OFFSETS).square().sum().backward()
+                    optimizer.step()
+                    scheduler.step()
+                bag.flush()
+                found.append(rows_of(client))
+        np.testing.assert_array_equal(*found)
 
     def test_optimizers_and_modules_end_with_their_last_reference(self, client):
         ends = []

@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables that follow an optimizer in a job of two workers: DistributedDataParallel, FSDP, ZeroRedundancyOptimizer, Join."""
 
-import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
+from processes import run_workers
 
 pytest.importorskip("torch", reason="PyTorch is not installed (scripts/python-env --torch)")
-
-HERE = pathlib.Path(__file__).resolve().parent
 
 
 @pytest.mark.parametrize(
@@ -23,15 +19,6 @@ HERE = pathlib.Path(__file__).resolve().parent
     ],
 )
 def test_programs_of_two_workers_give_what_they_give_with_torch(tmp_path, programs):
-    tandem = os.environ.get("TANDEM_BINARY")
-    if not tandem:
-        pytest.skip("TANDEM_BINARY does not name the tandem command")
-    command = [os.path.abspath(tandem), "run", "--ps", "2", "--nproc-per-node", "2", "--no-python", "--", sys.executable, "-B"]
-    done = subprocess.run(
-        [*command, str(HERE / "follow_worker.py"), *programs.split()], cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"},
-        timeout=220, text=True, capture_output=True,
-    )
-    output = done.stdout + done.stderr
-    assert done.returncode == 0, output
+    output = run_workers(tmp_path, pathlib.Path(__file__).with_name("follow_worker.py"), *programs.split())
     for program in programs.split():
         assert output.count(f": {program} is equal") == 2, output

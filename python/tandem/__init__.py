@@ -12,6 +12,7 @@
 import importlib as _importlib
 import sys as _sys
 from types import ModuleType as _ModuleType
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from tandem._load import load_core as _load_core
 
@@ -46,6 +47,9 @@ def _make_known_to_older_torch() -> None:
 
 _make_known_to_older_torch()
 
+
+if _TYPE_CHECKING:  # mypy knows nothing of what __getattr__ returns
+    from tandem import data as data, nn as nn, replay as replay, rpc as rpc, torch as torch, weights as weights
 
 # Some of these import torch or msgpack, which programs with NumPy alone need not have.
 _WHEN_USED = ("data", "nn", "replay", "rpc", "torch", "weights")

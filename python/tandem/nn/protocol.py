@@ -89,4 +89,9 @@ _registered: list[Any] = []
 
 def _register_once() -> None:
     if not _registered:
-        _registered.append(register_optimizer_step_post_hook(lambda *_: [s._protocol.after_step() for s in list(_SESSIONS)] and None))
+        _registered.append(register_optimizer_step_post_hook(_after_step))
+
+
+def _after_step(*_: Any) -> None:
+    for session in list(_SESSIONS):
+        session._protocol.after_step()

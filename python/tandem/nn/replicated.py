@@ -82,6 +82,7 @@ def _check(table: Table, feature: str, ids: torch.Tensor) -> None:
     # A graph cannot raise, and a GPU would have to wait.
     if torch.compiler.is_compiling() or not ids.is_cpu or ids.numel() == 0:
         return
+    assert table.num_embeddings is not None
     low, high = (int(limit) for limit in torch.aminmax(ids))
     if low < 0 or high >= table.num_embeddings:
         raise InvalidArgumentError(

@@ -7,6 +7,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 import sysconfig
 
 import pytest
@@ -65,21 +66,70 @@ def test_stubs_of_kinds_are_those_of_the_cpp_descriptions(module):
     assert written == stub_of(GROUPS[module]), "write them again: python -m tandem._stubs python/tandem"
 
 
-def test_a_users_file_has_known_types_and_its_mistakes_are_found(tmp_path):
-    python = interpreter("basedpyright")
-    if python is None:
-        pytest.skip("not installed: basedpyright (scripts/python-env --extras)")
-    shutil.copytree(FOLDER, tmp_path / "tandem", ignore=shutil.ignore_patterns("__pycache__", "lib", "*.so"))
-    program = "import tandem\ntandem.optim.Adagrad(lr=0.1)\ntandem.init.Uniform(-1, 1)\ntandem.eviction.LRU()\ntandem.admission.Count()\n"
-    (tmp_path / "right.py").write_text(program)
-    (tmp_path / "wrong.py").write_text("import tandem\ntandem.optim.Adagrad(rate=0.1)\ntandem.optim.Adagard(lr=0.1)\n")
-    done = subprocess.run(
-        [python, "-m", "basedpyright", "--outputjson", "right.py", "wrong.py"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), sysconfig.get_path("platlib")])},
-        cwd=tmp_path, capture_output=True, text=True, timeout=200,
-    )
+RIGHT = """\
+import numpy as np
+import torch
+
+import tandem
+
+with tandem.local(servers=2) as client:
+    user = tandem.nn.Table("user", dim=8, optimizer=tandem.optim.RowwiseAdagrad(lr=0.05), init=tandem.init.Uniform(-1, 1))
+    item = tandem.nn.Table("item", 8, optimizer=tandem.optim.Adam(), eviction=tandem.eviction.LRU(), admission=tandem.admission.Count())
+    emb = tandem.nn.EmbeddingCollection([user, item], client)
+    bag = tandem.nn.EmbeddingBag(8, mode="sum", name="bag", client=client, optimizer=tandem.optim.Adagrad(lr=0.1))
+    optimizer = torch.optim.Adam([*emb.parameters(), *bag.parameters()])
+    emb.follow(optimizer)
+    bag.follow(optimizer, base_lr=1e-3)
+    out: dict[str, torch.Tensor] = emb({"user": torch.tensor([1]), "item": torch.tensor([2])})
+    for parameter in emb.parameters():
+        if isinstance(parameter, tandem.nn.TableParameter) and parameter.grad is not None:
+            print(parameter.grad.shape)
+    rows, version = client.pull("user", np.array([1]))
+    client.push("user", np.array([1]), np.ones_like(rows), version=version)
+    skipped: int = emb.skipped_steps
+"""
+WRONG = """\
+import tandem
+
+tandem.optim.Adagrad(rate=0.1)
+tandem.optim.Adagard(lr=0.1)
+tandem.nn.Table("user")
+with tandem.local() as client:
+    client.pull(3)
+    bag = tandem.nn.EmbeddingBag(8, name="bag", client=client, optimizer=tandem.optim.SGD(lr="fast"))
+    bag.follow(3)
+"""
+MISTAKES = [3, 4, 5, 7, 8, 9]  # lines of WRONG
+
+
+def mistakes_of_basedpyright(python, folder, environment):
+    command = [python, "-m", "basedpyright", "--level", "error", "--outputjson", "right.py", "wrong.py"]
+    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=200)
     found = [d for d in json.loads(done.stdout)["generalDiagnostics"] if d["severity"] == "error"]
-    assert {(os.path.basename(d["file"]), d["range"]["start"]["line"]) for d in found} == {("wrong.py", 1), ("wrong.py", 2)}, done.stdout
+    return [(os.path.basename(d["file"]), d["range"]["start"]["line"] + 1) for d in found], done.stdout
+
+
+def mistakes_of_mypy(python, folder, environment):
+    # As in a user's checkout: the package is not among the checked files, so its own errors do not show.
+    command = [python, "-m", "mypy", "--strict", "--follow-imports", "silent", "--python-executable", sys.executable, "right.py", "wrong.py"]
+    done = subprocess.run(command, env={**environment, "MYPYPATH": str(folder)}, cwd=folder, capture_output=True, text=True, timeout=200)
+    found = re.findall(r"^(\S+):(\d+): error", done.stdout, re.MULTILINE)
+    return [(file, int(line)) for file, line in found], done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("checker", [mistakes_of_basedpyright, mistakes_of_mypy])
+def test_a_users_file_has_known_types_and_its_mistakes_are_found(tmp_path, checker):
+    name = checker.__name__.removeprefix("mistakes_of_")
+    python = interpreter(name)
+    if python is None:
+        pytest.skip(f"not installed: {name} (scripts/python-env --extras)")
+    pytest.importorskip("torch")
+    shutil.copytree(FOLDER, tmp_path / "tandem", ignore=shutil.ignore_patterns("__pycache__", "lib", "*.so"))
+    (tmp_path / "right.py").write_text(RIGHT)
+    (tmp_path / "wrong.py").write_text(WRONG)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), sysconfig.get_path("platlib")])}
+    found, output = checker(python, tmp_path, environment)
+    assert sorted(set(found)) == [("wrong.py", line) for line in MISTAKES], output
 
 
 def test_dir_has_what_the_package_has():

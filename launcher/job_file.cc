@@ -2,10 +2,11 @@
 #include "launcher/job_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
-#include <fstream>
+#include <cstdlib>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -20,15 +21,17 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Replaces the file with the token, which only this user can read.
-absl::Status WriteToken(const std::string& directory, const std::string& token) {
-  const std::string path = absl::StrCat(directory, "/", kTokenFile), fresh = absl::StrCat(path, ".new");
-  ::unlink(fresh.c_str());
-  const ipc::Descriptor file(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  const std::string line = absl::StrCat(token, "\n");
-  if (file.get() >= 0 && ::write(file.get(), line.data(), line.size()) == static_cast<ssize_t>(line.size()) &&
-      std::rename(fresh.c_str(), path.c_str()) == 0) {
-    return absl::OkStatus();
+// Replaces a file, so that a reader sees a whole one at any time. Launchers of several nodes may do so at the
+// same time in a directory that they share, so each writes a file of its own first.
+absl::Status Replace(const std::string& path, absl::string_view content, mode_t mode) {
+  std::string fresh = absl::StrCat(path, ".XXXXXX");
+  const ipc::Descriptor file(::mkostemp(fresh.data(), O_CLOEXEC));
+  if (file.valid()) {
+    if (::write(file.get(), content.data(), content.size()) == static_cast<ssize_t>(content.size()) &&
+        ::fchmod(file.get(), mode) == 0 && std::rename(fresh.c_str(), path.c_str()) == 0) {
+      return absl::OkStatus();
+    }
+    ::unlink(fresh.c_str());
   }
   return absl::UnavailableError(
       absl::StrCat("cannot write ", path, ": the directory is not writable, or its disk is full"));
@@ -37,17 +40,14 @@ absl::Status WriteToken(const std::string& directory, const std::string& token) 
 }  // namespace
 
 absl::Status WriteJobFile(const std::string& directory, const JobAddress& job) {
-  if (!job.token.empty()) TANDEM_RETURN_IF_ERROR(WriteToken(directory, job.token));
-  // Renamed into place, so that a reader sees a whole file at any time.
-  const std::string path = absl::StrCat(directory, "/", kJobFile), fresh = absl::StrCat(path, ".new");
-  std::ofstream out(fresh, std::ios::trunc);
+  if (!job.token.empty()) {
+    // Only this user can read it.
+    TANDEM_RETURN_IF_ERROR(
+        Replace(absl::StrCat(directory, "/", kTokenFile), absl::StrCat(job.token, "\n"), 0600));
+  }
   Json json = {{"run_id", job.run_id}, {"store", job.store}, {"servers", job.num_servers}};
   if (!job.rendezvous.empty()) json["rendezvous"] = job.rendezvous;
-  out << json.dump() << "\n";
-  out.close();
-  if (out && std::rename(fresh.c_str(), path.c_str()) == 0) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrCat("cannot write ", path, ": the directory is not writable, or its disk is full"));
+  return Replace(absl::StrCat(directory, "/", kJobFile), absl::StrCat(json.dump(), "\n"), 0644);
 }
 
 absl::StatusOr<JobAddress> ReadJobFile(const std::string& path) {

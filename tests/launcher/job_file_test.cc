@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/read_file.h"
@@ -47,6 +48,26 @@ TEST(JobFileTest, OnlyTheUserOfTheJobCanReadItsToken) {
   std::filesystem::remove(directory.File(kTokenFile));
   EXPECT_EQ(ReadJobFile(path)->store, "host:2");
   EXPECT_EQ(ReadJobFile(path)->token, "");
+}
+
+TEST(JobFileTest, LaunchersThatShareADirectoryWriteAtTheSameTime) {
+  const testing::TempDir directory;
+  const JobAddress job = {.store = "host:1", .token = "0123456789abcdef"};
+  TANDEM_ASSERT_OK(WriteJobFile(directory.path(), job));
+  std::atomic<int> writing{3};
+  std::vector<std::thread> launchers;
+  for (int i = writing; i > 0; --i) {
+    launchers.emplace_back([&] {
+      for (int round = 0; round < 60; ++round) TANDEM_EXPECT_OK(WriteJobFile(directory.path(), job));
+      --writing;
+    });
+  }
+  while (writing > 0) {
+    const absl::StatusOr<JobAddress> read = ReadJobFile(directory.File(kJobFile));
+    TANDEM_EXPECT_OK(read.status());
+    if (read.ok()) EXPECT_EQ(read->token, job.token);
+  }
+  for (std::thread& launcher : launchers) launcher.join();
 }
 
 TEST(JobFileTest, AFileThatCannotBeWrittenIsNamed) {

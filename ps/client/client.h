@@ -131,8 +131,8 @@ class Client {
   // Removes the table from all servers, with its rows, its waiting pushes and its clocks, and this client's
   // caches and deferred gradients of it. Calls for the table that are under way, and later ones, fail with
   // NotFound, also those of other clients, until the table is created again; it then starts anew. After an
-  // error some servers may have dropped the table: call again. NotFound: no server has the table; lists the
-  // tables.
+  // error some servers may have dropped the table: call again. NotFound: no server has the table, and this
+  // client does not know it any more either; lists the tables.
   virtual absl::Status DropTable(const std::string& table) = 0;
   // Makes a table that another client has created known to this one, with the configuration that the servers
   // have. Changes nothing on the servers, so that clients which only read may call it. NotFound: a server has

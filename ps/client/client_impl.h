@@ -280,6 +280,8 @@ class ClientImpl final : public Client {
   void ReleaseDeduper(std::unique_ptr<Deduper> deduper);
 
   void Remember(const v1::TableConfig& config);
+  // Changes what this client knows of a table. NotFound: it knows the table no longer.
+  absl::Status ChangeTable(const std::string& name, absl::FunctionRef<void(KnownTable&)> change);
   absl::StatusOr<KnownTable> FindTable(const std::string& name);
 
   absl::StatusOr<DenseRows> FindDense(const std::string& name, size_t elements);

@@ -34,21 +34,24 @@ absl::Status ClientImpl::DropTable(const std::string& name) {
   for (const std::vector<v1::TableInfo>& tables : servers) {
     for (const v1::TableInfo& table : tables) known.insert(table.config().name());
   }
-  if (!known.contains(name)) {
-    return absl::NotFoundError(absl::StrCat("there is no table '", name, "' to drop; the servers have: ",
-                                            known.empty() ? "none" : absl::StrJoin(known, ", ")));
+  absl::Status status;
+  if (known.contains(name)) {
+    v1::DropTableRequest request;
+    request.set_table(name);
+    TANDEM_RETURN_IF_ERROR(
+        CallAll<v1::DropTableResponse>("DropTable", request, options_.timeout, /*idempotent=*/true).status());
+  } else {
+    status = absl::NotFoundError(absl::StrCat("there is no table '", name, "' to drop; the servers have: ",
+                                              known.empty() ? "none" : absl::StrJoin(known, ", ")));
   }
-  v1::DropTableRequest request;
-  request.set_table(name);
-  TANDEM_RETURN_IF_ERROR(
-      CallAll<v1::DropTableResponse>("DropTable", request, options_.timeout, /*idempotent=*/true).status());
+  // Also if another client has dropped the table, or an earlier call whose answer was lost.
   KnownTable dropped;  // destroyed outside the lock
   absl::MutexLock lock(&tables_mutex_);
   const auto found = tables_.find(name);
-  if (found == tables_.end()) return absl::OkStatus();
+  if (found == tables_.end()) return status;
   dropped = std::move(found->second);
   tables_.erase(found);
-  return absl::OkStatus();
+  return status;
 }
 
 absl::Status ClientImpl::OpenTable(const std::string& name) {
@@ -83,11 +86,10 @@ absl::Status ClientImpl::SetWire(const std::string& name, const WireOptions& opt
     feedback = std::make_shared<ErrorFeedback>(known.config->dim(), options.error_feedback_bytes);
   }
   // The rest of the entry may have changed in the meantime.
-  absl::MutexLock lock(&tables_mutex_);
-  KnownTable& table = tables_[name];
-  table.wire = options;
-  table.feedback.swap(feedback);
-  return absl::OkStatus();
+  return ChangeTable(name, [&](KnownTable& table) {
+    table.wire = options;
+    table.feedback.swap(feedback);
+  });
 }
 
 absl::StatusOr<ErrorFeedbackStatistics> ClientImpl::FeedbackStatistics(const std::string& name) {
@@ -123,9 +125,7 @@ absl::Status ClientImpl::SetCache(const std::string& name, const CacheOptions& o
   if (known.cache != nullptr && known.cache->defers()) TANDEM_RETURN_IF_ERROR(PushDeferred());
   std::shared_ptr<RowCache> cache;
   if (options.bytes > 0) cache = std::make_shared<RowCache>(*known.config, options, &map_);
-  absl::MutexLock lock(&tables_mutex_);
-  tables_[name].cache = std::move(cache);
-  return absl::OkStatus();
+  return ChangeTable(name, [&](KnownTable& table) { table.cache.swap(cache); });
 }
 
 absl::Status ClientImpl::SetReadCache(const std::string& name, const ReadCacheOptions& options) {
@@ -133,9 +133,7 @@ absl::Status ClientImpl::SetReadCache(const std::string& name, const ReadCacheOp
   TANDEM_RETURN_IF_ERROR(ValidateReadCacheOptions(*known.config, options));
   std::shared_ptr<ReadCache> cache;
   if (options.bytes > 0) cache = std::make_shared<ReadCache>(known.config->dim(), options, &map_);
-  absl::MutexLock lock(&tables_mutex_);
-  tables_[name].read_cache = std::move(cache);
-  return absl::OkStatus();
+  return ChangeTable(name, [&](KnownTable& table) { table.read_cache.swap(cache); });
 }
 
 absl::Status ClientImpl::ClearReadCache(const std::string& name) {
@@ -300,6 +298,16 @@ absl::StatusOr<ClientImpl::KnownTable> ClientImpl::FindTable(const std::string& 
   return absl::NotFoundError(absl::StrCat("this client knows no table '", name, "' (it has created: ",
                                           known.empty() ? "none" : absl::StrJoin(known, ", "),
                                           "); call CreateTable first"));
+}
+
+absl::Status ClientImpl::ChangeTable(const std::string& name, absl::FunctionRef<void(KnownTable&)> change) {
+  absl::MutexLock lock(&tables_mutex_);
+  const auto found = tables_.find(name);
+  if (found == tables_.end()) {
+    return absl::NotFoundError(absl::StrCat("table '", name, "' was dropped by this client meanwhile"));
+  }
+  change(found->second);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<ClientImpl::DenseRows> ClientImpl::FindDense(const std::string& name, size_t elements) {

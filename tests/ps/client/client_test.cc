@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -249,6 +250,38 @@ TEST_P(ClientTest, AStartOfAPushEpochThatIsExecutedTwiceFencesNobodyOff) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Servers, ClientTest, ::testing::Values(1, 2, 5));
+
+TEST(ClientTablesTest, ForgetsATableThatAnotherClientHasDropped) {
+  PsCluster cluster(2);
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto client, cluster.Connect());
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto other, cluster.Connect());
+  TANDEM_ASSERT_OK(client->CreateTable(AsyncTable("t", 1)));
+  TANDEM_ASSERT_OK(other->OpenTable("t"));
+  TANDEM_ASSERT_OK(other->DropTable("t"));
+  TANDEM_ASSERT_OK(client->CacheStatisticsOf("t").status());
+  EXPECT_THAT(client->DropTable("t"), StatusIs(absl::StatusCode::kNotFound, HasSubstr("'t'")));
+  EXPECT_THAT(client->CacheStatisticsOf("t").status(), StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST(ClientTablesTest, ATableMayBeDroppedWhileItsOptionsAreSet) {
+  PsCluster cluster(1);
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto client, cluster.Connect());
+  std::atomic<bool> done{false};
+  std::thread setter([&] {
+    while (!done) {
+      for (const absl::Status& status : {client->SetWire("t", {}), client->SetCache("t", {}),
+                                         client->SetReadCache("t", {.bytes = 64 << 20})}) {
+        if (!status.ok()) EXPECT_THAT(status, StatusIs(absl::StatusCode::kNotFound, HasSubstr("'t'")));
+      }
+    }
+  });
+  for (int round = 0; round < 300; ++round) {
+    TANDEM_EXPECT_OK(client->CreateTable(AsyncTable("t", 1)));
+    TANDEM_EXPECT_OK(client->DropTable("t"));
+  }
+  done = true;
+  setter.join();
+}
 
 TEST(ClientErrorsTest, NamesWhatIsWrong) {
   PsCluster cluster(2);

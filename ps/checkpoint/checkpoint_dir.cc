@@ -24,6 +24,7 @@
 #include "base/read_file.h"
 #include "base/status.h"
 #include "google/protobuf/text_format.h"
+#include "ps/checkpoint/format.h"
 #include "ps/checkpoint/overwrite.h"
 #include "ps/checkpoint/replace_directory.h"
 
@@ -117,6 +118,29 @@ absl::Status WriteManifest(const std::string& directory, const v1::CheckpointMan
   return SyncDirectory(directory);
 }
 
+// Returns Aborted unless the parts of all servers are there for each table of which there is one. `names`,
+// sorted, are the files of `directory`.
+absl::Status CheckTablesWhole(const std::string& directory, const std::vector<std::string>& names) {
+  constexpr absl::string_view kOf = "-of-";
+  for (absl::string_view name : names) {
+    if (!absl::ConsumeSuffix(&name, kTableFileSuffix)) continue;
+    const size_t of = name.rfind(kOf), dot = name.rfind('.', of);
+    uint32_t servers = 0;
+    if (of == name.npos || dot == name.npos || !absl::SimpleAtoi(name.substr(of + kOf.size()), &servers)) {
+      continue;
+    }
+    const absl::string_view table = name.substr(0, dot);
+    for (uint32_t s = 0; s < servers; ++s) {
+      if (std::binary_search(names.begin(), names.end(), TableFileName(table, s, servers))) continue;
+      return absl::AbortedError(absl::StrCat(directory, ": table '", table, "' lacks the part of server ", s,
+                                             " of ", servers,
+                                             ": it was created or dropped while the checkpoint began; save "
+                                             "another one"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::string CheckpointName(uint64_t step) { return absl::StrFormat("%s%012d", kStep, step); }
@@ -163,6 +187,7 @@ absl::StatusOr<std::string> CommitCheckpoint(const std::string& unfinished, v1::
   manifest.clear_base();
   manifest.clear_files();
   TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> names, EntriesOf(unfinished));
+  TANDEM_RETURN_IF_ERROR(CheckTablesWhole(unfinished, names));
   std::map<std::string, const v1::SavedFile*> described;
   for (const v1::SavedFile& file : written) {
     // Servers of an older version name their files without describing them.

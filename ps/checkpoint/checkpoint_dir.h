@@ -79,7 +79,8 @@ std::string UnfinishedPath(const std::string& root, uint64_t step);
 // Returns the final path. After an error nothing is committed, the replaced checkpoint is where it was, and
 // the call may be repeated. Errors: InvalidArgument if `unfinished` is not a path that BeginCheckpoint
 // returns, or if files build on several checkpoints or on the one that is replaced; DataLoss, naming the
-// file, if a file of `written` is missing or has another size here. If the rename succeeds but `root` cannot
+// file, if a file of `written` is missing or has another size here; Aborted if a table lacks the part of a
+// server, because the table was created or dropped while the servers began to save. If the rename succeeds but `root` cannot
 // be synced, or the replaced checkpoint cannot be removed, the checkpoint is committed, and a warning is
 // logged.
 absl::StatusOr<std::string> CommitCheckpoint(const std::string& unfinished, v1::CheckpointManifest manifest,

@@ -188,14 +188,15 @@ ModelState TrainingRun::StateAfter(int epochs) const {
           .data = data_};
 }
 
-absl::StatusOr<std::string> TrainingRun::SaveAgainIfServersDie(const ModelState& complete) {
-  constexpr int kAttempts = 10;  // each failure is the death of a server
+absl::StatusOr<std::string> TrainingRun::SaveAgain(const ModelState& complete) {
+  constexpr int kAttempts = 10;  // each failure is the death of a server, or another process dropped a table
   for (int attempt = 1;; ++attempt) {
     absl::StatusOr<std::string> path =
         SaveModel(job_, complete, context_.client, model_.get(), *optimizer_, *schedule_, &chain_);
     const bool may_come_back = job_.ps.durability != ServerDurability::kOff;
-    if (path.ok() || !may_come_back || !absl::IsUnavailable(path.status()) || attempt == kAttempts)
-      return path;
+    const bool passes =
+        absl::IsAborted(path.status()) || (may_come_back && absl::IsUnavailable(path.status()));
+    if (!passes || attempt == kAttempts) return path;
     LogWarning(absl::StrCat("the checkpoint of step ", complete.step,
                             " is written again: ", path.status().message()));
     // Waits until all servers answer again: this call is repeated at a shard's next primary, SaveCheckpoint
@@ -215,7 +216,7 @@ absl::StatusOr<bool> TrainingRun::SaveCheckpoint(const ModelState& state) {
     absl::StatusOr<std::string> path = absl::UnknownError("");
     if (replicated.ok()) {
       complete.replicated = *std::move(replicated);
-      path = SaveAgainIfServersDie(complete);
+      path = SaveAgain(complete);
     } else {
       path = replicated.status();
     }

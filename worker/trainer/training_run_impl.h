@@ -99,8 +99,8 @@ class TrainingRun {
   // Saves a checkpoint. Called by every rank. Returns false if it could not be saved and the job goes on.
   absl::StatusOr<bool> SaveCheckpoint(const ModelState& state);
   // Rank 0: writes a checkpoint; again if a server died meanwhile whose follower or log has the same tables,
-  // as no push is in flight.
-  absl::StatusOr<std::string> SaveAgainIfServersDie(const ModelState& complete);
+  // as no push is in flight, or if another process created or dropped a table of its own meanwhile.
+  absl::StatusOr<std::string> SaveAgain(const ModelState& complete);
   // Begins to save a checkpoint that is written while training goes on; leaves it out if the one before is
   // still being written. Takes over the result of that one. Called by every rank.
   absl::Status BeginAsyncSave(const ModelState& state);

@@ -10,6 +10,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "ps/checkpoint/checkpoint_dir.h"
+#include "tests/ps/server/cluster.h"
 #include "tests/ps/server/count_pushes.h"
 #include "tests/ps/server/driver.h"
 #include "tests/testing/status_matchers.h"
@@ -116,6 +118,20 @@ TEST(DropTableTest, ACheckpointThatWasBegunBeforeHasTheTableAndLaterOnesDoNot) {
   EXPECT_EQ(files(server.FinishSave(directory.path())), 2);
   const TempDir later;
   EXPECT_EQ(files(server.Save(later.path())), 1);
+}
+
+TEST(DropTableTest, ACheckpointThatOnlySomeServersBeganBeforeIsNotCommitted) {
+  const TempDir root;
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string unfinished, BeginCheckpoint(root.path(), 7));
+  Cluster cluster(2);
+  TANDEM_ASSERT_OK(cluster.CreateTable(CountTable(1, Async())));
+  TANDEM_ASSERT_OK(cluster.CreateTable(CountTable(1, Async(), "item")));
+  TANDEM_ASSERT_OK(cluster.server(0).BeginSave(unfinished));
+  for (const size_t s : {0, 1}) TANDEM_ASSERT_OK(cluster.server(s).DropTable("user"));
+  TANDEM_ASSERT_OK(cluster.server(1).BeginSave(unfinished));
+  for (const size_t s : {0, 1}) TANDEM_ASSERT_OK(cluster.server(s).FinishSave(unfinished));
+  EXPECT_THAT(CommitCheckpoint(unfinished, {}),
+              StatusIs(absl::StatusCode::kAborted, AllOf(HasSubstr("'user'"), HasSubstr("server 1 of 2"))));
 }
 
 TEST(DropTableTest, ATableThatWasCreatedAnewIsSavedWhole) {

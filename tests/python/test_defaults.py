@@ -2,6 +2,7 @@
 """Tables of a Python program and of a job file have the same defaults."""
 
 import inspect
+import re
 import subprocess
 
 import pytest
@@ -13,15 +14,19 @@ import tandem
 GROUPS = {"optimizer": tandem.optim, "initializer": tandem.init, "admission": tandem.admission, "eviction": tandem.eviction}
 
 
-def job_fields(directory, embedding: str) -> dict:
-    """Returns the group `embedding` of a job, with every default, as `tandem train --print-job` prints it."""
+def printed_job(directory, embedding: str) -> str:
+    """Returns a job with every default, as `tandem train --print-job` prints it."""
     job = directory / "job.yaml"
     job.write_text(f"data: {{train: x.csv, label: y, sparse: [a]}}\nmodel: fm\nembedding: {embedding}\n")
     command = [tandem_binary(), "train", str(job), "--print-job"]
-    printed = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=True).stdout
+
+
+def job_fields(directory, embedding: str) -> dict:
+    """Returns the group `embedding` of that job."""
     groups: dict = {}
     section = group = ""
-    for line in printed.splitlines():
+    for line in printed_job(directory, embedding).splitlines():
         name, _, value = line.strip().partition(":")
         indent = len(line) - len(line.lstrip())
         if indent == 0:
@@ -71,4 +76,12 @@ def test_a_table_has_the_initializer_of_a_job(tmp_path):
         for field, value in table["initializer"].items():
             if field != "kind" and printed["initializer"].get(field) is not None:
                 assert same(printed["initializer"][field], value), field
-        assert table["rowType"].lower() == printed["row_type"] if "rowType" in table else printed["row_type"] == "f32"
+        assert table["row_type"].lower() == printed["row_type"]
+
+
+def test_the_update_mode_is_the_one_default_that_differs(tmp_path):
+    # A program's worker need not push in every step, and tables in sync mode would wait for it (docs/python.md).
+    assert re.search(r"^train:\n  mode: sync$", printed_job(tmp_path, "{}"), re.MULTILINE)
+    with tandem.local() as client:
+        client.create_table("user", dim=4, optimizer=tandem.optim.SGD(lr=0.1))
+        assert client.tables()["user"].config["update_mode"]["kind"] == "ASYNC"

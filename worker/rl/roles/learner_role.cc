@@ -60,21 +60,22 @@ absl::StatusOr<RlReport> Train(const RlSpec& spec, const RlRunOptions& options, 
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Learner> learner,
                           sharded ? MakeDqnRoleLearner(learning, shards, &weights, group.get())
                                   : MakeRoleLearner(learning, shards[0], &weights, group.get()));
-  bool resumed = false;
+  bool resumed = false, ended = false;
   if (options.resume) {
     // Only the host of rank 0 need have the file.
     absl::StatusOr<std::string> bytes = env.rank == 0 ? ReadCheckpoint(spec) : std::string();
     TANDEM_RETURN_IF_ERROR(bytes);
     TANDEM_ASSIGN_OR_RETURN(*bytes, group->BroadcastBytes(*bytes));
     if (!bytes->empty()) {
-      TANDEM_ASSIGN_OR_RETURN(const std::string ended,
+      TANDEM_ASSIGN_OR_RETURN(const std::string why_ended,
                               RestoreCheckpoint(spec, *bytes, spec.checkpoint_file, learner.get()));
       // A learner that a supervisor starts again may have died after its last checkpoint.
-      if (!ended.empty() && env.rank == 0) LogInfo(absl::StrCat("nothing to train: ", ended));
+      ended = !why_ended.empty();
+      if (ended && env.rank == 0) LogInfo(absl::StrCat("nothing to train: ", why_ended));
       resumed = true;
     }
   }
-  if (env.rank == 0) return RunLearner(spec, options, learner.get(), resumed);
+  if (env.rank == 0) return RunLearner(spec, options, learner.get(), resumed, ended);
   RlSpec other = spec;
   other.model_file.clear();
   other.checkpoint_file.clear();
@@ -83,7 +84,7 @@ absl::StatusOr<RlReport> Train(const RlSpec& spec, const RlRunOptions& options, 
   RlRunOptions silent = options;
   silent.silent = true;
   silent.tensorboard.clear();
-  return RunLearner(other, silent, learner.get(), resumed);
+  return RunLearner(other, silent, learner.get(), resumed, ended);
 }
 
 }  // namespace

@@ -195,21 +195,22 @@ absl::StatusOr<RlReport> RunRl(const RlSpec& job, const RlRunOptions& options) {
   static std::once_flag one_thread;
   std::call_once(one_thread, worker::UseOneBlasThread);
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Learner> learner, MakeLearner(job.learner));
-  bool resumed = false;
+  bool resumed = false, ended = false;
   if (options.resume) {
     TANDEM_ASSIGN_OR_RETURN(const std::string bytes, ReadCheckpoint(job));
     if (!bytes.empty()) {
-      TANDEM_ASSIGN_OR_RETURN(const std::string ended,
+      TANDEM_ASSIGN_OR_RETURN(const std::string why_ended,
                               RestoreCheckpoint(job, bytes, job.checkpoint_file, learner.get()));
       // Without the model the run died after its last checkpoint, and ends now.
-      if (!ended.empty() && options.refuse_finished && ModelExists(job)) {
-        return Refusal(absl::StrCat("nothing to train: ", ended,
+      ended = !why_ended.empty();
+      if (ended && options.refuse_finished && ModelExists(job)) {
+        return Refusal(absl::StrCat("nothing to train: ", why_ended,
                                     "; raise it, or use the model: tandem rl eval ", job.model_file));
       }
       resumed = true;
     }
   }
-  return RunLearner(job, options, learner.get(), resumed);
+  return RunLearner(job, options, learner.get(), resumed, ended);
 }
 
 absl::StatusOr<std::string> ReadCheckpoint(const RlSpec& job) {
@@ -228,7 +229,7 @@ absl::StatusOr<std::string> ReadCheckpoint(const RlSpec& job) {
 }
 
 absl::StatusOr<RlReport> RunLearner(const RlSpec& job, const RlRunOptions& options, Learner* learner,
-                                    bool resumed) {
+                                    bool resumed, bool ended) {
   RlReport report{.job = job.name,
                   .environment = job.learner.environment.kind,
                   .algorithm = job.learner.algorithm.kind,
@@ -258,7 +259,7 @@ absl::StatusOr<RlReport> RunLearner(const RlSpec& job, const RlRunOptions& optio
   };
   tell("training");
   absl::Time last_saved = options.clock->Now();
-  while (!learner->stopped() && learner->env_steps() < job.learner.env_steps) {
+  while (!ended && !learner->stopped() && learner->env_steps() < job.learner.env_steps) {
     if (options.stop != nullptr && options.stop->load()) {
       learner->RequestStop(/*interrupted=*/true);
       if (learner->stopped()) break;
@@ -275,9 +276,10 @@ absl::StatusOr<RlReport> RunLearner(const RlSpec& job, const RlRunOptions& optio
     if (follower.enough()) learner->RequestStop(/*interrupted=*/false);
   }
   report.interrupted = learner->interrupted();
-  report.stopped_early = learner->stopped() && !learner->interrupted();
+  report.stopped_early =
+      ended ? learner->env_steps() < job.learner.env_steps : learner->stopped() && !learner->interrupted();
   // Also at the end, so that --resume goes on if the job gets more steps.
-  if (report.failure.ok()) {
+  if (report.failure.ok() && !ended) {
     save(report.stopped_early ? std::optional<double>(follower.mean_return()) : std::nullopt);
   }
   if (report.failure.ok()) {

@@ -45,9 +45,10 @@ absl::StatusOr<RlReport> RunRl(const RlSpec& job, const RlRunOptions& options);
 // that a run from the beginning would replace. Blocks on the disk.
 absl::StatusOr<std::string> ReadCheckpoint(const RlSpec& job);
 // Does the same as RunRl with a learner that the caller has made for this job. `resumed`: its state is that
-// of a checkpoint. BLAS must use one thread (worker/nn/gemm.h).
+// of a checkpoint. `ended`: nothing is left to train (RestoreCheckpoint), so only the model is saved and
+// evaluated. BLAS must use one thread (worker/nn/gemm.h).
 absl::StatusOr<RlReport> RunLearner(const RlSpec& job, const RlRunOptions& options, Learner* learner,
-                                    bool resumed);
+                                    bool resumed, bool ended = false);
 
 }  // namespace tandem::rl
 

@@ -368,6 +368,14 @@ TEST(CheckpointTest, ARunThatHasReachedItsReturnIsNotTrainedFurther) {
   ASSERT_TRUE(first.stopped_early);
   EXPECT_THAT(RunRl(job, resume).status(),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("stop.mean_return")));
+  // As of several seeds, of which some have finished: twice, since the checkpoint goes on to say so.
+  for (int round = 0; round < 2; ++round) {
+    TANDEM_ASSERT_OK_AND_ASSIGN(const RlReport same,
+                                RunRl(job, {.silent = true, .resume = true, .refuse_finished = false}));
+    EXPECT_EQ(same.updates, first.updates);
+    EXPECT_EQ(same.parameters_hash, first.parameters_hash);
+    EXPECT_TRUE(same.stopped_early);
+  }
   job.mean_return = 1e9;
   TANDEM_ASSERT_OK_AND_ASSIGN(const RlReport more, RunRl(job, resume));
   EXPECT_GE(more.env_steps, 100000u);

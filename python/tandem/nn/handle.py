@@ -77,7 +77,10 @@ class TableParameter(torch.nn.Parameter):
     @property
     def grad(self) -> torch.Tensor | None:  # type: ignore[override]
         handle = self.handle
-        return None if handle is None else handle.engine.session.gradient_of(handle)
+        # torch.compile() makes a model of each parameter with its gradient, which must have the parameter's shape.
+        if handle is None or torch._guards.TracingContext.try_get() is not None:
+            return None
+        return handle.engine.session.gradient_of(handle)
 
     @grad.setter
     def grad(self, value: torch.Tensor | None) -> None:

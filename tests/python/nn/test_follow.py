@@ -279,6 +279,17 @@ def a_compiled_model(m: Program) -> None:
         m.optimizer.step()
 
 
+def a_model_that_is_compiled_while_gradients_wait(m: Program) -> None:
+    compiled = torch.compile(m, backend="aot_eager")
+    clip = torch.compile(lambda: torch.nn.utils.clip_grad_norm_(m.parameters(), 0.05), backend="aot_eager")
+    for step in range(2):
+        m.optimizer.zero_grad()
+        m.loss(step).backward()
+        compiled(batch(step + 10)).square().mean().backward()
+        m.norms.append(float(clip()))
+        m.optimizer.step()
+
+
 PROGRAMS = [
     plain, accumulation, a_long_accumulation, zero_grad_between_two_backwards, zero_grad_of_the_module, zero_grad_to_zeros,
     a_loss_of_another_optimizer, steps_without_gradients, a_closure, a_schedule, rates_of_groups, clipping_of_the_norm,
@@ -286,6 +297,7 @@ PROGRAMS = [
     a_grad_scaler_of_a_fused_optimizer, a_grad_scaler_that_is_off, gradients_that_begin_as_zeros, a_compiled_step, freezing,
     freezing_by_the_parent, freezing_each_parameter, a_graph_that_is_kept, a_pass_that_raises, gradients_by_autograd_grad_alone,
     gradients_by_autograd_grad_of_all_parameters, a_compiled_model,
+    a_model_that_is_compiled_while_gradients_wait,
 ]
 
 

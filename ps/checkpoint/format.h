@@ -41,7 +41,7 @@
 // Writing the same rows twice gives the same bytes. A file can be restored onto any number of servers,
 // because its rows are grouped by bucket: each server reads the buckets that it owns. Format version 1, which
 // had f32 embeddings and no E2, E3 or E6, can still be read: its rows get the low half of the saved table's
-// clock as their version, and the count Eviction::kOneUpdate.
+// clock as their version, and the count Eviction::kOneOccurrence.
 
 #include <atomic>
 #include <cstdint>

@@ -30,18 +30,19 @@ struct RowStats {
 // An eviction policy with its settings. Immutable and thread-safe.
 class Eviction {
  public:
-  // The count of a row that was updated once.
-  static constexpr uint32_t kOneUpdate = 256;
+  // The count of a row whose id has occurred once.
+  static constexpr uint32_t kOneOccurrence = 256;
 
   virtual ~Eviction() = default;
   // Returns the name of the kind, such as "lru".
   virtual absl::string_view kind() const = 0;
   // Return whether the policy uses RowStats::count and RowStats::squared_norm.
   virtual bool needs_count() const { return false; }
-  // Returns the count of a row after one more update, `age` updates of the table after the one before it. A
-  // new row has count 0, and kOneUpdate after its first update. Only called if needs_count(), once for each
-  // row of an update, so it must be cheap.
-  virtual uint32_t Counted(uint32_t count, uint64_t age) const { return count; }
+  // Returns the count of a row after one more update, `age` updates of the table after the one before it. The
+  // row's id occurred `occurrences` times in the pushes of the update, at least once. A new row has count 0,
+  // and kOneOccurrence for each occurrence after its first update. Counts and occurrences that are too large
+  // saturate. Only called if needs_count(), once for each row of an update, so it must be cheap.
+  virtual uint32_t Counted(uint32_t count, uint64_t age, uint32_t occurrences) const { return count; }
   virtual bool needs_norm() const { return false; }
   // Returns whether rows may expire while the table is within its byte_budget. If so, one bucket is searched
   // for expired rows at each update, in turn.

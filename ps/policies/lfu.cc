@@ -24,18 +24,23 @@ std::array<uint64_t, (1 << kStepBits) + 1> PowersOfHalf() {
   return powers;
 }
 
-// Rows with the fewest updates leave first. The weight of an update halves with each `half_life` updates of
-// the table (Lee et al., "LRFU", IEEE Trans. Computers 2001), so that a row that was hot long ago leaves
-// before one that is used now. Repeats of an id in one push are one update. The count in the row is the sum
-// of its updates' weights at its last update, so that ageing costs nothing between updates, and nothing but
-// the row's own count and version decides.
+// Rows whose ids occurred least often in pushes leave first. The weight of an occurrence halves with each
+// `half_life` updates of the table (Lee et al., "LRFU", IEEE Trans. Computers 2001), so that a row that was
+// hot long ago leaves before one that is used now. An id that repeats in a push occurs as often: with large
+// batches hot ids are in every push, and only their repeats tell them apart. The count in the row is the sum
+// of its occurrences' weights at its last update, so that ageing costs nothing between updates, and nothing
+// but the row's own count and version decides.
+//
+// The default half-life is 100. A simulation drew batches of 4096 ids from 100,000 (Zipf 1.05) for a table of
+// 10,000 rows. Without drift of the popularity the half-lives 10, 100 and 1000 found .814, .846 and .838 of
+// the ids in the table; if 2 % of the ids changed places every 10 updates, .811, .804 and .708.
 class Lfu : public Eviction {
  public:
   explicit Lfu(uint64_t half_life) : half_life_(half_life), powers_(PowersOfHalf()) {}
   absl::string_view kind() const override { return "lfu"; }
   bool needs_count() const override { return true; }
-  uint32_t Counted(uint32_t count, uint64_t age) const override {
-    const uint64_t left = Aged(count, age) + kOneUpdate;
+  uint32_t Counted(uint32_t count, uint64_t age, uint32_t occurrences) const override {
+    const uint64_t left = Aged(count, age) + uint64_t{kOneOccurrence} * occurrences;
     return static_cast<uint32_t>(std::min<uint64_t>(left, std::numeric_limits<uint32_t>::max()));
   }
   // The logarithm of the count now. A row that was not updated since its creation ranks below every other one
@@ -70,21 +75,23 @@ class Lfu : public Eviction {
 
 EvictionKind LfuKind() {
   using Config = v1::EvictionConfig;
-  return {.name = "lfu",
-          .summary =
-              "when `byte_budget` is used up, the rows with the fewest updates; an update counts half after "
-              "`half_life` updates of the table, a quarter after twice as many, and so on",
-          .reference = "LRFU (Lee et al., IEEE Trans. Computers 2001)",
-          .fields = {MessageField<&Config::half_life, &Config::set_half_life>(
-              {.name = "half_life",
-               .help = "updates of the table; much longer than the time between two updates of a row that "
-                       "should stay. With a shorter one `lfu` is more and more like `lru`",
-               .range = Between(1, kMaxHalfLife),
-               .default_value = 100,
-               .allowed = " updates"})},
-          .build = [](const v1::EvictionConfig& config) -> std::unique_ptr<Eviction> {
-            return std::make_unique<Lfu>(config.half_life());
-          }};
+  return {
+      .name = "lfu",
+      .summary =
+          "when `byte_budget` is used up, the rows whose ids occurred least often in pushes, repeats in a "
+          "push included; an occurrence counts half after `half_life` updates of the table, a quarter "
+          "after twice as many, and so on",
+      .reference = "LRFU (Lee et al., IEEE Trans. Computers 2001)",
+      .fields = {MessageField<&Config::half_life, &Config::set_half_life>(
+          {.name = "half_life",
+           .help = "updates of the table; much longer than the time between two updates of a row that "
+                   "should stay. With a shorter one `lfu` is more and more like `lru`",
+           .range = Between(1, kMaxHalfLife),
+           .default_value = 100,
+           .allowed = " updates"})},
+      .build = [](const v1::EvictionConfig& config) -> std::unique_ptr<Eviction> {
+        return std::make_unique<Lfu>(config.half_life());
+      }};
 }
 
 }  // namespace tandem::ps

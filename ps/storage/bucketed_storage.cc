@@ -110,6 +110,7 @@ absl::StatusOr<uint64_t> BucketedStorage::Apply(absl::Span<const uint64_t> ids, 
     const UpdateArguments update{
         .gradients = gradients,
         .row_factors = options.row_factors,
+        .occurrences = options.occurrences,
         .learning_rate_factor = options.learning_rate_factor * optimizer_->WarmUp(time),
         .batch_share = options.batch_share,
         .time = time};
@@ -174,7 +175,8 @@ absl::Status BucketedStorage::WriteRows(absl::Span<const uint64_t> ids, const fl
     // The version is that of the next update, so that copies which were read at the present clock are older.
     const uint64_t hash = Mix64(ids[i]);
     const uint32_t bucket = buckets_.BucketOfHash(hash);
-    RowHistory history{.version = static_cast<uint32_t>(buckets_.clock() + 1), .count = Eviction::kOneUpdate};
+    RowHistory history{.version = static_cast<uint32_t>(buckets_.clock() + 1),
+                       .count = Eviction::kOneOccurrence};
     if (spiller_ != nullptr) {
       TANDEM_RETURN_IF_ERROR(spiller_->Restore(ids[i], rows, history, /*keep_count=*/true));
       continue;

@@ -9,6 +9,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "base/random.h"
+#include "ps/occurrences.h"
 #include "ps/storage/lookup.h"
 #include "ps/storage/prefetch.h"
 #include "ps/storage/row_codec.h"
@@ -30,6 +31,11 @@ constexpr size_t kBytesAtHand = size_t{12} << 10;
 constexpr size_t kBlocksAhead = 2;
 // Updates of fewer rows end before another thread has woken up.
 constexpr size_t kWorthSharing = 2048;
+
+// Returns how often the id at `position` occurred.
+uint32_t OccurrencesAt(const UpdateArguments& update, uint32_t position) {
+  return update.occurrences == nullptr ? 1 : update.occurrences[position];
+}
 
 }  // namespace
 
@@ -180,7 +186,7 @@ uint64_t RowUpdater::CollectUpdates(absl::Span<const Grouping::Item> items, cons
   const float* const row_factors = update.row_factors;
   scratch->updates.clear();
   scratch->update_ids.clear();
-  scratch->update_ages.clear();
+  scratch->uses.clear();
   scratch->duplicates.clear();
   scratch->seen.clear();
   scratch->updates.reserve(items.size());
@@ -203,10 +209,15 @@ uint64_t RowUpdater::CollectUpdates(absl::Span<const Grouping::Item> items, cons
       // it too.
       if ((cell->version == now || !scratch->seen.empty()) &&
           IsDuplicate(row, item.position, cell->version == now, scratch)) {
+        if (layout_.count_offset != 0) {
+          uint32_t& occurrences = scratch->uses[scratch->duplicates.back().update].occurrences;
+          occurrences = AddOccurrences(occurrences, OccurrencesAt(update, item.position));
+        }
         continue;
       }
       if (layout_.count_offset != 0) {
-        scratch->update_ages.push_back(RowEvictor::AgeOf(now, cell->version));
+        scratch->uses.push_back({.age = RowEvictor::AgeOf(now, cell->version),
+                                 .occurrences = OccurrencesAt(update, item.position)});
       }
       cell->version = now;
       scratch->updates.push_back({reinterpret_cast<float*>(row), layout_.state(row),
@@ -278,7 +289,8 @@ void RowUpdater::CountRows(size_t first, absl::Span<const RowUpdate> some, const
   const Eviction& policy = *evictor_->policy();
   for (size_t i = 0; i < some.size(); ++i) {
     char* const row = reinterpret_cast<char*>(some[i].weights);
-    layout_.set_count(row, policy.Counted(layout_.count(row), scratch.update_ages[first + i]));
+    const Scratch::Use& use = scratch.uses[first + i];
+    layout_.set_count(row, policy.Counted(layout_.count(row), use.age, use.occurrences));
   }
 }
 

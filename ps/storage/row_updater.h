@@ -24,11 +24,12 @@ namespace tandem::ps {
 
 // The arguments of one update that all its rows share. A plain value.
 struct UpdateArguments {
-  const float* gradients;      // [ids.size() x dim]
-  const float* row_factors;    // [ids.size()], or nullptr; see ApplyOptions
-  float learning_rate_factor;  // multiplies the optimizer's learning rate; includes the warm-up
-  float batch_share;           // multiplies the optimizer's regularization
-  uint64_t time;               // the table's clock after this update
+  const float* gradients;       // [ids.size() x dim]
+  const float* row_factors;     // [ids.size()], or nullptr; see ApplyOptions
+  const uint32_t* occurrences;  // [ids.size()], or nullptr; see ApplyOptions
+  float learning_rate_factor;   // multiplies the optimizer's learning rate; includes the warm-up
+  float batch_share;            // multiplies the optimizer's regularization
+  uint64_t time;                // the table's clock after this update
   uint32_t now() const { return static_cast<uint32_t>(time); }
 };
 

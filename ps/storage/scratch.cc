@@ -8,7 +8,7 @@ namespace tandem::ps {
 size_t Scratch::bytes() const {
   return sizeof(Scratch) + grouping.bytes() + ids.capacity() * sizeof(ids[0]) +
          updates.capacity() * sizeof(updates[0]) + update_ids.capacity() * sizeof(update_ids[0]) +
-         update_ages.capacity() * sizeof(update_ages[0]) + duplicates.capacity() * sizeof(duplicates[0]) +
+         uses.capacity() * sizeof(uses[0]) + duplicates.capacity() * sizeof(duplicates[0]) +
          seen.capacity() * (sizeof(*seen.begin()) + 1) + merged_index.capacity() * sizeof(merged_index[0]) +
          merged_sums.capacity() * sizeof(merged_sums[0]) + weights.capacity() * sizeof(weights[0]) +
          absent.capacity() * sizeof(absent[0]) + over.capacity() * sizeof(over[0]) +

@@ -26,13 +26,19 @@ struct Scratch {
     uint32_t position;  // of the gradient in the call
   };
 
+  // The arguments of Eviction::Counted for a row's update.
+  struct Use {
+    uint32_t age;          // updates of the table since the last update of the row
+    uint32_t occurrences;  // of the row's id
+  };
+
   Grouping grouping;
   std::vector<uint64_t> ids;
 
   // RowUpdater
-  std::vector<RowUpdate> updates;     // RowUpdate::weights points to the row
-  std::vector<uint64_t> update_ids;   // the ids of `updates`, for stochastic rounding
-  std::vector<uint32_t> update_ages;  // of the rows of `updates`, in tables whose rows have counts
+  std::vector<RowUpdate> updates;    // RowUpdate::weights points to the row
+  std::vector<uint64_t> update_ids;  // the ids of `updates`, for stochastic rounding
+  std::vector<Use> uses;             // of the rows of `updates`, in tables whose rows have counts
   std::vector<Duplicate> duplicates;
   absl::flat_hash_map<const char*, uint32_t> seen;  // row -> entry of `updates`, once there is a duplicate
   std::vector<uint32_t> merged_index;               // for each update: its sum in merged_sums, or kNotMerged

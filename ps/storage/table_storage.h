@@ -57,6 +57,10 @@ struct ApplyOptions {
   float batch_share = 1.0f;           // multiplies the optimizer's regularization; in (0, 1]
   // [ids.size()], or nullptr: a further factor for each id. If an id repeats, its first entry counts.
   const float* row_factors = nullptr;
+  // [ids.size()], or nullptr: how often each entry's id occurred in the pushes, at least once; nullptr stands
+  // for 1 each. The occurrences of an id that repeats add up. Only tables whose eviction counts them use
+  // them.
+  const uint32_t* occurrences = nullptr;
   // Threads that share large updates of tables without `spill`, or nullptr. The resulting bits are the same.
   Helpers* helpers = nullptr;
 };

@@ -121,7 +121,7 @@ absl::StatusOr<std::string> DirectoryWriter::Commit(const std::string& position)
       changes.whole = changes.whole || bucket->second.whole();
       bucket->second.ForEach([&](uint64_t id, const float* row) {
         if (row != nullptr) {
-          visit(id, row, {.version = static_cast<uint32_t>(step), .count = Eviction::kOneUpdate});
+          visit(id, row, {.version = static_cast<uint32_t>(step), .count = Eviction::kOneOccurrence});
         } else if (!changes.whole) {
           changes.removed.push_back(id);
         }

@@ -96,24 +96,33 @@ TEST(EvictionRegistryTest, TheHalfLifeOfLfuIsChecked) {
   }
 }
 
-// The sum of the weights of all updates of a row, half of which is lost in every half-life.
-double Weight(const std::vector<uint64_t>& ages, double half_life) {
+// An update of a row.
+struct Update {
+  uint64_t age;
+  uint32_t occurrences;
+};
+
+// The sum of the weights of all occurrences of a row's id, half of which is lost in every half-life.
+double Weight(const std::vector<Update>& updates, double half_life) {
   double sum = 0;
-  for (const uint64_t age : ages) sum = sum * std::exp2(-static_cast<double>(age) / half_life) + 1;
+  for (const Update& update : updates) {
+    sum = sum * std::exp2(-static_cast<double>(update.age) / half_life) + update.occurrences;
+  }
   return sum;
 }
 
-TEST(LfuTest, CountsAreTheSumOfTheUpdatesWeights) {
+TEST(LfuTest, CountsAreTheSumOfTheOccurrencesWeights) {
   CounterRandom random(/*seed=*/17, 0);
   for (const uint64_t half_life : {1ull, 3ull, 100ull, 12345ull, 1ull << 31}) {
     const std::unique_ptr<Eviction> eviction = EvictionOf(EvictLfu(half_life));
     for (const uint64_t longest : {1ull, 50ull, 5000ull, 1ull << 32}) {
-      std::vector<uint64_t> ages;
+      std::vector<Update> updates;
       uint32_t count = 0;
       for (int update = 0; update < 500; ++update) {
-        ages.push_back(random.Below(longest + 1));
-        count = eviction->Counted(count, ages.back());
-        const double expected = Weight(ages, static_cast<double>(half_life)) * Eviction::kOneUpdate;
+        const auto occurrences = static_cast<uint32_t>(1 + random.Below(1 + random.Below(300)));
+        updates.push_back({random.Below(longest + 1), occurrences});
+        count = eviction->Counted(count, updates.back().age, occurrences);
+        const double expected = Weight(updates, static_cast<double>(half_life)) * Eviction::kOneOccurrence;
         // Each update may round by half a unit, and the ageing may be a little too slow.
         ASSERT_NEAR(count, expected, expected * 3e-3 + 1) << half_life << " " << longest << " " << update;
       }
@@ -123,10 +132,15 @@ TEST(LfuTest, CountsAreTheSumOfTheUpdatesWeights) {
 
 TEST(LfuTest, CountsDoNotOverflow) {
   const std::unique_ptr<Eviction> eviction = EvictionOf(EvictLfu(uint64_t{1} << 31));
-  EXPECT_EQ(eviction->Counted(4294967295, 0), 4294967295);
-  EXPECT_EQ(eviction->Counted(4294967295, 1), 4294967295);
-  EXPECT_EQ(EvictionOf(EvictLfu(1))->Counted(4294967295, (uint64_t{1} << 32) - 1), Eviction::kOneUpdate);
-  EXPECT_EQ(eviction->Counted(0, 7), Eviction::kOneUpdate);
+  constexpr uint32_t kMost = 4294967295;
+  EXPECT_EQ(eviction->Counted(kMost, 0, 1), kMost);
+  EXPECT_EQ(eviction->Counted(kMost, 1, 1), kMost);
+  EXPECT_EQ(eviction->Counted(0, 0, kMost), kMost);
+  EXPECT_EQ(eviction->Counted(kMost, 0, kMost), kMost);
+  EXPECT_EQ(eviction->Counted(0, 0, (1 << 24) - 1), kMost - 255);
+  EXPECT_EQ(EvictionOf(EvictLfu(1))->Counted(kMost, (uint64_t{1} << 32) - 1, 1), Eviction::kOneOccurrence);
+  EXPECT_EQ(eviction->Counted(0, 7, 1), Eviction::kOneOccurrence);
+  EXPECT_EQ(eviction->Counted(0, 7, 3), 3 * Eviction::kOneOccurrence);
 }
 
 TEST(TtlTest, ExpiresAfterThatManyUpdates) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <set>
@@ -60,7 +61,9 @@ class PolicyModel {
     return values;
   }
 
-  uint64_t Apply(const std::vector<uint64_t>& ids, const std::vector<float>& gradients) {
+  // Without `occurrences`, each entry is one.
+  uint64_t Apply(const std::vector<uint64_t>& ids, const std::vector<float>& gradients,
+                 const std::vector<uint32_t>& occurrences = {}) {
     ++clock_;
     if (!admission_->at_pull()) {
       for (const uint64_t id : ids) {
@@ -73,6 +76,7 @@ class PolicyModel {
     }
     uint64_t missing = 0;
     std::map<uint64_t, std::vector<float>> sums;
+    std::map<uint64_t, uint64_t> occurred;
     std::set<uint32_t> touched;
     for (size_t i = 0; i < ids.size(); ++i) {
       touched.insert(BucketOf(ids[i], num_buckets_));
@@ -80,6 +84,7 @@ class PolicyModel {
         ++missing;
         continue;
       }
+      occurred[ids[i]] += occurrences.empty() ? 1 : occurrences[i];
       const float* gradient = gradients.data() + i * dim_;
       const auto [it, is_new] = sums.emplace(ids[i], std::vector<float>(gradient, gradient + dim_));
       for (size_t d = 0; d < dim_ && !is_new; ++d) it->second[d] += gradient[d];
@@ -91,7 +96,9 @@ class PolicyModel {
       const uint64_t key = Mix64(Mix64(config_.seed(), id), clock_);
       Round(&row, config_.stochastic_rounding() ? &key : nullptr);
       if (eviction_ != nullptr && eviction_->needs_count()) {
-        row.count = eviction_->Counted(row.count, clock_ - row.version);
+        const auto most = uint64_t{std::numeric_limits<uint32_t>::max()};
+        row.count = eviction_->Counted(row.count, clock_ - row.version,
+                                       static_cast<uint32_t>(std::min(occurred[id], most)));
       }
       row.version = static_cast<uint32_t>(clock_);
     }
@@ -269,7 +276,14 @@ TEST_P(PoliciesModelTest, BehavesLikeAMapOverALongRandomSequenceOfOperationsAndR
     } else if (choice < 18) {
       std::vector<float> gradients(ids.size() * dim);
       for (float& g : gradients) g = random.Uniform() - 0.5f;
-      ASSERT_EQ(*table->Apply(ids, gradients.data(), {}), model.Apply(ids, gradients)) << operation;
+      std::vector<uint32_t> occurrences(choice < 13 ? 0 : ids.size());
+      for (uint32_t& number : occurrences) {
+        number = random.Below(50) == 0 ? ~uint32_t{0} : static_cast<uint32_t>(1 + random.Below(9));
+      }
+      const uint32_t* const given = occurrences.empty() ? nullptr : occurrences.data();
+      ASSERT_EQ(*table->Apply(ids, gradients.data(), {.occurrences = given}),
+                model.Apply(ids, gradients, occurrences))
+          << operation;
     } else if (choice == 18) {
       table = Reloaded(config, num_buckets, table.get());
     } else if (operation % 4 == 0) {
@@ -375,6 +389,39 @@ TEST(LfuTest, RowsThatWereUsedOftenLongAgoLeaveForThoseThatAreUsedNow) {
   EXPECT_GE(kept(0, kRows), kRows * 9 / 10);
   use(kToday, 3 * table->Statistics().budget_rows, 500);
   EXPECT_EQ(kept(0, kRows), 0);
+}
+
+// Each bucket has one id that occurs 20 times in a single update, and others of ten updates each.
+TEST(LfuTest, AnIdThatOccursOftenInOneUpdateOutlivesIdsOfMoreUpdates) {
+  v1::TableConfig config = EmbeddingTable("t", 8, Sgd(0.1f), Zeros());
+  *config.mutable_eviction() = EvictLfu();
+  config.set_byte_budget(64 << 10);
+  constexpr uint32_t kBuckets = 8;
+  const auto table = TableStorage::Create(config, kBuckets, [](uint32_t) { return true; });
+  const auto update = [&](const std::vector<uint64_t>& ids, const std::vector<uint32_t>& occurrences) {
+    std::vector<float> values(ids.size() * 8);
+    TANDEM_ASSERT_OK(table->Gather(ids, /*create=*/true, values.data()));
+    TANDEM_ASSERT_OK(table->Apply(ids, values.data(),
+                                  {.occurrences = occurrences.empty() ? nullptr : occurrences.data()}));
+  };
+  std::map<uint32_t, uint64_t> hot;  // by bucket
+  for (uint64_t id = 0; hot.size() < kBuckets; ++id) hot.emplace(BucketOf(id, kBuckets), id);
+  std::vector<uint64_t> repeated, once;
+  for (const auto& [bucket, id] : hot) {
+    if (bucket % 2 == 0) {
+      repeated.insert(repeated.end(), 20, id);
+    } else {
+      once.push_back(id);
+    }
+  }
+  update(repeated, {});
+  update(once, std::vector<uint32_t>(once.size(), 20));
+  std::vector<uint64_t> others(2 * table->Statistics().budget_rows);
+  for (size_t i = 0; i < others.size(); ++i) others[i] = 1'000'000 + i;
+  for (int i = 0; i < 10; ++i) update(others, {});
+  ASSERT_GT(table->Statistics().evicted_rows, 0);
+  const StoredRows rows = AllStoredRows(table.get(), kBuckets);
+  for (const auto& [bucket, id] : hot) EXPECT_EQ(rows.count(id), 1u) << bucket;
 }
 
 TEST(TtlTest, ATableThatIsNoLongerUsedGivesItsMemoryBack) {

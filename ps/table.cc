@@ -366,6 +366,11 @@ DType RowTypeOf(const v1::TableConfig& config) {
   }
 }
 
+bool CountsOccurrences(const v1::TableConfig& config) {
+  const absl::StatusOr<std::unique_ptr<Eviction>> eviction = MakeEviction(config.eviction());
+  return eviction.ok() && *eviction != nullptr && (*eviction)->needs_count();
+}
+
 absl::Status ValidateUpdateMode(const v1::UpdateMode& mode) {
   if (!v1::UpdateMode::Kind_IsValid(mode.kind())) {
     return absl::InvalidArgumentError(

@@ -93,6 +93,10 @@ v1::TableConfig DenseTable(absl::string_view name, uint64_t elements, v1::Optimi
 // Returns the number format of the table's stored embeddings.
 DType RowTypeOf(const v1::TableConfig& config);
 
+// Returns whether the table's eviction counts how often ids occur in pushes. False if its configuration is
+// invalid.
+bool CountsOccurrences(const v1::TableConfig& config);
+
 // The least byte_budget that is not 0.
 inline constexpr uint64_t kMinByteBudget = uint64_t{64} << 10;
 // The largest global_batch, because a table keeps an update's pushes in memory.

@@ -145,6 +145,9 @@ class Client {
   // the defaults of WireOptions hold. Drops the residuals of the table's error feedback. NotFound: this
   // client has not called CreateTable for the table.
   virtual absl::Status SetWire(const std::string& table, const WireOptions& options) = 0;
+  // Returns whether the table's eviction counts how often ids occur in pushes (PushPart::occurrences). False
+  // for tables for which this client has not called CreateTable.
+  virtual bool CountsOccurrences(const std::string& table) = 0;
   // Returns what error feedback of the table holds and has dropped; zeros if the table has none.
   virtual absl::StatusOr<ErrorFeedbackStatistics> FeedbackStatistics(const std::string& table) = 0;
   // Gives the table a cache of hot rows in this worker, which may also defer gradients.

@@ -74,6 +74,7 @@ class ClientImpl final : public Client {
   absl::Status DropTable(const std::string& name) override;
   absl::Status OpenTable(const std::string& name) override;
   absl::Status SetWire(const std::string& name, const WireOptions& options) override;
+  bool CountsOccurrences(const std::string& name) override;
   absl::StatusOr<ErrorFeedbackStatistics> FeedbackStatistics(const std::string& name) override;
   absl::Status SetUpdateMode(const std::string& table, const v1::UpdateMode& mode) override;
   absl::Status SetCache(const std::string& name, const CacheOptions& options) override;
@@ -205,6 +206,7 @@ class ClientImpl final : public Client {
 
   struct KnownTable {
     std::shared_ptr<const v1::TableConfig> config;
+    bool counts_occurrences = false;  // the table's eviction does
     WireOptions wire;
     std::shared_ptr<ErrorFeedback> feedback;  // null: none
     std::shared_ptr<RowCache> cache;          // null: none

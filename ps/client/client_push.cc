@@ -32,6 +32,21 @@ absl::Status CheckSegments(const PushPart& part) {
                    kMaxPushSegments, " segments"));
 }
 
+absl::Status CheckOccurrences(const PushPart& part, bool counted) {
+  if (part.occurrences.empty()) return absl::OkStatus();
+  if (part.occurrences.size() != part.ids.size() || part.pooling != v1::NONE) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "table '", part.table, "': there are ", part.occurrences.size(), " numbers of occurrences for ",
+        part.ids.size(), part.pooling == v1::NONE ? " ids" : " ids in bags, which have none"));
+  }
+  if (!counted) return absl::OkStatus();
+  const auto zero = std::find(part.occurrences.begin(), part.occurrences.end(), 0u);
+  if (zero == part.occurrences.end()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("table '", part.table, "': id ",
+                                                 part.ids[zero - part.occurrences.begin()],
+                                                 " has 0 occurrences, must have at least 1"));
+}
+
 // A server refuses messages with more slices, or with longer headers, but one server may get a longer header
 // than another. With these limits every header is short enough.
 absl::Status CheckSize(absl::Span<const PushPart> parts) {
@@ -165,6 +180,7 @@ std::shared_ptr<PushOperation> ClientImpl::SendPush(uint64_t step, std::vector<P
     const uint32_t dim = table->config->dim();
     absl::Status status = CheckBags(part.table, part.ids, part.pooling, part.offsets);
     if (status.ok()) status = CheckSegments(part);
+    if (status.ok()) status = CheckOccurrences(part, table->counts_occurrences);
     // Before a cache or error feedback takes the gradients.
     if (status.ok()) status = CheckGradients(options_.worker, part, dim, GradientLimit(table->wire));
     if (!status.ok()) return refuse(std::move(status));
@@ -199,8 +215,8 @@ std::shared_ptr<PushOperation> ClientImpl::SendPush(uint64_t step, std::vector<P
   for (const KnownTable& table : tables) get_positions.push_back(table.gets_position);
   for (size_t p = 0; p < parts.size(); ++p) {
     const bool sums = parts[p].gradients != given[p];
-    resolved_parts.push_back(
-        {std::move(parts[p]), dims[p], tables[p].wire, std::move(tables[p].feedback), sums});
+    resolved_parts.push_back({std::move(parts[p]), dims[p], tables[p].wire, std::move(tables[p].feedback),
+                              sums, tables[p].counts_occurrences});
   }
   std::unique_ptr<Deduper> deduper = TakeDeduper();
   PushEncoder encoder(map_, std::move(resolved_parts), deduper.get(), &buffers_);

@@ -92,6 +92,12 @@ absl::Status ClientImpl::SetWire(const std::string& name, const WireOptions& opt
   });
 }
 
+bool ClientImpl::CountsOccurrences(const std::string& name) {
+  absl::MutexLock lock(&tables_mutex_);
+  const auto found = tables_.find(name);
+  return found != tables_.end() && found->second.counts_occurrences;
+}
+
 absl::StatusOr<ErrorFeedbackStatistics> ClientImpl::FeedbackStatistics(const std::string& name) {
   TANDEM_ASSIGN_OR_RETURN(const KnownTable table, FindTable(name));
   return table.feedback == nullptr ? ErrorFeedbackStatistics() : table.feedback->statistics();
@@ -286,6 +292,7 @@ void ClientImpl::Remember(const v1::TableConfig& config) {
   if (config.update_mode().kind() == v1::UpdateMode::GBA) *table.gets_position = true;
   // A table that is created again keeps its wire options.
   table.config = std::make_shared<const v1::TableConfig>(config);
+  table.counts_occurrences = tandem::ps::CountsOccurrences(config);
 }
 
 absl::StatusOr<ClientImpl::KnownTable> ClientImpl::FindTable(const std::string& name) {

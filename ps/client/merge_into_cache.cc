@@ -7,6 +7,7 @@ void MergedPart::PutInto(PushPart* part) const {
   part->ids = gradients.ids;
   part->gradients = gradients.sums.data();
   part->pulled_versions = versions;
+  part->occurrences = gradients.occurrences;
   // An id may occur twice: with a row that left the cache, and with a gradient that bypassed it.
   part->repeats = true;
   part->segments = {};
@@ -15,7 +16,8 @@ void MergedPart::PutInto(PushPart* part) const {
 void MergeIntoCache(RowCache& cache, float learning_rate_factor, PushPart* part, MergedPart* merged) {
   const float factor = learning_rate_factor * part->learning_rate_factor;
   const bool hold = cache.defers() && part->learning_rate_factor == 1.0f;
-  cache.Merge(part->ids, part->gradients, factor, part->pulled_versions, hold ? &merged->gradients : nullptr);
+  cache.Merge(part->ids, part->gradients, factor, part->pulled_versions, hold ? &merged->gradients : nullptr,
+              part->occurrences);
   if (!hold) return;
   merged->versions = cache.Oldest(merged->gradients, part->pulled_versions);
   merged->PutInto(part);

@@ -77,6 +77,10 @@ struct PushPart {
   // Without pooling: true if ids may repeat. The client then adds up their gradients before sending if that
   // saves bytes. False: the caller guarantees that no id repeats, which saves the search.
   bool repeats = true;
+  // Without pooling: [ids.size()], how often each id occurred, at least once, for callers that have removed
+  // repeats themselves. Eviction `lfu` counts it (Client::CountsOccurrences); other tables ignore it. Empty:
+  // once each. Copied by PushAsync.
+  absl::Span<const uint32_t> occurrences;
   // Divides `ids` into segments for which the client counts row staleness (Client::RowStalenessStatistics),
   // for example one for each feature: segment i is ids [segments[i - 1], segments[i]). Ascending; the last is
   // ids.size(). At most 65536 a push. Copied by PushAsync. Empty: none. Ignored if the table's cache defers

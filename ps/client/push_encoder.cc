@@ -11,6 +11,8 @@
 
 #include "base/status.h"
 #include "ps/client/check_gradients.h"
+#include "ps/occurrences.h"
+#include "ps/wire/occurrence_codec.h"
 #include "ps/wire/value_codec.h"
 
 namespace tandem::ps {
@@ -65,8 +67,11 @@ PushEncoder::PushEncoder(const ShardMap& map, std::vector<ResolvedPushPart> part
       if (push.pooling == v1::MEAN) DivideMeans(&part, pool);
       // The gradients belong to bags, so an encoding error belongs to no id.
       part.push.feedback = nullptr;
-    } else if (push.repeats) {
-      Merge(&part, deduper, pool);
+    } else {
+      if (part.push.counts_occurrences) {
+        part.occurrences.assign(push.occurrences.begin(), push.occurrences.end());
+      }
+      if (push.repeats) Merge(&part, deduper, pool);
     }
     if (map.num_servers() > 1) SplitByServer(map, push.ids, push.offsets, &part.split);
   }
@@ -104,6 +109,14 @@ void PushEncoder::Merge(Part* part, Deduper* deduper, BufferPool* pool) {
     }
   }
   end_segments(index.size());
+  if (part->push.counts_occurrences) {
+    const std::vector<uint32_t> given = std::move(part->occurrences);
+    part->occurrences.assign(distinct, 0);
+    for (size_t i = 0; i < index.size(); ++i) {
+      uint32_t& sum = part->occurrences[index[i]];
+      sum = AddOccurrences(sum, given.empty() ? 1 : given[i]);
+    }
+  }
   push.ids = part->ids;
   push.gradients = sums;
 }
@@ -152,11 +165,24 @@ std::optional<Slice> PushEncoder::InPlace(const Part& part, uint32_t server, con
                rows * row_bytes);
 }
 
+std::vector<uint32_t> PushEncoder::OccurrencesFor(const Part& part, uint32_t server) {
+  std::vector<uint32_t> occurrences;
+  if (part.occurrences.empty() || part.split.empty()) {
+    occurrences = part.occurrences;
+  } else {
+    occurrences.reserve(part.split[server].positions.size());
+    for (const uint32_t i : part.split[server].positions) occurrences.push_back(part.occurrences[i]);
+  }
+  if (OccurrenceWidth(occurrences) == 0) occurrences.clear();
+  return occurrences;
+}
+
 EncodedPush PushEncoder::Encode(uint32_t server, const RequestRoute& route) {
   EncodedPush request;
   std::vector<IdArray> ids;
   ids.reserve(parts_.size());
-  std::vector<std::optional<Slice>> in_place;  // gradients that are not copied
+  std::vector<std::optional<Slice>> in_place;      // gradients that are not copied
+  std::vector<std::vector<uint32_t>> occurrences;  // those that are sent; empty: none of any part
   size_t total = 0;
   for (const Part& part : parts_) {
     const PushPart& push = part.push.part;
@@ -184,6 +210,13 @@ EncodedPush PushEncoder::Encode(uint32_t server, const RequestRoute& route) {
     if (!in_place.back().has_value()) {
       total += (pooled ? NumBags(push) : own.size()) * RowBytes(wire.push_values, part.push.dim);
     }
+    if (part.occurrences.empty()) continue;
+    occurrences.resize(parts_.size());
+    std::vector<uint32_t>& sent = occurrences[in_place.size() - 1];
+    sent = OccurrencesFor(part, server);
+    if (sent.empty()) continue;
+    slice->set_occurrence_bytes(OccurrenceWidth(sent));
+    total += PackedOccurrenceBytes(own.size(), slice->occurrence_bytes());
   }
   PayloadWriter writer(route, total);
   for (size_t p = 0; p < parts_.size(); ++p) {
@@ -192,9 +225,16 @@ EncodedPush PushEncoder::Encode(uint32_t server, const RequestRoute& route) {
     const v1::ValueFormat values = part.push.wire.push_values;
     const size_t dim = part.push.dim;
     const ServerIds* const own = part.split.empty() ? nullptr : &part.split[server];
+    const auto put_occurrences = [&] {
+      if (occurrences.empty() || occurrences[p].empty()) return;
+      const uint32_t width = request.header.slices(static_cast<int>(p)).occurrence_bytes();
+      char* const out = writer.Reserve(PackedOccurrenceBytes(occurrences[p].size(), width));
+      PackOccurrences(occurrences[p], width, out);
+    };
     writer.Put(ids[p]);
     if (in_place[p].has_value()) {
       writer.Refer(*std::move(in_place[p]));
+      put_occurrences();
       continue;
     }
     if (push.pooling != v1::NONE) {
@@ -217,6 +257,7 @@ EncodedPush PushEncoder::Encode(uint32_t server, const RequestRoute& route) {
     } else {
       EncodeRows(values, push.gradients, positions, rows.size(), dim, out);
     }
+    put_occurrences();
   }
   request.payload = std::move(writer).Finish();
   return request;

@@ -41,6 +41,7 @@ struct ResolvedPushPart {
   WireOptions wire;
   std::shared_ptr<ErrorFeedback> feedback;  // null: none
   bool sums = false;                        // the gradients are sums, which a cache has made
+  bool counts_occurrences = false;          // the table's eviction does
 };
 
 // Encodes one push. Used by one thread. The parts' arrays must stay unchanged until the last Encode.
@@ -65,6 +66,8 @@ class PushEncoder {
     ResolvedPushPart push;
     std::vector<uint64_t> ids;       // distinct ones, if repeated ids were merged
     std::vector<uint32_t> segments;  // ends of the segments of the ids that are sent
+    // How often each id that is sent occurred. Empty: once each, or the table does not count it.
+    std::vector<uint32_t> occurrences;
     // Floats: the merged gradients, or those of bags divided by the bags' sizes. Null: those of the push.
     std::shared_ptr<char> gradients;
     std::vector<ServerIds> split;  // by server; empty if there is one
@@ -73,6 +76,8 @@ class PushEncoder {
   static void Merge(Part* part, Deduper* deduper, BufferPool* pool);
   // Returns the gradients for `server` if they can be sent from where they lie.
   static std::optional<Slice> InPlace(const Part& part, uint32_t server, const RequestRoute& route);
+  // Returns the occurrences of the ids for `server`; empty if they need not be sent.
+  static std::vector<uint32_t> OccurrencesFor(const Part& part, uint32_t server);
   // Divides the gradients of MEAN bags by the bags' sizes.
   static void DivideMeans(Part* part, BufferPool* pool);
 

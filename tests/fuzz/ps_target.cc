@@ -44,7 +44,9 @@ void MakeSlice(ByteSource& source, Slice* slice) {
     if ((formats & 0x40) != 0) {
       slice->set_learning_rate_factor(source.Take<float>());
       slice->set_pulled_version(source.Take<uint64_t>());
-      for (uint8_t s = source.Take<uint8_t>() % 4; s > 0; --s) slice->add_segment_ends(TakeCount(source));
+      const uint8_t more = source.Take<uint8_t>();
+      for (uint8_t s = more % 4; s > 0; --s) slice->add_segment_ends(TakeCount(source));
+      slice->set_occurrence_bytes(more / 4 % 8);
     }
   } else if ((formats & 0x40) != 0) {
     slice->set_conditional(true);

@@ -27,7 +27,7 @@ constexpr uint16_t kMinUsesToRead = 2;
 size_t StrideOf(uint32_t dim, CacheLayout layout) {
   const size_t floats = layout == CacheLayout::kPlain     ? size_t{dim}
                         : layout == CacheLayout::kFollows ? 2 * size_t{dim}
-                                                          : 3 * size_t{dim} + 1;
+                                                          : 3 * size_t{dim} + 2;
   const size_t bytes = sizeof(CacheHeader) + floats * sizeof(float);
   return (bytes + alignof(CacheHeader) - 1) / alignof(CacheHeader) * alignof(CacheHeader);
 }
@@ -39,12 +39,14 @@ size_t SketchOf(size_t rows) { return std::bit_ceil(2 * rows); }
 void DeferredGradients::Append(const DeferredGradients& other) {
   ids.insert(ids.end(), other.ids.begin(), other.ids.end());
   versions.insert(versions.end(), other.versions.begin(), other.versions.end());
+  occurrences.insert(occurrences.end(), other.occurrences.begin(), other.occurrences.end());
   sums.insert(sums.end(), other.sums.begin(), other.sums.end());
 }
 
 void DeferredGradients::Clear() {
   ids.clear();
   versions.clear();
+  occurrences.clear();
   sums.clear();
 }
 
@@ -239,6 +241,7 @@ void CacheShard::Follow(CacheHeader* record, const float* gradient, float learni
 void CacheShard::TakeDeferred(CacheHeader* record, DeferredGradients* to_send) {
   to_send->ids.push_back(record->id);
   to_send->versions.push_back(*DeferredVersion(record));
+  to_send->occurrences.push_back(*DeferredOccurrences(record));
   const float* const sums = DeferredSums(record);
   to_send->sums.insert(to_send->sums.end(), sums, sums + dim_);
   record->deferred = 0;

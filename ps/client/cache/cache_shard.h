@@ -6,7 +6,7 @@
 //
 // A record is [header | row: dim floats]. In a cache for training (CacheLayout::kFollows)
 // [gradients since the row arrived: dim floats] follows; if the cache defers gradients (kDefers), also
-// [version | deferred sums: dim floats]. The slab has space for as many records as the
+// [version | occurrences | deferred sums: dim floats]. The slab has space for as many records as the
 // byte budget allows. Its pages are allocated when they are first used; no row has an allocation of its own.
 //
 // Admission and eviction: each copy counts its uses, and a small count-min sketch counts the uses of ids
@@ -66,7 +66,8 @@ struct DeferredGradients {
   std::vector<uint64_t> ids;
   // [ids]: the low half of the oldest version from which the id's gradients were computed.
   std::vector<uint32_t> versions;
-  std::vector<float> sums;  // [ids x dim]
+  std::vector<uint32_t> occurrences;  // [ids]: of the id in the pushes of its gradients
+  std::vector<float> sums;            // [ids x dim]
   void Append(const DeferredGradients& other);
   void Clear();
 };
@@ -122,11 +123,12 @@ class CacheShard {
     const float step = record->step;
     for (uint32_t d = 0; d < dim_; ++d) out[d] = row[d] - step * since[d];
   }
-  // The version and the sums of the deferred gradients. Require kDefers.
+  // The version, the occurrences and the sums of the deferred gradients. Require kDefers.
   uint32_t* DeferredVersion(CacheHeader* record) const {
     return reinterpret_cast<uint32_t*>(Row(record) + 2 * size_t{dim_});
   }
-  float* DeferredSums(CacheHeader* record) const { return Row(record) + 2 * size_t{dim_} + 1; }
+  uint32_t* DeferredOccurrences(CacheHeader* record) const { return DeferredVersion(record) + 1; }
+  float* DeferredSums(CacheHeader* record) const { return Row(record) + 2 * size_t{dim_} + 2; }
 
   // Replaces the copy by the server's row, which lacks the deferred gradients, and updates the fit of the
   // step.

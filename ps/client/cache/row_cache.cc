@@ -6,6 +6,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "base/random.h"
+#include "ps/occurrences.h"
 
 namespace tandem::ps {
 namespace {
@@ -211,7 +212,8 @@ void RowCache::Accept(const Response& response) {
 }
 
 void RowCache::Merge(absl::Span<const uint64_t> ids, const float* gradients, float learning_rate_factor,
-                     absl::Span<const uint64_t> pulled_versions, DeferredGradients* out) {
+                     absl::Span<const uint64_t> pulled_versions, DeferredGradients* out,
+                     absl::Span<const uint32_t> occurrences) {
   if (!pulled_versions.empty()) {
     absl::MutexLock lock(&pulled_mutex_);
     pulled_.resize(pulled_versions.size());
@@ -233,9 +235,11 @@ void RowCache::Merge(absl::Span<const uint64_t> ids, const float* gradients, flo
       const uint32_t server = ServerOf(hash);
       const uint32_t version =
           server < pulled_versions.size() ? static_cast<uint32_t>(pulled_versions[server]) : 0;
+      const uint32_t occurred = occurrences.empty() ? 1 : occurrences[at];
       if (record == nullptr) {
         out->ids.push_back(ids[at]);
         out->versions.push_back(version);
+        out->occurrences.push_back(occurred);
         out->sums.insert(out->sums.end(), gradient, gradient + dim_);
         continue;
       }
@@ -243,8 +247,11 @@ void RowCache::Merge(absl::Span<const uint64_t> ids, const float* gradients, flo
       if (record->deferred == 0) {
         std::memcpy(sums, gradient, dim_ * sizeof(float));
         *shard.rows.DeferredVersion(record) = version;
+        *shard.rows.DeferredOccurrences(record) = occurred;
         ++rows;
       } else {
+        uint32_t* const sum = shard.rows.DeferredOccurrences(record);
+        *sum = AddOccurrences(*sum, occurred);
         for (uint32_t d = 0; d < dim_; ++d) sums[d] += gradient[d];
       }
       ++deferred;

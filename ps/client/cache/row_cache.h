@@ -64,9 +64,11 @@ class RowCache {
 
   // Merges gradients into the cache: the copies move with them. If `out` is not null, cached rows may defer
   // their gradients, and the gradients that must be sent now are appended to `out`. Each repeat of an id
-  // counts as one push of its row. `pulled_versions` are per server, or empty.
+  // counts as one push of its row. `pulled_versions` are per server, or empty. `occurrences` has the
+  // occurrences of each id (PushPart::occurrences), or is empty.
   void Merge(absl::Span<const uint64_t> ids, const float* gradients, float learning_rate_factor,
-             absl::Span<const uint64_t> pulled_versions, DeferredGradients* out);
+             absl::Span<const uint64_t> pulled_versions, DeferredGradients* out,
+             absl::Span<const uint32_t> occurrences = {});
   // Returns whether gradients may be deferred.
   bool defers() const { return options_.push_bound > 1; }
   // Takes all deferred gradients. Every gradient merged before the call is then in `out`, or was in that of

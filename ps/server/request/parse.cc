@@ -10,6 +10,7 @@
 #include "ps/row_staleness.h"
 #include "ps/server/request/array_reader.h"
 #include "ps/wire/id_codec.h"
+#include "ps/wire/occurrence_codec.h"
 #include "ps/wire/value_codec.h"
 #include "ps/wire/version_codec.h"
 #include "rpc/wire/bulk_codec.h"
@@ -82,6 +83,7 @@ class SliceParser {
     TANDEM_RETURN_IF_ERROR(ReadOffsets(from.num_bags(), who, slice));
     slice->dim = from.dim();
     TANDEM_RETURN_IF_ERROR(ReadGradients(who, slice));
+    TANDEM_RETURN_IF_ERROR(ReadOccurrences(from.occurrence_bytes(), who, slice));
     slice->wire_bytes = before - reader_.remaining();
     slice->pulled_version = from.pulled_version();
     slice->position = {from.place().update(), from.place().stale(), from.place().first()};
@@ -116,6 +118,7 @@ class SliceParser {
   absl::Status ReadOffsets(uint64_t num_bags, const SliceLabel& who, ParsedSlice* slice);
   absl::Status ReadVersions(const v1::PullSlice& from, const SliceLabel& who, ParsedSlice* slice);
   absl::Status ReadGradients(const SliceLabel& who, ParsedSlice* slice);
+  absl::Status ReadOccurrences(uint32_t width, const SliceLabel& who, ParsedSlice* slice);
   absl::Status ReadSegments(const v1::PushSlice& from, const SliceLabel& who, ParsedSlice* slice);
   void DecodeGradients(uint64_t rows, ParsedSlice* slice);
 
@@ -245,6 +248,32 @@ absl::Status SliceParser::ReadGradients(const SliceLabel& who, ParsedSlice* slic
     DecodeGradients(rows, slice);
   }
   return absl::OkStatus();
+}
+
+absl::Status SliceParser::ReadOccurrences(uint32_t width, const SliceLabel& who, ParsedSlice* slice) {
+  if (width == 0) return absl::OkStatus();
+  if (slice->pooling != v1::NONE) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(who.Text(), ": occurrence_bytes is ", width, " with pooling, must be 0"));
+  }
+  if (!IsOccurrenceWidth(width)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(who.Text(), ": occurrence_bytes is ", width, ", must be 0, 1, 2 or 4"));
+  }
+  const size_t count = slice->ids.size();
+  absl::string_view packed;
+  if (!reader_.ReadBytes(PackedOccurrenceBytes(count, width), &packed)) {
+    return absl::InvalidArgumentError(absl::StrCat(who.Text(), ": payload too short: the occurrences of ",
+                                                   count, " ids need ", PackedOccurrenceBytes(count, width),
+                                                   " bytes, ", reader_.remaining(), " are left"));
+  }
+  uint32_t* const occurrences = reader_.Allocate<uint32_t>(count);
+  UnpackOccurrences(packed.data(), count, width, occurrences);
+  slice->occurrences = absl::MakeConstSpan(occurrences, count);
+  const auto zero = std::find(occurrences, occurrences + count, 0u);
+  if (zero == occurrences + count) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(who.Text(), ": id ", slice->ids[zero - occurrences],
+                                                 " has 0 occurrences, must be at least 1"));
 }
 
 absl::Status SliceParser::ReadSegments(const v1::PushSlice& from, const SliceLabel& who, ParsedSlice* slice) {

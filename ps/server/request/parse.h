@@ -65,6 +65,8 @@ struct ParsedSlice {
   UpdatePosition position;             // GBA tables
   float learning_rate_factor = 1.0f;   // of this slice's ids, multiplied by the request's
   std::vector<uint32_t> segment_ends;  // v1::PushSlice.segment_ends
+  // [ids], each at least 1: how often the id occurred; empty: once. In RequestHeader::copies.
+  absl::Span<const uint32_t> occurrences;
 
   // Pulls only. A conditional pull wants only the rows that are newer than the caller's copies.
   bool conditional = false;

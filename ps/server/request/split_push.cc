@@ -13,15 +13,19 @@ namespace {
 
 using Group = std::vector<const BoundSlice*>;  // the slices of one table
 
-// Copies the slices' ids, gradients and factors one after the other.
-void CopyGroup(const Group& group, uint32_t dim, bool factors, BufferPool& buffers, TablePush* part) {
+// Copies the slices' ids, gradients, factors and occurrences one after the other.
+void CopyGroup(const Group& group, uint32_t dim, bool factors, bool counted, BufferPool& buffers,
+               TablePush* part) {
   size_t rows = 0;
   for (const BoundSlice* slice : group) rows += slice->ids.size();
-  std::shared_ptr<char> memory = buffers.Get(rows * (sizeof(uint64_t) + (dim + 1) * sizeof(float)));
+  std::shared_ptr<char> memory =
+      buffers.Get(rows * (sizeof(uint64_t) + (dim + 1) * sizeof(float) + (counted ? sizeof(uint32_t) : 0)));
   auto* ids = reinterpret_cast<uint64_t*>(memory.get());
   auto* gradients = reinterpret_cast<float*>(ids + rows);
   float* row_factors = gradients + rows * dim;
+  auto* occurrences = reinterpret_cast<uint32_t*>(row_factors + rows);
   if (factors) part->row_factors = row_factors;
+  if (counted) part->occurrences = occurrences;
   part->ids = absl::MakeConstSpan(ids, rows);
   part->gradients = gradients;
   part->memory = std::move(memory);
@@ -29,6 +33,11 @@ void CopyGroup(const Group& group, uint32_t dim, bool factors, BufferPool& buffe
     part->pulled_version = std::min(part->pulled_version, slice->pulled_version);
     ids = std::copy(slice->ids.begin(), slice->ids.end(), ids);
     row_factors = std::fill_n(row_factors, slice->ids.size(), slice->learning_rate_factor);
+    if (!slice->occurrences.empty()) {
+      occurrences = std::copy(slice->occurrences.begin(), slice->occurrences.end(), occurrences);
+    } else if (counted) {
+      occurrences = std::fill_n(occurrences, slice->ids.size(), 1u);
+    }
     if (slice->pooling == v1::NONE) {
       gradients = std::copy(slice->gradients.begin(), slice->gradients.end(), gradients);
     } else {
@@ -93,18 +102,22 @@ SplitPush SplitByTable(const BoundRequest& request, BufferPool& buffers) {
     const bool factors = std::any_of(group.begin(), group.end(), [](const BoundSlice* slice) {
       return slice->learning_rate_factor != 1.0f;
     });
+    const bool counted = std::any_of(group.begin(), group.end(),
+                                     [](const BoundSlice* slice) { return !slice->occurrences.empty(); });
     const bool stays = group.size() == 1 && first.pooling == v1::NONE && !factors;
     if (stays) {
       part.ids = first.ids;
       part.gradients = first.gradients.data();
+      if (counted) part.occurrences = first.occurrences.data();
       // Holds the arrays' memory only. Holding the request would also hold its tables, and a table that
       // queues this part would then hold itself.
       part.memory = std::make_shared<const std::pair<Bytes, std::vector<std::shared_ptr<char>>>>(
           request.payload, request.copies);
     } else {
-      CopyGroup(group, dim, factors, buffers, &part);
+      CopyGroup(group, dim, factors, counted, buffers, &part);
     }
-    part.memory_bytes = part.ids.size() * (sizeof(uint64_t) + (dim + (factors ? 1 : 0)) * sizeof(float));
+    part.memory_bytes = part.ids.size() * (sizeof(uint64_t) + (dim + (factors ? 1 : 0)) * sizeof(float) +
+                                           (counted ? sizeof(uint32_t) : 0));
     if (stays) {
       in_place.push_back(split.parts.size() - 1);
       in_place_bytes += part.memory_bytes;

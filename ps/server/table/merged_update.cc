@@ -34,15 +34,21 @@ absl::StatusOr<uint64_t> ApplyMerged(TableStorage& storage, uint32_t dim,
   if (parts == 0) return storage.Apply({}, nullptr, options);
   if (parts == 1) {
     options.row_factors = only->row_factors;
+    options.occurrences = only->occurrences;
     return storage.Apply(only->ids, only->gradients, options);
   }
   const bool factors = std::any_of(pushes.begin(), pushes.end(),
                                    [](const TablePush* push) { return push->row_factors != nullptr; });
-  const size_t row_bytes = sizeof(uint64_t) + (dim + (factors ? 1 : 0)) * sizeof(float);
+  const bool counted = std::any_of(pushes.begin(), pushes.end(),
+                                   [](const TablePush* push) { return push->occurrences != nullptr; });
+  const size_t row_bytes =
+      sizeof(uint64_t) + (dim + (factors ? 1 : 0)) * sizeof(float) + (counted ? sizeof(uint32_t) : 0);
   const std::shared_ptr<char> memory = buffers.Get(rows * row_bytes);
   auto* ids = reinterpret_cast<uint64_t*>(memory.get());
   auto* gradients = reinterpret_cast<float*>(ids + rows);
   float* const row_factors = factors ? gradients + rows * dim : nullptr;
+  uint32_t* const occurrences =
+      counted ? reinterpret_cast<uint32_t*>(gradients + rows * (dim + (factors ? 1 : 0))) : nullptr;
   size_t at = 0;
   for (const TablePush* push : pushes) {
     const size_t count = push->ids.size();
@@ -54,9 +60,15 @@ absl::StatusOr<uint64_t> ApplyMerged(TableStorage& storage, uint32_t dim,
     } else if (factors) {
       std::fill_n(row_factors + at, count, 1.0f);
     }
+    if (push->occurrences != nullptr) {
+      std::copy_n(push->occurrences, count, occurrences + at);
+    } else if (counted) {
+      std::fill_n(occurrences + at, count, 1u);
+    }
     at += count;
   }
   options.row_factors = row_factors;
+  options.occurrences = occurrences;
   return storage.Apply(absl::MakeConstSpan(ids, rows), gradients, options);
 }
 

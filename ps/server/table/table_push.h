@@ -30,7 +30,9 @@ struct TablePush {
   float learning_rate_factor = 1.0f;   // of all ids
   float batch_share = 1.0f;            // v1::PushRequest.batch_share
   const float* row_factors = nullptr;  // [ids.size()]: multiplied with it for each id; nullptr: all are 1
-  std::shared_ptr<const void> memory;  // keeps ids, gradients and row_factors alive
+  // [ids.size()]: how often each id occurred (v1::PushSlice.occurrence_bytes); nullptr: once.
+  const uint32_t* occurrences = nullptr;
+  std::shared_ptr<const void> memory;  // keeps ids, gradients, row_factors and occurrences alive
   uint64_t memory_bytes = 0;
   uint64_t traced = trace::Begin();  // when the push was made, for traces
   // Runs once, under no lock, in one of these cases:

@@ -53,18 +53,22 @@ void ToProto(const TablePush& whole, uint32_t dim, const ReplayFilter* filter, v
   queued->set_ids(ToBytes(push.ids.data(), push.ids.size()));
   queued->set_gradients(ToBytes(push.gradients, push.ids.size() * dim));
   if (push.row_factors != nullptr) queued->set_row_factors(ToBytes(push.row_factors, push.ids.size()));
+  if (push.occurrences != nullptr) queued->set_occurrences(ToBytes(push.occurrences, push.ids.size()));
 }
 
 // The arrays of a push that was restored.
 struct Arrays {
   std::vector<uint64_t> ids;
   std::vector<float> gradients, row_factors;
+  std::vector<uint32_t> occurrences;
 };
 
 TablePush FromProto(const v1::QueuedPush& queued) {
-  const auto arrays = std::make_shared<Arrays>(Arrays{.ids = FromBytes<uint64_t>(queued.ids()),
-                                                      .gradients = FromBytes<float>(queued.gradients()),
-                                                      .row_factors = FromBytes<float>(queued.row_factors())});
+  const auto arrays =
+      std::make_shared<Arrays>(Arrays{.ids = FromBytes<uint64_t>(queued.ids()),
+                                      .gradients = FromBytes<float>(queued.gradients()),
+                                      .row_factors = FromBytes<float>(queued.row_factors()),
+                                      .occurrences = FromBytes<uint32_t>(queued.occurrences())});
   TablePush push;
   push.worker = queued.worker();
   push.step = queued.step();
@@ -75,9 +79,11 @@ TablePush FromProto(const v1::QueuedPush& queued) {
   push.ids = arrays->ids;
   push.gradients = arrays->gradients.data();
   push.row_factors = arrays->row_factors.empty() ? nullptr : arrays->row_factors.data();
+  push.occurrences = arrays->occurrences.empty() ? nullptr : arrays->occurrences.data();
   push.learning_rate_factor = queued.learning_rate_factor();
   push.batch_share = queued.batch_share();
-  push.memory_bytes = queued.ids().size() + queued.gradients().size() + queued.row_factors().size();
+  push.memory_bytes = queued.ids().size() + queued.gradients().size() + queued.row_factors().size() +
+                      queued.occurrences().size();
   push.memory = arrays;
   return push;
 }
@@ -134,14 +140,17 @@ absl::Status UpdateOrder::CheckState(const v1::UpdateOrderState& state, uint32_t
   const auto check = [&](const v1::QueuedPush& push) -> absl::Status {
     const size_t ids = push.ids().size() / sizeof(uint64_t);
     const bool factors_fit = push.row_factors().empty() || push.row_factors().size() == ids * sizeof(float);
+    const bool occurrences_fit =
+        push.occurrences().empty() || push.occurrences().size() == ids * sizeof(uint32_t);
     if (push.worker() < num_workers && push.ids().size() == ids * sizeof(uint64_t) &&
-        push.gradients().size() == ids * dim * sizeof(float) && factors_fit) {
+        push.gradients().size() == ids * dim * sizeof(float) && factors_fit && occurrences_fit) {
       return absl::OkStatus();
     }
-    return absl::DataLossError(absl::StrCat(
-        "a queued push of worker ", push.worker(), " of ", num_workers, " has ", push.ids().size(),
-        " bytes of ids, ", push.gradients().size(), " of gradients of ", dim, " values and ",
-        push.row_factors().size(), " of row factors, which do not fit together"));
+    return absl::DataLossError(
+        absl::StrCat("a queued push of worker ", push.worker(), " of ", num_workers, " has ",
+                     push.ids().size(), " bytes of ids, ", push.gradients().size(), " of gradients of ", dim,
+                     " values, ", push.row_factors().size(), " of row factors and ",
+                     push.occurrences().size(), " of occurrences, which do not fit together"));
   };
   if (static_cast<uint32_t>(state.workers_size()) > num_workers) {
     return absl::DataLossError(

@@ -10,6 +10,7 @@
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "ps/wire/occurrence_codec.h"
 
 namespace tandem::ps {
 namespace {
@@ -86,6 +87,41 @@ TEST(PushEncoderTest, GradientsOfAnIdThatRepeatsAreAddedUpInTheirOrder) {
   EXPECT_EQ(std::memcmp(merged[0].payload.Flatten().data() + 2 * 8, sums.data(), 16), 0);
   push.part.repeats = false;
   EXPECT_EQ(EncodeAll(ShardMap::Even(1), {push})[0].header.slices(0).num_ids(), 5u);
+}
+
+// Returns the numbers of occurrences that a request to the only server has behind its gradients.
+std::vector<uint32_t> OccurrencesOf(const EncodedPush& request, size_t dim) {
+  const v1::PushSlice& slice = request.header.slices(0);
+  const std::string payload = request.payload.Flatten();
+  const size_t before = slice.num_ids() * (sizeof(uint64_t) + dim * sizeof(float));
+  EXPECT_EQ(payload.size(), before + PackedOccurrenceBytes(slice.num_ids(), slice.occurrence_bytes()));
+  if (slice.occurrence_bytes() == 0) return {};
+  std::vector<uint32_t> occurrences(slice.num_ids());
+  UnpackOccurrences(payload.data() + before, occurrences.size(), slice.occurrence_bytes(),
+                    occurrences.data());
+  return occurrences;
+}
+
+TEST(PushEncoderTest, OccurrencesAreSentForTablesThatCountThem) {
+  const std::vector<uint64_t> ids = {7, 9, 7, 9, 7, 8};
+  const std::vector<float> gradients(6);
+  const std::vector<uint32_t> given = {1, 300, 2, ~0u, 1, 5};
+  ResolvedPushPart push{.part = {.table = "t", .ids = ids, .gradients = gradients.data()},
+                        .dim = 1,
+                        .wire = {.pack_ids = PackIds::kNever}};
+  const auto sent = [&](bool counts, bool repeats, absl::Span<const uint32_t> occurrences) {
+    push.counts_occurrences = counts;
+    push.part.repeats = repeats;
+    push.part.occurrences = occurrences;
+    return OccurrencesOf(EncodeAll(ShardMap::Even(1), {push})[0], 1);
+  };
+  EXPECT_THAT(sent(true, true, {}), ::testing::ElementsAre(3, 2, 1));
+  EXPECT_THAT(sent(true, true, given), ::testing::ElementsAre(4, ~0u, 5));
+  EXPECT_THAT(sent(true, false, {}), ::testing::ElementsAre());
+  EXPECT_THAT(sent(true, false, given), ::testing::ElementsAreArray(given));
+  EXPECT_THAT(sent(true, false, std::vector<uint32_t>(6, 1)), ::testing::ElementsAre());
+  EXPECT_THAT(sent(false, true, given), ::testing::ElementsAre());
+  EXPECT_THAT(sent(false, false, given), ::testing::ElementsAre());
 }
 
 TEST(PushEncoderTest, IdsArePackedWhereTheyCrossASocketAndItPays) {

@@ -77,6 +77,8 @@ struct PushOf {
   float learning_rate_factor = 0.0f;
   v1::PushPlace place;
   std::vector<uint64_t> segment_ends;
+  uint32_t occurrence_bytes = 0;
+  std::string occurrences;  // as they are in the payload
 };
 struct PushTag {
   uint32_t worker = 0;
@@ -138,6 +140,8 @@ inline Bytes PushRequestBytes(const PushTag& tag, const std::vector<PushOf>& par
       AppendArray(part.offsets, &payload);
     }
     AppendArray(part.gradients, &payload);
+    slice->set_occurrence_bytes(part.occurrence_bytes);
+    payload += part.occurrences;
   }
   return rpc::EncodeBulk(header, Bytes(std::move(payload)));
 }

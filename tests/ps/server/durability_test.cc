@@ -100,6 +100,56 @@ TEST(Durability, QueuedPushesAreInSnapshotsToo) {
   }
 }
 
+// The same pushes go to a server that is killed and to one that is not. Then the same rows must have left.
+TEST(Durability, OccurrencesAreReplayedAndInSnapshots) {
+  for (const Mode& mode : Modes()) {
+    SCOPED_TRACE(mode.name);
+    v1::TableConfig config = CountTable(2, mode.mode);
+    *config.mutable_eviction() = EvictLfu(/*half_life=*/7);
+    config.set_byte_budget(64 << 10);
+    const auto make = [](ParameterServerOptions* options) {
+      options->num_buckets = 1;
+      options->durability.snapshot_bytes = 4000;
+    };
+    Shard shard(make), undisturbed(make);
+    for (Shard* const each : {&shard, &undisturbed}) {
+      TANDEM_ASSERT_OK(each->Start());
+      TANDEM_ASSERT_OK((*each)->CreateTable(config));
+    }
+    constexpr uint64_t kIds = 4000, kNew = 100;
+    // Worker 1 is late, so that in sync mode pushes are queued when the server is killed.
+    constexpr uint64_t kSteps = 40, kLate = 12;
+    const auto push = [&](uint32_t worker, uint64_t step) {
+      PushOf push = {.table = "user", .dim = 1, .occurrence_bytes = 1};
+      for (uint64_t i = 0; i < kNew; ++i) {
+        push.ids.push_back((step * kNew + i) % kIds);
+        push.gradients.push_back(-1);
+        push.occurrences.push_back(static_cast<char>(1 + (i * 7 + step + worker) % 50));
+      }
+      TANDEM_ASSERT_OK(shard->Push({.worker = worker, .step = step}, {push}));
+      TANDEM_ASSERT_OK(undisturbed->Push({.worker = worker, .step = step}, {push}));
+    };
+    std::vector<uint64_t> all(kIds);
+    for (uint64_t id = 0; id < kIds; ++id) all[id] = id;
+    for (uint64_t step = 0; step < kSteps + kLate; ++step) {
+      if (step < kSteps) push(0, step);
+      if (step >= kLate) push(1, step - kLate);
+      if (step % 13 != 12) continue;
+      shard.Kill();
+      TANDEM_ASSERT_OK(shard.Start());
+    }
+    TANDEM_ASSERT_OK(shard->Flush("user"));
+    TANDEM_ASSERT_OK(undisturbed->Flush("user"));
+    TANDEM_ASSERT_OK_AND_ASSIGN(const Rows rows, shard->Pull(0, kSteps, {{"user", all}}, true));
+    TANDEM_ASSERT_OK_AND_ASSIGN(const Rows expected, undisturbed->Pull(0, kSteps, {{"user", all}}, true));
+    EXPECT_EQ(rows.slices[0], expected.slices[0]);
+    const uint64_t kept = undisturbed->Table("user").statistics().rows();
+    EXPECT_LT(kept, kIds);
+    EXPECT_EQ(shard->Table("user").statistics().rows(), kept);
+    EXPECT_GT(shard.Info().snapshot_position(), 0u);
+  }
+}
+
 // Pushes with several threads, each with its own worker, until `stop`. A push that fails is repeated under
 // its sequence by the next call. Returns for each worker the number of steps that were acknowledged.
 class Load {

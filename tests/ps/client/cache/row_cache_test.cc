@@ -265,18 +265,20 @@ TEST(RowCache, GradientsOfARowAreAddedUpUntilTheirBound) {
   const std::vector<uint64_t> ids = {5, 9};
   const std::vector<float> gradients = {1, 2, 3, 10, 20, 30};
   DeferredGradients out;
-  harness.cache().Merge(ids, gradients.data(), 1, {{21}}, &out);
+  harness.cache().Merge(ids, gradients.data(), 1, {{21}}, &out, {{4, 6}});
   EXPECT_THAT(out.ids, ElementsAre(9));  // a gradient without a copy cannot be deferred
   EXPECT_THAT(out.sums, ElementsAre(10, 20, 30));
   EXPECT_THAT(out.versions, ElementsAre(21));
+  EXPECT_THAT(out.occurrences, ElementsAre(6));
   out.Clear();
   harness.cache().Merge({{5}}, gradients.data(), 1, {{22}}, &out);
   EXPECT_THAT(out.ids, ElementsAre());
   EXPECT_EQ(harness.cache().Statistics().held_rows, 1);
-  harness.cache().Merge({{5}}, gradients.data(), 1, {{23}}, &out);
+  harness.cache().Merge({{5}}, gradients.data(), 1, {{23}}, &out, {{2}});
   EXPECT_THAT(out.ids, ElementsAre(5));
   EXPECT_THAT(out.sums, ElementsAre(3, 6, 9));
   EXPECT_THAT(out.versions, ElementsAre(21));  // that of the oldest
+  EXPECT_THAT(out.occurrences, ElementsAre(4 + 1 + 2));
   EXPECT_EQ(harness.cache().Statistics().held_rows, 0);
   EXPECT_EQ(harness.cache().Statistics().held_gradients, 3);
 }
@@ -343,8 +345,9 @@ TEST(RowCache, LosesNoGradient) {
   std::vector<std::thread> threads;
   const auto add = [](const DeferredGradients& held, std::map<uint64_t, std::vector<double>>* sums) {
     for (size_t i = 0; i < held.ids.size(); ++i) {
-      std::vector<double>& sum = sums->try_emplace(held.ids[i], kCachedDim).first->second;
+      std::vector<double>& sum = sums->try_emplace(held.ids[i], kCachedDim + 1).first->second;
       for (uint32_t d = 0; d < kCachedDim; ++d) sum[d] += held.sums[i * kCachedDim + d];
+      sum[kCachedDim] += held.occurrences[i];
     }
   };
   for (int t = 0; t < kThreads; ++t) {
@@ -374,10 +377,12 @@ TEST(RowCache, LosesNoGradient) {
                                 .versions = server_version,
                                 .applied = server_version,
                                 .generations = generation});
-        DeferredGradients mine{.ids = ids, .versions = {}, .sums = gradients};
+        std::vector<uint32_t> occurrences(ids.size());
+        for (uint32_t& number : occurrences) number = static_cast<uint32_t>(1 + random.Below(5));
+        DeferredGradients mine{.ids = ids, .versions = {}, .occurrences = occurrences, .sums = gradients};
         add(mine, &in[t]);
         DeferredGradients out;
-        harness.cache().Merge(ids, gradients.data(), 1, server_version, &out);
+        harness.cache().Merge(ids, gradients.data(), 1, server_version, &out, occurrences);
         std::vector<uint64_t> pulled;
         // Not in the last steps: the cache must still hold gradients at the end, whichever thread ends last.
         if (random.Below(50) == 0 && step < 350) harness.cache().TakeDeferred(&out, &pulled);
@@ -395,10 +400,12 @@ TEST(RowCache, LosesNoGradient) {
   std::map<uint64_t, std::vector<double>> total;
   for (int t = 0; t < kThreads; ++t) {
     for (const auto& [id, sum] : in[t]) {
-      for (uint32_t d = 0; d < kCachedDim; ++d) total.try_emplace(id, kCachedDim).first->second[d] += sum[d];
+      std::vector<double>& all = total.try_emplace(id, sum.size()).first->second;
+      for (size_t d = 0; d < sum.size(); ++d) all[d] += sum[d];
     }
     for (const auto& [id, sum] : came_out[t]) {
-      for (uint32_t d = 0; d < kCachedDim; ++d) total.try_emplace(id, kCachedDim).first->second[d] -= sum[d];
+      std::vector<double>& all = total.try_emplace(id, sum.size()).first->second;
+      for (size_t d = 0; d < sum.size(); ++d) all[d] -= sum[d];
     }
   }
   for (const auto& [id, sum] : total) EXPECT_THAT(sum, Each(0.0)) << id;

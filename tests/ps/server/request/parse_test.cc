@@ -100,6 +100,68 @@ TEST_F(Parse, SegmentsMustCoverTheIdsInOrder) {
   EXPECT_THAT(parse(std::vector<uint64_t>(70000, 3)), StatusIs(kInvalid, HasSubstr("at most 65536")));
 }
 
+TEST_F(Parse, OccurrencesFollowTheGradients) {
+  const auto parse = [&](uint32_t width, std::string packed) {
+    return ParsePush(PushRequestBytes({}, {{.table = "a",
+                                            .dim = 1,
+                                            .ids = {4, 5, 6},
+                                            .gradients = {1, 2, 3},
+                                            .occurrence_bytes = width,
+                                            .occurrences = std::move(packed)},
+                                           {.table = "b", .dim = 1, .ids = {7}, .gradients = {9}}}),
+                     options_);
+  };
+  const std::vector<std::pair<uint32_t, std::string>> packed = {
+      {1, std::string("\1\2\xff\7", 4)},  // what pads the numbers may be anything
+      {2, std::string("\1\0\2\0\xff\0\0\0", 8)},
+      {4, std::string("\1\0\0\0\2\0\0\0\xff\0\0\0", 12)}};
+  for (const auto& [width, bytes] : packed) {
+    TANDEM_ASSERT_OK_AND_ASSIGN(const ParsedRequest request, parse(width, bytes));
+    EXPECT_THAT(request.slices[0].occurrences, ElementsAre(1, 2, 255));
+    EXPECT_THAT(request.slices[0].gradients, ElementsAre(1, 2, 3));
+    EXPECT_EQ(request.slices[0].wire_bytes, 3 * (8 + 4) + bytes.size());
+    EXPECT_THAT(request.slices[1].occurrences, ElementsAre());
+    EXPECT_THAT(request.slices[1].ids, ElementsAre(7));
+    EXPECT_THAT(request.slices[1].gradients, ElementsAre(9));
+  }
+  TANDEM_ASSERT_OK_AND_ASSIGN(const ParsedRequest most, parse(4, std::string(12, '\xff')));
+  EXPECT_THAT(most.slices[0].occurrences, ElementsAre(~0u, ~0u, ~0u));
+}
+
+TEST_F(Parse, OccurrencesThatCannotBeAreRefused) {
+  const auto kInvalid = absl::StatusCode::kInvalidArgument;
+  const auto parse = [&](const PushOf& push) { return ParsePush(PushRequestBytes({}, {push}), options_); };
+  PushOf push = {.table = "a", .dim = 1, .ids = {4, 5, 6}, .gradients = {1, 2, 3}};
+  for (const uint32_t width : {3u, 5u, 8u, ~0u}) {
+    push.occurrence_bytes = width;
+    push.occurrences = std::string(40, '\1');
+    EXPECT_THAT(parse(push), StatusIs(kInvalid, HasSubstr("occurrence_bytes is"))) << width;
+  }
+  push.occurrence_bytes = 2;
+  push.occurrences = std::string("\1\0\0\0\1\0\0\0", 8);
+  EXPECT_THAT(parse(push), StatusIs(kInvalid, HasSubstr("table 'a': id 5 has 0 occurrences")));
+  for (size_t size = 0; size < 8; ++size) {
+    push.occurrences = std::string(size, '\1');
+    EXPECT_THAT(parse(push), StatusIs(kInvalid, HasSubstr("the occurrences of 3 ids need 8 bytes")));
+  }
+  push.occurrences = std::string(9, '\1');
+  EXPECT_THAT(parse(push), StatusIs(kInvalid, HasSubstr("payload too long")));
+  push.occurrence_bytes = 0;
+  push.occurrences = std::string(4, '\1');
+  EXPECT_THAT(parse(push), StatusIs(kInvalid, HasSubstr("payload too long")));
+  push = {.table = "a",
+          .dim = 1,
+          .ids = {4, 5},
+          .gradients = {1},
+          .pooling = v1::SUM,
+          .offsets = {0, 2},
+          .occurrence_bytes = 1,
+          .occurrences = std::string(4, '\1')};
+  EXPECT_THAT(parse(push), StatusIs(kInvalid, HasSubstr("with pooling, must be 0")));
+  // No ids, no numbers.
+  TANDEM_EXPECT_OK(parse({.table = "a", .dim = 1, .occurrence_bytes = 4}));
+}
+
 TEST_F(Parse, TheShareOfAGlobalBatchIsAFraction) {
   const auto parse = [&](float share) {
     return ParsePush(PushRequestBytes({.batch_share = share}, {{"a", 1, {1}, {1}}}), options_);

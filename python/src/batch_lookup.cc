@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
 #include "base/status.h"
+#include "ps/occurrences.h"
 
 namespace tandem::python {
 namespace {
@@ -112,6 +113,7 @@ absl::Status BatchLookup::Prepare(absl::Span<const FeatureIds> features) {
   size_t first = 0;
   for (size_t t = 0; t < rows_.size(); ++t) {
     const size_t count = plan_->tables[t].features.size();
+    rows_[t].counted = false;
     TANDEM_RETURN_IF_ERROR(PrepareTable(plan_->tables[t], features.subspan(first, count), &rows_[t],
                                         absl::MakeSpan(features_).subspan(first, count)));
     first += count;
@@ -192,6 +194,10 @@ std::vector<ps::PullPart> BatchLookup::PullParts() {
     parts[t].rows = rows_[t].values.data();
   }
   return parts;
+}
+
+void BatchLookup::SetCounted(absl::FunctionRef<bool(const std::string& table)> counts) {
+  for (size_t t = 0; t < rows_.size(); ++t) rows_[t].counted = counts(plan_->tables[t].name);
 }
 
 size_t BatchLookup::OutputRows(size_t feature) const {
@@ -351,6 +357,13 @@ BatchLookup::RowGradients BatchLookup::TakeGradients(const std::string& table) {
     if (plan_->tables[t].name != table || rows_[t].gradients == nullptr) continue;
     taken.ids = rows_[t].unique;
     if (t < versions_.size()) taken.versions = versions_[t];
+    if (rows_[t].counted) {
+      rows_[t].occurrences.assign(rows_[t].unique.size(), 0);
+      for (const uint32_t index : rows_[t].index) {
+        if (index != kPadding) ++rows_[t].occurrences[index];
+      }
+      taken.occurrences = rows_[t].occurrences;
+    }
     taken.rows = rows_[t].gradients;
     rows_[t].recycled = std::move(rows_[t].gradients);
     rows_[t].gradients = nullptr;
@@ -404,7 +417,10 @@ std::vector<BatchLookup::RowGradients> TakeAll(const std::string& table,
 }
 
 BatchLookup::RowGradients View(const TableGradients& gathered) {
-  return {.ids = gathered.ids, .versions = gathered.versions, .rows = gathered.rows};
+  return {.ids = gathered.ids,
+          .versions = gathered.versions,
+          .rows = gathered.rows,
+          .occurrences = gathered.occurrences};
 }
 
 std::vector<uint64_t> OldestVersions(absl::Span<const BatchLookup::RowGradients> taken) {
@@ -418,9 +434,10 @@ std::vector<uint64_t> OldestVersions(absl::Span<const BatchLookup::RowGradients>
   return versions;
 }
 
-// Adds up the gradients of each id. Writes the distinct ids in the order in which they first appear.
+// Adds up the gradients and the occurrences of each id. Writes the distinct ids in the order in which they
+// first appear.
 std::shared_ptr<std::vector<float>> Sum(absl::Span<const BatchLookup::RowGradients> taken, uint32_t dim,
-                                        std::vector<uint64_t>* ids) {
+                                        std::vector<uint64_t>* ids, std::vector<uint32_t>* occurrences) {
   std::vector<uint64_t> all;
   for (const BatchLookup::RowGradients& gradients : taken) {
     all.insert(all.end(), gradients.ids.begin(), gradients.ids.end());
@@ -436,6 +453,19 @@ std::shared_ptr<std::vector<float>> Sum(absl::Span<const BatchLookup::RowGradien
       for (size_t d = 0; d < dim; ++d) to[d] += from[d];
     }
   }
+  occurrences->clear();
+  if (std::all_of(taken.begin(), taken.end(),
+                  [](const BatchLookup::RowGradients& gradients) { return gradients.occurrences.empty(); })) {
+    return sums;
+  }
+  occurrences->assign(ids->size(), 0);
+  i = 0;
+  for (const BatchLookup::RowGradients& gradients : taken) {
+    for (size_t k = 0; k < gradients.ids.size(); ++k, ++i) {
+      uint32_t& sum = (*occurrences)[index[i]];
+      sum = ps::AddOccurrences(sum, gradients.occurrences.empty() ? 1 : gradients.occurrences[k]);
+    }
+  }
   return sums;
 }
 
@@ -449,7 +479,7 @@ std::shared_ptr<TableGradients> TakeGradients(const std::string& table, uint32_t
   if (earlier != nullptr) taken.insert(taken.begin(), View(*earlier));
   auto gathered = std::make_shared<TableGradients>();
   gathered->versions = OldestVersions(taken);
-  gathered->rows = Sum(taken, dim, &gathered->ids);
+  gathered->rows = Sum(taken, dim, &gathered->ids, &gathered->occurrences);
   return gathered;
 }
 
@@ -458,6 +488,7 @@ GradientPush TakePush(absl::Span<const PushSource> sources) {
   push.parts.resize(sources.size());
   push.ids.resize(sources.size());
   push.versions.resize(sources.size());
+  push.occurrences.resize(sources.size());
   for (size_t t = 0; t < sources.size(); ++t) {
     const PushSource& source = sources[t];
     ps::PushPart& part = push.parts[t];
@@ -476,10 +507,12 @@ GradientPush TakePush(absl::Span<const PushSource> sources) {
       part.ids = taken[0].ids;
       part.gradients = taken[0].rows->data();
       part.owner = std::move(taken[0].rows);
+      part.occurrences = taken[0].occurrences;
       continue;
     }
-    auto sums = Sum(taken, source.dim, &push.ids[t]);
+    auto sums = Sum(taken, source.dim, &push.ids[t], &push.occurrences[t]);
     part.ids = push.ids[t];
+    part.occurrences = push.occurrences[t];
     part.gradients = sums->data();
     part.owner = std::move(sums);
   }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -79,6 +80,9 @@ class BatchLookup : public std::enable_shared_from_this<BatchLookup> {
 
   // Returns the request for the distinct rows of each table. They are written into this object.
   std::vector<ps::PullPart> PullParts();
+  // Says that the eviction of tables for which `counts(name)` returns true counts how often ids occur: their
+  // gradients then come with occurrences. Call it after Prepare; nothing is counted without it.
+  void SetCounted(absl::FunctionRef<bool(const std::string& table)> counts);
   void SetVersions(ps::PullVersions versions) { versions_ = std::move(versions); }
 
   // The rows of a feature's output: its bags, or its ids if it is not pooled.
@@ -109,6 +113,8 @@ class BatchLookup : public std::enable_shared_from_this<BatchLookup> {
     absl::Span<const uint64_t> ids;                  // distinct; valid while the lookup is not prepared again
     absl::Span<const uint64_t> versions;             // by server
     std::shared_ptr<const std::vector<float>> rows;  // [ids x dim]; null: none
+    // [ids]: how often each id was looked up; empty: not counted. Valid as long as `ids`.
+    absl::Span<const uint32_t> occurrences;
   };
   // Hands out the gradients of the table of this name and forgets them.
   RowGradients TakeGradients(const std::string& table);
@@ -140,6 +146,8 @@ class BatchLookup : public std::enable_shared_from_this<BatchLookup> {
     std::vector<uint64_t> unique;
     std::vector<uint32_t> index;  // of each id of the table's features among `unique`, or kPadding
     std::vector<float> values;    // [unique x dim]
+    bool counted = false;
+    std::vector<uint32_t> occurrences;              // [unique], if `counted` and there are gradients to take
     std::shared_ptr<std::vector<float>> gradients;  // null: none
     std::shared_ptr<std::vector<float>> recycled;   // pushed before, perhaps still being sent
   };
@@ -166,6 +174,7 @@ struct TableGradients {
   std::vector<uint64_t> ids;                 // distinct
   std::vector<uint64_t> versions;            // by server, the oldest ones
   std::shared_ptr<std::vector<float>> rows;  // [ids x dim]
+  std::vector<uint32_t> occurrences;         // [ids]; empty: not counted
 };
 
 // Takes the gradients that `lookups` have of a table, and adds those of `earlier`, which may be null.
@@ -190,6 +199,7 @@ struct GradientPush {
   std::vector<ps::PushPart> parts;
   std::vector<std::vector<uint64_t>> ids;
   std::vector<std::vector<uint64_t>> versions;
+  std::vector<std::vector<uint32_t>> occurrences;
 };
 
 // Takes the gradients of `sources`. A table without gradients gets an empty part, because a push without it

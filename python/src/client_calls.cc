@@ -214,6 +214,10 @@ std::shared_ptr<Call> PyClient::StartLookup(ConnectionInUse* connection, uint64_
   auto call = std::make_shared<Call>(std::vector<nb::object>(), released_);
   {
     GilReleased release;
+    if (!read_only) {
+      lookup->SetCounted(
+          [&](const std::string& table) { return connection->client()->CountsOccurrences(table); });
+    }
     std::vector<ps::PullPart> parts = lookup->PullParts();
     connection->client()->PullAsync(step, read_only, std::move(parts),
                                     [under_way = connection->TakeCall(), call,

@@ -451,8 +451,20 @@ std::vector<ps::PushPart> Lookup::Scatter() {
       parts[t].offsets = group.offsets;
     }
     if (t < versions_.size()) parts[t].pulled_versions = versions_[t];
+    if (table.counts_occurrences && !plan_->server_pooling) {
+      CountOccurrences(t);
+      parts[t].occurrences = rows.occurrences;
+    }
   }
   return parts;
+}
+
+void Lookup::CountOccurrences(size_t t) {
+  Rows& rows = rows_[t];
+  rows.occurrences.assign(PulledIds(rows).size(), 0);
+  for (const uint32_t index : rows.split ? rows.index : groups_[rows.group].index) {
+    if (index < kReplicated) ++rows.occurrences[index];
+  }
 }
 
 void Lookup::ScatterBags(size_t t) {

@@ -27,6 +27,7 @@ struct LookupTable {
   // [features]: where the rows of each feature live. Empty: kAuto for all. Features that share ids are
   // sharded if one of them is, else replicated if one of them is.
   std::vector<ps::Placement> placements;
+  bool counts_occurrences = false;  // the table's eviction does: pushes say how often each id occurs
 };
 
 // The configuration that all lookups of a job share. Must not change while in use.
@@ -128,8 +129,9 @@ class Lookup {
   struct Rows {
     int group = 0;
     std::vector<ps::Placement> placements;  // by segment
-    std::vector<float> values;     // of the pulled rows, [ids x dim]; [bags x dim] with server pooling
-    std::vector<float> gradients;  // the same shape
+    std::vector<float> values;          // of the pulled rows, [ids x dim]; [bags x dim] with server pooling
+    std::vector<float> gradients;       // the same shape
+    std::vector<uint32_t> occurrences;  // of the pulled ids, in tables that count them
     bool split = false;            // some distinct ids of the batch are replicated; what follows is used then
     std::vector<uint64_t> pulled;  // distinct ids to pull
     std::vector<uint32_t> pulled_ends;  // the end of each segment in `pulled`
@@ -148,6 +150,7 @@ class Lookup {
   void GatherTable(size_t t);
   void CopyBags(size_t t);
   void ScatterTable(size_t t);
+  void CountOccurrences(size_t t);
   void ScatterBags(size_t t);
 
   const LookupPlan* plan_;

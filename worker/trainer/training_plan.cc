@@ -167,6 +167,7 @@ absl::StatusOr<TrainingPlan> PlanJob(const JobSpec& job, const Schema& schema, c
   for (size_t t = 0; t < plan.tables.size(); ++t) {
     TANDEM_RETURN_IF_ERROR(ps::ValidateTableConfig(plan.tables[t]));
     TANDEM_RETURN_IF_ERROR(ps::ValidateCacheOptions(plan.tables[t], plan.caches[t]));
+    plan.lookup.tables[t].counts_occurrences = ps::CountsOccurrences(plan.tables[t]);
   }
   return plan;
 }

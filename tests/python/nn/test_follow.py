@@ -589,3 +589,28 @@ class TestDtypes:
         ).double()
         ids = {n: torch.tensor([1, 2]) for n in "ab"}
         assert emb.stack(ids).dtype == torch.float64 and {o.dtype for o in emb(ids).values()} == {torch.float64}
+
+
+# The gradients of three lookups, one of which was looked at before, are one push with the occurrences of all three.
+def test_occurrences_of_accumulated_gradients_add_up_under_lfu(client):
+    bag = bag_of(client, eviction=tandem.eviction.LFU(), byte_budget=256 << 10)
+    optimizer = torch.optim.SGD(bag.parameters(), lr=0.1)
+    bag.follow(optimizer)
+
+    def use(ids):
+        bag(torch.from_numpy(ids), torch.arange(len(ids))).sum().backward()
+
+    hot, rare = np.arange(40).reshape(2, 20)
+    optimizer.zero_grad()
+    use(np.concatenate([np.repeat(hot, 8), rare]))
+    assert next(bag.parameters()).grad is not None
+    use(np.repeat(hot, 4))
+    use(np.repeat(hot, 8))
+    optimizer.step()
+    before = client.pull("t", hot, read_only=True)[0]
+    for _ in range(10):
+        optimizer.zero_grad()
+        use(np.arange(1000, 21000))
+        optimizer.step()
+    assert client.stats("t")["evicted_rows"] > 10000
+    np.testing.assert_array_equal(client.pull("t", hot, read_only=True)[0], before)

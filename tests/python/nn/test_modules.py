@@ -233,6 +233,29 @@ class TestResults:
         with pytest.raises(ValueError, match="'rows' has no pooling, and the KeyedJaggedTensor has inverse indices"):
             rows(Jagged(["rows"], [1, 1], [2], (["rows"], [[0, 1, 0]])))
 
+    # Each bucket holds a few rows. 20,000 ids are then pushed ten times each.
+    def test_ids_that_repeat_in_one_push_outlive_ids_of_more_pushes_under_lfu(self, client):
+        emb = tandem.nn.EmbeddingCollection(
+            [table(init=tandem.init.Zeros(), eviction=tandem.eviction.LFU(), byte_budget=256 << 10)], client
+        )
+        repeated, raw, rare = np.arange(60).reshape(3, 20)
+
+        def use(ids):
+            emb({"user": (torch.from_numpy(ids), torch.arange(0, len(ids) + 1))})["user"].sum().backward()
+
+        use(np.concatenate([np.repeat(repeated, 20), rare]))
+        emb.flush()
+        ids = np.repeat(raw, 20)
+        client.pull("user", raw)
+        client.push("user", ids, np.ones((len(ids), DIM), dtype=np.float32))
+        for _ in range(10):
+            use(np.arange(1000, 21000))
+            emb.flush()
+        assert client.stats("user")["evicted_rows"] > 10000
+        for name, ids in {"repeated": repeated, "raw": raw}.items():
+            assert np.all(client.pull("user", ids, read_only=True)[0] == -10.0), name
+        assert np.count_nonzero(client.pull("user", rare, read_only=True)[0]) == 0
+
     def test_two_runs_give_the_same_bits(self):
         def run() -> np.ndarray:
             with tandem.local(servers=2, timeout=20) as client:

@@ -161,6 +161,7 @@ TEST_P(LookupTest, GathersAndScattersWhatARowByRowLoopWould) {
   plan.mean = c.mean;
   plan.square_sums = c.square_sums;
   plan.server_pooling = c.server_pooling;
+  plan.tables[1].counts_occurrences = plan.tables[2].counts_occurrences = true;
   const std::unique_ptr<ps::ReplicatedTables> replicas = c.replicated ? ReplicateSome(plan) : nullptr;
   Lookup lookup(&plan, replicas.get());
   for (const size_t size : {5, 1, 33, 0, 8}) {  // one object handles batches of any size
@@ -176,6 +177,7 @@ TEST_P(LookupTest, GathersAndScattersWhatARowByRowLoopWould) {
     for (size_t i = 0; c.square_sums && i < size * kDim; ++i) d.square_sums[i] = random.Uniform() - 0.5f;
 
     std::map<std::pair<std::string, uint64_t>, std::vector<double>> expected;  // gradients
+    std::map<std::pair<std::string, uint64_t>, uint32_t> occurred;
     for (size_t b = 0; b < size; ++b) {
       std::vector<double> squares(kDim, 0.0);
       for (int f = 0; f < 3; ++f) {
@@ -201,6 +203,8 @@ TEST_P(LookupTest, GathersAndScattersWhatARowByRowLoopWould) {
           std::vector<double>& gw = expected[{"wide", column.ids[i]}];
           gw.resize(1);
           gw[0] += weight * d.wide[b * 3 + f];
+          ++occurred[{table, column.ids[i]}];
+          ++occurred[{"wide", column.ids[i]}];
         }
         for (int k = 0; k < kDim; ++k) EXPECT_NEAR(input.embeddings[(b * 3 + f) * kDim + k], sum[k], 1e-5);
         EXPECT_NEAR(input.wide[b * 3 + f], wide, 1e-5);
@@ -217,6 +221,11 @@ TEST_P(LookupTest, GathersAndScattersWhatARowByRowLoopWould) {
     }
     for (const ps::PushPart& part : lookup.Scatter()) {
       const int dim = part.table == "wide" ? 1 : kDim;
+      const bool counted = part.table != "item" && !c.server_pooling;
+      ASSERT_EQ(part.occurrences.size(), counted ? part.ids.size() : 0u) << part.table;
+      for (size_t i = 0; i < part.occurrences.size(); ++i) {
+        EXPECT_EQ(part.occurrences[i], (occurred[{part.table, part.ids[i]}])) << part.table << part.ids[i];
+      }
       for (size_t bag = 0; part.pooling != ps::v1::NONE && bag + 1 < part.offsets.size(); ++bag) {
         const double n = part.offsets[bag + 1] - part.offsets[bag];
         for (uint32_t i = part.offsets[bag]; i < part.offsets[bag + 1]; ++i) {

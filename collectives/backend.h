@@ -16,8 +16,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "cluster/store/store.h"
 #include "collectives/operation.h"
-#include "collectives/store/store.h"
 
 namespace tandem::collectives {
 
@@ -34,7 +34,7 @@ struct BackendOptions {
   std::string group;  // the group's name, for messages
   int rank = 0;
   int world_size = 1;
-  Store* store = nullptr;           // holds keys of this group and backend only
+  cluster::Store* store = nullptr;  // holds keys of this group and backend only
   std::vector<RankEndpoint> peers;  // by rank
   absl::Time deadline;              // of connecting
   absl::Duration timeout;           // of later waits that no operation bounds (leaving)

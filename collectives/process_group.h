@@ -20,9 +20,9 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/numeric/tensor.h"
+#include "cluster/store/store.h"
 #include "collectives/backend.h"
 #include "collectives/operation.h"
-#include "collectives/store/store.h"
 #include "collectives/work.h"
 
 namespace tandem::collectives {
@@ -280,7 +280,7 @@ class ProcessGroup {
 //
 // This overload uses the caller's `store`, which must outlive the group and its subgroups; options.rank and
 // options.world_size must be set.
-absl::StatusOr<std::unique_ptr<ProcessGroup>> InitProcessGroup(Store* store,
+absl::StatusOr<std::unique_ptr<ProcessGroup>> InitProcessGroup(cluster::Store* store,
                                                                const ProcessGroupOptions& options);
 // This overload opens the store that options.init_method names; the group and its subgroups own it.
 absl::StatusOr<std::unique_ptr<ProcessGroup>> InitProcessGroup(const ProcessGroupOptions& options);

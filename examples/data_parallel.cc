@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "collectives/environment.h"
+#include "cluster/environment.h"
 #include "collectives/process_group.h"
 
 namespace {
@@ -108,7 +108,7 @@ absl::Status Train(ProcessGroup& group) {
 absl::Status Main() {
   // init_method "env://": the variables that `tandem run` sets
   tandem::collectives::ProcessGroupOptions options;
-  if (!tandem::collectives::Environment::IsLaunched()) {
+  if (!tandem::cluster::Environment::IsLaunched()) {
     options.init_method = "tcp://127.0.0.1:0";  // without `tandem run`: a group of one
     options.rank = 0;
     options.world_size = 1;

@@ -21,9 +21,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/status.h"
-#include "collectives/environment.h"
-#include "collectives/membership/presence.h"
-#include "collectives/rendezvous/store_directory.h"
+#include "cluster/environment.h"
+#include "cluster/membership/presence.h"
+#include "cluster/rendezvous/store_directory.h"
 #include "rpc/remote/rpc_agent.h"
 
 namespace {
@@ -229,12 +229,12 @@ absl::Status Coordinate(RpcAgent& agent, int owners, int64_t steps, tandem::rpc:
 }
 
 absl::Status Main(int64_t steps) {
-  TANDEM_ASSIGN_OR_RETURN(const auto env, tandem::collectives::Environment::FromEnv());
-  TANDEM_ASSIGN_OR_RETURN(const auto store, tandem::collectives::OpenStore(env, kPatience));
+  TANDEM_ASSIGN_OR_RETURN(const auto env, tandem::cluster::Environment::FromEnv());
+  TANDEM_ASSIGN_OR_RETURN(const auto store, tandem::cluster::OpenStore(env, kPatience));
   TANDEM_ASSIGN_OR_RETURN(
       const auto presence,
-      tandem::collectives::Presence::Start(env.member(), env.epoch, store->channel(), store->address()));
-  TANDEM_ASSIGN_OR_RETURN(const auto directory, tandem::collectives::StoreDirectory::Open(store->store()));
+      tandem::cluster::Presence::Start(env.member(), env.epoch, store->channel(), store->address()));
+  TANDEM_ASSIGN_OR_RETURN(const auto directory, tandem::cluster::StoreDirectory::Open(store->store()));
   // Set before a call can set the state "training".
   presence->status()->SetState("serving");
   tandem::rpc::remote::RpcAgentOptions options;

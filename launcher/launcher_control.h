@@ -15,8 +15,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "cluster/store/memory_store.h"
 #include "collectives/elastic/assignment.h"
-#include "collectives/store/memory_store.h"
 
 namespace tandem::launcher {
 
@@ -25,7 +25,7 @@ namespace tandem::launcher {
 // this. A process is named by role and local rank: "worker/1".
 class LauncherControl {
  public:
-  explicit LauncherControl(collectives::MemoryStore* store) : store_(store) {}
+  explicit LauncherControl(cluster::MemoryStore* store) : store_(store) {}
   // Blocks until a running callback of OnPeerFailure has returned; none runs after that.
   ~LauncherControl();
 
@@ -53,7 +53,7 @@ class LauncherControl {
   void Listen();
   void Tell(const std::string& item);
 
-  collectives::MemoryStore* const store_;
+  cluster::MemoryStore* const store_;
   absl::Mutex mutex_;
   std::function<void(PeerFailure)> on_peer_failure_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

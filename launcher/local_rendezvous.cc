@@ -8,10 +8,10 @@
 
 namespace tandem::launcher {
 
-using collectives::RendezvousEvent;
-using collectives::Round;
+using cluster::RendezvousEvent;
+using cluster::Round;
 
-absl::StatusOr<Round> LocalRendezvous::Join(const collectives::Node& node) {
+absl::StatusOr<Round> LocalRendezvous::Join(const cluster::Node& node) {
   absl::MutexLock lock(&mutex_);
   if (closed_) return absl::FailedPreconditionError(absl::StrCat("the job is over: ", reason_));
   joined_ = true;

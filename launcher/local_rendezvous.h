@@ -10,17 +10,17 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "collectives/rendezvous/rendezvous.h"
+#include "cluster/rendezvous/rendezvous.h"
 
 namespace tandem::launcher {
 
 // Implements Rendezvous for one node. Thread-safe.
-class LocalRendezvous final : public collectives::Rendezvous {
+class LocalRendezvous final : public cluster::Rendezvous {
  public:
   explicit LocalRendezvous(int max_restarts) : max_restarts_(max_restarts) {}
 
-  absl::StatusOr<collectives::Round> Join(const collectives::Node& node) override;
-  absl::StatusOr<collectives::RendezvousEvent> WaitForEvent(int64_t epoch, absl::Time deadline) override;
+  absl::StatusOr<cluster::Round> Join(const cluster::Node& node) override;
+  absl::StatusOr<cluster::RendezvousEvent> WaitForEvent(int64_t epoch, absl::Time deadline) override;
   absl::Status RequestRestart(int64_t epoch, absl::string_view reason, int exit_code) override;
   absl::Status Finish(int64_t epoch) override;
   absl::Status Close(bool failed, absl::string_view reason, int exit_code) override;

@@ -12,14 +12,13 @@
 
 namespace tandem::launcher {
 
-LostShards FindLostShards(const collectives::Round& round,
-                          const std::vector<collectives::MemberStatus>& members) {
+LostShards FindLostShards(const cluster::Round& round, const std::vector<cluster::MemberStatus>& members) {
   LostShards result;
   const std::vector<int> shards = ShardsOnlyOn(round.absent, ServersByNode(round), FollowersOf(round));
   if (shards.empty()) return result;
   const int servers = round.WorldSize("ps");
   std::map<int, absl::Duration> remaining;  // by shard, of the longest lease
-  for (const collectives::MemberStatus& member : members) {
+  for (const cluster::MemberStatus& member : members) {
     absl::string_view name = member.name;
     int index;
     if (member.left || !absl::ConsumePrefix(&name, "ps/") || !absl::SimpleAtoi(name, &index)) continue;
@@ -32,7 +31,7 @@ LostShards FindLostShards(const collectives::Round& round,
       result.look_again = std::min(result.look_again, remaining[shard] + absl::Milliseconds(1));
     } else if (result.failure.empty()) {
       const std::string nodes = absl::StrJoin(round.absent, ", ", [&round](std::string* out, int index) {
-        const collectives::Node& node = round.nodes[static_cast<size_t>(index)];
+        const cluster::Node& node = round.nodes[static_cast<size_t>(index)];
         absl::StrAppend(out, "node ", node.id, " (", node.host, ")");
       });
       result.failure =

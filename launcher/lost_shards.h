@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "collectives/membership/membership.h"
-#include "collectives/rendezvous/rendezvous.h"
+#include "cluster/membership/membership.h"
+#include "cluster/rendezvous/rendezvous.h"
 
 namespace tandem::launcher {
 
@@ -21,8 +21,7 @@ struct LostShards {
 // Finds a shard of the parameter servers whose copies are all on absent nodes of the round. A copy that was
 // started by hand is a member as well, so a shard is lost only if the leases of all its members have run out.
 // If some process of the shard is left on another node, that process reports the loss of the shard itself.
-LostShards FindLostShards(const collectives::Round& round,
-                          const std::vector<collectives::MemberStatus>& members);
+LostShards FindLostShards(const cluster::Round& round, const std::vector<cluster::MemberStatus>& members);
 
 }  // namespace tandem::launcher
 

@@ -20,10 +20,10 @@
 
 namespace tandem::launcher {
 
-using collectives::Node;
-using collectives::Rendezvous;
-using collectives::RendezvousEvent;
-using collectives::Round;
+using cluster::Node;
+using cluster::Rendezvous;
+using cluster::RendezvousEvent;
+using cluster::Round;
 
 namespace {
 
@@ -101,7 +101,7 @@ int NodeAgent::Run() {
 }
 
 absl::Status NodeAgent::StartControl() {
-  TANDEM_ASSIGN_OR_RETURN(agent_store_, collectives::StoreServer::Start("127.0.0.1:0"));
+  TANDEM_ASSIGN_OR_RETURN(agent_store_, cluster::StoreServer::Start("127.0.0.1:0"));
   control_ = std::make_unique<LauncherControl>(agent_store_->store());
   control_->OnPeerFailure([this](const LauncherControl::PeerFailure& failure) {
     monitor_->Post({.kind = AgentEvent::Kind::kPeerFailure,
@@ -326,7 +326,7 @@ void NodeAgent::OnNodes(const AgentEvent& event) {
   if (!round_.has_value() || event.epoch != round_->epoch) return;
   round_ = event.event.round;
   if (phase_ != Phase::kRunning && phase_ != Phase::kSettling) return;
-  for (const collectives::NodeChange& change : event.event.changes) {
+  for (const cluster::NodeChange& change : event.event.changes) {
     processes_->console().Say(ChangeText(change, round_->nodes[static_cast<size_t>(change.index)]));
   }
   LookForCopies();

@@ -32,8 +32,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "collectives/rendezvous/rendezvous.h"
-#include "collectives/store/store_server.h"
+#include "cluster/rendezvous/rendezvous.h"
+#include "cluster/store/store_server.h"
 #include "launcher/launcher_control.h"
 #include "launcher/process/processes.h"
 #include "launcher/process_spec.h"
@@ -147,10 +147,10 @@ class NodeAgent {
 
   // The store and the LauncherControl through which running processes of a job that re-forms learn of the
   // next round.
-  std::unique_ptr<collectives::StoreServer> agent_store_;
+  std::unique_ptr<cluster::StoreServer> agent_store_;
   std::unique_ptr<LauncherControl> control_;
 
-  std::optional<collectives::Round> round_;
+  std::optional<cluster::Round> round_;
   int64_t assignment_ = 0;    // counts this node's rounds
   bool round_over_ = false;   // the rendezvous has ended the round
   bool finish_told_ = false;  // the rendezvous knows that this node's processes have finished

@@ -13,7 +13,7 @@
 
 namespace tandem::launcher {
 
-using collectives::Rendezvous;
+using cluster::Rendezvous;
 
 namespace {
 

@@ -14,7 +14,7 @@
 
 namespace tandem::launcher {
 
-using collectives::Round;
+using cluster::Round;
 
 std::string FreshNodeId(const std::string& host) {
   std::random_device random;
@@ -63,7 +63,7 @@ std::string CopiesWarning(const Round& round) {
       followers + 1, " of all parameter servers");
 }
 
-std::string NodeProcessesText(const collectives::Node& node) {
+std::string NodeProcessesText(const cluster::Node& node) {
   std::vector<std::string> parts;
   for (const auto& [role, count] : node.processes) {
     if (count == 0) continue;
@@ -73,7 +73,7 @@ std::string NodeProcessesText(const collectives::Node& node) {
   return parts.empty() ? "no processes" : absl::StrJoin(parts, ", ");
 }
 
-std::string ChangeText(const collectives::NodeChange& change, const collectives::Node& node) {
+std::string ChangeText(const cluster::NodeChange& change, const cluster::Node& node) {
   if (!change.absent) return absl::StrCat(change.text, ", with ", NodeProcessesText(node));
   return absl::StrCat(change.text, absl::EndsWith(change.text, "?") ? " It had " : "; it had ",
                       NodeProcessesText(node),

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "collectives/rendezvous/rendezvous.h"
+#include "cluster/rendezvous/rendezvous.h"
 #include "launcher/plan/launch_plan.h"
 
 namespace tandem::launcher {
@@ -16,13 +16,13 @@ std::string FreshNodeId(const std::string& host);
 // Returns the processes of the plan: "2 parameter servers, 4 workers".
 std::string CountsText(const LaunchPlan& plan);
 // Returns the processes that a node has announced: "1 parameter server, 1 follower".
-std::string NodeProcessesText(const collectives::Node& node);
+std::string NodeProcessesText(const cluster::Node& node);
 // Returns what has happened to `node` of the running round, what it had, and how it comes back.
-std::string ChangeText(const collectives::NodeChange& change, const collectives::Node& node);
+std::string ChangeText(const cluster::NodeChange& change, const cluster::Node& node);
 // Returns this node's place in the round: "node 1 of 2 in round 3: worker/4 to 7 of 8".
-std::string PlaceText(const LaunchPlan& plan, const collectives::Round& round);
+std::string PlaceText(const LaunchPlan& plan, const cluster::Round& round);
 // Returns a warning if the death of one machine loses all or several copies of a shard; else "".
-std::string CopiesWarning(const collectives::Round& round);
+std::string CopiesWarning(const cluster::Round& round);
 
 }  // namespace tandem::launcher
 

@@ -13,7 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "collectives/rendezvous/rendezvous.h"
+#include "cluster/rendezvous/rendezvous.h"
 #include "launcher/plan/launch_plan.h"
 #include "launcher/plan/streams.h"
 #include "launcher/process/processes.h"
@@ -54,7 +54,7 @@ absl::StatusOr<std::vector<PlannedProcess>> PlanProcesses(const NodeOptions& opt
 
 // A round, as the processes of this node see it. A plain value.
 struct NodeRound {
-  collectives::Round round;
+  cluster::Round round;
   int64_t assignment = 0;  // the number of the round's Assignment
   std::string agent;       // host:port of the LauncherControl's store; "": there is none
   std::string token;       // the job's token; "": that of the launcher's environment, if any

@@ -12,9 +12,9 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "collectives/job_token.h"
-#include "collectives/store/etcd/etcd_store.h"
-#include "collectives/store/remote_store.h"
+#include "cluster/job_token.h"
+#include "cluster/store/etcd/etcd_store.h"
+#include "cluster/store/remote_store.h"
 #include "launcher/local_rendezvous.h"
 #include "rpc/address.h"
 #include "rpc/channel.h"
@@ -35,7 +35,7 @@ absl::StatusOr<T> Annotated(absl::StatusOr<T> result, absl::string_view context)
 // Returns the timeout of one call to the store. A call should fail within a lease, as the rendezvous
 // requires, and the end of the job should not wait longer than close_timeout for a store that does not
 // respond.
-absl::Duration CallTimeout(const collectives::RendezvousOptions& options) {
+absl::Duration CallTimeout(const cluster::RendezvousOptions& options) {
   return std::min(options.lease, options.close_timeout);
 }
 
@@ -60,7 +60,7 @@ absl::StatusOr<std::unique_ptr<RendezvousHandler>> RendezvousHandler::Open(
   }
   TANDEM_RETURN_IF_ERROR(handler->OpenStore());
   TANDEM_ASSIGN_OR_RETURN(handler->rendezvous_,
-                          collectives::MakeRendezvous(handler->store(), options.rendezvous));
+                          cluster::MakeRendezvous(handler->store(), options.rendezvous));
   return handler;
 }
 
@@ -116,10 +116,10 @@ absl::Status RendezvousHandler::OpenEtcd() {
   address_ =
       absl::StrCat(conf("protocol") == "https" ? "etcds://" : "etcd://", options_.endpoint, "/", bare, "/",
                    options_.rendezvous.run_id, query.empty() ? "" : "?", absl::StrJoin(query, "&"));
-  TANDEM_ASSIGN_OR_RETURN(collectives::EtcdOptions etcd,
-                          Annotated(collectives::ParseEtcdUrl(address_), "--rdzv-endpoint or --rdzv-conf"));
+  TANDEM_ASSIGN_OR_RETURN(cluster::EtcdOptions etcd,
+                          Annotated(cluster::ParseEtcdUrl(address_), "--rdzv-endpoint or --rdzv-conf"));
   etcd.call_timeout = CallTimeout(options_.rendezvous);
-  TANDEM_ASSIGN_OR_RETURN(store_, collectives::EtcdStore::Open(std::move(etcd)));
+  TANDEM_ASSIGN_OR_RETURN(store_, cluster::EtcdStore::Open(std::move(etcd)));
   return absl::OkStatus();
 }
 
@@ -146,8 +146,7 @@ absl::Status RendezvousHandler::OpenServed() {
     const std::string listen = rpc::IsLoopbackHost(endpoint.host)
                                    ? options_.endpoint
                                    : rpc::ListenAddressFor(endpoint.host, endpoint.port);
-    absl::StatusOr<std::unique_ptr<collectives::StoreServer>> server =
-        collectives::StoreServer::Start(listen);
+    absl::StatusOr<std::unique_ptr<cluster::StoreServer>> server = cluster::StoreServer::Start(listen);
     if (server.ok()) {
       server_ = *std::move(server);
       return absl::OkStatus();
@@ -156,7 +155,7 @@ absl::Status RendezvousHandler::OpenServed() {
     if (must) return Annotate(server.status(), "cannot serve the store at which the nodes meet");
   }
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(options_.endpoint));
-  store_ = std::make_unique<collectives::RemoteStore>(std::move(channel), CallTimeout(options_.rendezvous));
+  store_ = std::make_unique<cluster::RemoteStore>(std::move(channel), CallTimeout(options_.rendezvous));
   return absl::OkStatus();
 }
 
@@ -167,9 +166,9 @@ absl::Status RendezvousHandler::Reach(const std::function<bool()>& stop) {
 
 absl::Status RendezvousHandler::AgreeOnToken() {
   if (!token().empty()) return absl::OkStatus();
-  TANDEM_ASSIGN_OR_RETURN(std::string token, collectives::JobTokenFromEnv());
+  TANDEM_ASSIGN_OR_RETURN(std::string token, cluster::JobTokenFromEnv());
   if (token.empty()) {
-    token = collectives::NewJobToken();
+    token = cluster::NewJobToken();
     if (!alone()) {
       TANDEM_ASSIGN_OR_RETURN(token, store()->CompareSet(TokenKey(options_.rendezvous.run_id), "", token));
     }
@@ -219,9 +218,9 @@ std::string RendezvousHandler::ToString() const {
                       options_.endpoint);
 }
 
-void RendezvousHandler::SendWorkersEnded(const collectives::Round& round, absl::string_view outcome) {
+void RendezvousHandler::SendWorkersEnded(const cluster::Round& round, absl::string_view outcome) {
   if (alone()) return;
-  const collectives::Node& self = round.nodes[static_cast<size_t>(round.group_rank)];
+  const cluster::Node& self = round.nodes[static_cast<size_t>(round.group_rank)];
   // After an error the others wait for their grace period only.
   store()->Set(WorkersEndedKey(options_.rendezvous.run_id, round.epoch, self.id), outcome).IgnoreError();
 }
@@ -236,7 +235,7 @@ absl::StatusOr<std::vector<std::string>> RendezvousHandler::AwaitWorkersEnded(
   return store()->MultiGet(keys, timeout);
 }
 
-void RendezvousHandler::SendShutdownNotice(const collectives::Round& round) {
+void RendezvousHandler::SendShutdownNotice(const cluster::Round& round) {
   if (alone() || options_.backend == "etcd" || round.nodes.empty()) return;
   const std::string& run_id = options_.rendezvous.run_id;
   const size_t self = static_cast<size_t>(round.group_rank);

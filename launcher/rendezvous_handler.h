@@ -16,9 +16,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "collectives/rendezvous/rendezvous.h"
-#include "collectives/store/store.h"
-#include "collectives/store/store_server.h"
+#include "cluster/rendezvous/rendezvous.h"
+#include "cluster/store/store.h"
+#include "cluster/store/store_server.h"
 #include "launcher/rendezvous_options.h"
 
 namespace tandem::launcher {
@@ -32,7 +32,7 @@ class RendezvousHandler {
   static absl::StatusOr<std::unique_ptr<RendezvousHandler>> Open(const RendezvousHandlerOptions& options);
   ~RendezvousHandler();
 
-  collectives::Rendezvous* rendezvous() { return rendezvous_.get(); }
+  cluster::Rendezvous* rendezvous() { return rendezvous_.get(); }
   // Blocks until the store responds, for at most the join timeout, and agrees there on the job's token with
   // the other launchers. A launcher that has TANDEM_JOB_TOKEN, or is the only one, needs no agreement.
   // Returns Cancelled once `stop` returns true, and Unavailable, with the endpoint, after the timeout. A
@@ -65,7 +65,7 @@ class RendezvousHandler {
   std::string ToString() const;
   // Tells the other launchers of `round` that this node's processes have ended, except those that serve, and
   // how (`outcome`). No effect if alone().
-  void SendWorkersEnded(const collectives::Round& round, absl::string_view outcome);
+  void SendWorkersEnded(const cluster::Round& round, absl::string_view outcome);
   // Blocks until each node of `nodes` has called SendWorkersEnded for the round `epoch`, and returns the
   // outcomes. DeadlineExceeded, naming the keys of the missing nodes, after `timeout`; Unavailable if the
   // store is gone.
@@ -76,11 +76,11 @@ class RendezvousHandler {
   // knows of the end. The launcher that serves the store blocks until all others of `round` have done so, for
   // at most 5 s: its store must be there until they have read why the job ended. No effect with etcd or
   // alone.
-  void SendShutdownNotice(const collectives::Round& round);
+  void SendShutdownNotice(const cluster::Round& round);
 
  private:
   explicit RendezvousHandler(const RendezvousHandlerOptions& options) : options_(options) {}
-  collectives::Store* store() { return server_ != nullptr ? server_->store() : store_.get(); }
+  cluster::Store* store() { return server_ != nullptr ? server_->store() : store_.get(); }
   absl::Status AwaitStore(const std::function<bool()>& stop);
   absl::Status AgreeOnToken();
   absl::Status OpenStore();
@@ -90,10 +90,10 @@ class RendezvousHandler {
   const RendezvousHandlerOptions options_;
   std::string host_ = "127.0.0.1";
   std::string address_;
-  bool reached_ = false;                              // whether a Reach has succeeded
-  std::unique_ptr<collectives::StoreServer> server_;  // the store, if this launcher serves it
-  std::unique_ptr<collectives::Store> store_;         // client of etcd or of another launcher's store
-  std::unique_ptr<collectives::Rendezvous> rendezvous_;
+  bool reached_ = false;                          // whether a Reach has succeeded
+  std::unique_ptr<cluster::StoreServer> server_;  // the store, if this launcher serves it
+  std::unique_ptr<cluster::Store> store_;         // client of etcd or of another launcher's store
+  std::unique_ptr<cluster::Rendezvous> rendezvous_;
   mutable absl::Mutex mutex_;
   std::string token_ ABSL_GUARDED_BY(mutex_);
 };

@@ -32,7 +32,7 @@ absl::Status SetDuration(absl::string_view key, const std::string& value, absl::
 }  // namespace
 
 absl::Status ReadRendezvousConf(absl::string_view text, RendezvousHandlerOptions* options) {
-  collectives::RendezvousOptions& rendezvous = options->rendezvous;
+  cluster::RendezvousOptions& rendezvous = options->rendezvous;
   absl::Duration interval = absl::ZeroDuration();
   int attempts = 3;
   for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
@@ -100,7 +100,7 @@ absl::StatusOr<RendezvousHandlerOptions> MakeRendezvousOptions(const RunFlags& f
         absl::StrCat("--rdzv-backend ", flags.rdzv_backend, " is not known: expected static, c10d or etcd"));
   }
   RendezvousHandlerOptions options;
-  collectives::RendezvousOptions& rendezvous = options.rendezvous;
+  cluster::RendezvousOptions& rendezvous = options.rendezvous;
   if (!flags.nnodes.empty() && !flags.standalone) {
     TANDEM_RETURN_IF_ERROR(ParseNodes(flags.nnodes, &rendezvous.min_nodes, &rendezvous.max_nodes));
   }

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "collectives/rendezvous/rendezvous.h"
+#include "cluster/rendezvous/rendezvous.h"
 #include "launcher/plan/flags.h"
 
 namespace tandem::launcher {
@@ -32,7 +32,7 @@ struct RendezvousHandlerOptions {
   std::string master_addr;                  // MASTER_ADDR of a single launcher; "": 127.0.0.1
   int node_rank = -1;                       // this node's place in the round; -1: any
   std::map<std::string, std::string> conf;  // keys of --rdzv-conf that have no field in `rendezvous`
-  collectives::RendezvousOptions rendezvous;
+  cluster::RendezvousOptions rendezvous;
 };
 
 // Parses the value of --rdzv-conf, such as "lease=2,rank=1", into `options`. Returns InvalidArgument for an

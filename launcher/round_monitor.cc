@@ -11,10 +11,10 @@
 
 namespace tandem::launcher {
 
-using collectives::RendezvousEvent;
-using collectives::Round;
+using cluster::RendezvousEvent;
+using cluster::Round;
 
-RoundMonitor::RoundMonitor(collectives::Rendezvous* rendezvous,
+RoundMonitor::RoundMonitor(cluster::Rendezvous* rendezvous,
                            std::function<absl::Status(const std::function<bool()>& stop)> prepare)
     : rendezvous_(rendezvous),
       prepare_(std::move(prepare)),
@@ -57,12 +57,12 @@ std::vector<AgentEvent> RoundMonitor::Take() {
   return std::exchange(events_, {});
 }
 
-void RoundMonitor::Join(const collectives::Node& node) {
+void RoundMonitor::Join(const cluster::Node& node) {
   absl::MutexLock lock(&mutex_);
   to_join_ = node;
 }
 
-void RoundMonitor::Tell(std::function<absl::Status(collectives::Rendezvous&)> call) {
+void RoundMonitor::Tell(std::function<absl::Status(cluster::Rendezvous&)> call) {
   absl::MutexLock lock(&mutex_);
   to_tell_.push_back(std::move(call));
 }
@@ -72,7 +72,7 @@ void RoundMonitor::Leave() {
     absl::MutexLock lock(&mutex_);
     left_ = true;
   }
-  Tell([](collectives::Rendezvous& rendezvous) { return rendezvous.Leave(); });
+  Tell([](cluster::Rendezvous& rendezvous) { return rendezvous.Leave(); });
 }
 
 void RoundMonitor::Wait() {
@@ -82,7 +82,7 @@ void RoundMonitor::Wait() {
     return stopping_ || left_;
   };
   while (true) {
-    collectives::Node node;
+    cluster::Node node;
     {
       absl::MutexLock lock(&mutex_);
       const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -124,7 +124,7 @@ void RoundMonitor::Wait() {
 
 void RoundMonitor::Deliver() {
   while (true) {
-    std::function<absl::Status(collectives::Rendezvous&)> call;
+    std::function<absl::Status(cluster::Rendezvous&)> call;
     {
       absl::MutexLock lock(&mutex_);
       const auto ready = [this]()
@@ -139,10 +139,10 @@ void RoundMonitor::Deliver() {
   }
 }
 
-void RoundMonitor::Watch(collectives::Membership* membership, int64_t epoch) {
+void RoundMonitor::Watch(cluster::Membership* membership, int64_t epoch) {
   membership_ = membership;
   member_watcher_ = std::thread([this, membership, epoch] {
-    const collectives::JobState state = membership->WaitUntilEnded(absl::InfiniteFuture());
+    const cluster::JobState state = membership->WaitUntilEnded(absl::InfiniteFuture());
     Post({.kind = AgentEvent::Kind::kJobState, .state = state, .epoch = epoch});
   });
 }

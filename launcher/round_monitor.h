@@ -16,8 +16,8 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "base/ipc/descriptor.h"
-#include "collectives/membership/membership.h"
-#include "collectives/rendezvous/rendezvous.h"
+#include "cluster/membership/membership.h"
+#include "cluster/rendezvous/rendezvous.h"
 
 namespace tandem::launcher {
 
@@ -34,9 +34,9 @@ struct AgentEvent {
   };
   Kind kind = Kind::kTold;
   absl::Status status;
-  collectives::Round round;
-  collectives::RendezvousEvent event;
-  collectives::JobState state;
+  cluster::Round round;
+  cluster::RendezvousEvent event;
+  cluster::JobState state;
   std::string process;
   std::vector<std::string> outcomes;
   // The round that the event is about: its epoch for kRoundOver, kNodes and kJobState, the number of the
@@ -51,7 +51,7 @@ class RoundMonitor {
   // `rendezvous` is borrowed. `prepare` runs on a thread of this before the first Join. After a Join that was
   // Unavailable it runs again, and Join is repeated. It may block until `stop` returns true. An error that it
   // returns becomes the kRound event's status.
-  RoundMonitor(collectives::Rendezvous* rendezvous,
+  RoundMonitor(cluster::Rendezvous* rendezvous,
                std::function<absl::Status(const std::function<bool()>& stop)> prepare);
   // Blocks until all calls given to Tell have returned, then leaves the rendezvous.
   ~RoundMonitor();
@@ -65,14 +65,14 @@ class RoundMonitor {
 
   // Starts joining the next round. A kRound event follows, and after one with a round, any number of kNodes
   // and then kRoundOver.
-  void Join(const collectives::Node& node);
+  void Join(const cluster::Node& node);
   // Queues `call` to run on the rendezvous after the calls queued before it. Only a failure gives an event.
-  void Tell(std::function<absl::Status(collectives::Rendezvous&)> call);
+  void Tell(std::function<absl::Status(cluster::Rendezvous&)> call);
   // Queues Rendezvous::Leave. A Join that is waiting ends, and no Join is repeated after that.
   void Leave();
   // Starts watching the membership of round `epoch`. A kJobState event follows when its job has ended.
   // `membership` must live until Unwatch or this object's end. At most one is watched at a time.
-  void Watch(collectives::Membership* membership, int64_t epoch);
+  void Watch(cluster::Membership* membership, int64_t epoch);
   // Ends the watched membership's job for its members, unless it has ended already, and stops watching.
   // Blocks until the watching thread has ended, which takes a moment. No effect if nothing is watched.
   void Unwatch(bool failed, const std::string& reason);
@@ -81,17 +81,17 @@ class RoundMonitor {
   void Wait();     // body of the thread that joins rounds and waits for their end
   void Deliver();  // body of the thread that runs the calls given to Tell
 
-  collectives::Rendezvous* const rendezvous_;
+  cluster::Rendezvous* const rendezvous_;
   const std::function<absl::Status(const std::function<bool()>& stop)> prepare_;
   const ipc::Descriptor event_;
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool left_ ABSL_GUARDED_BY(mutex_) = false;
   bool waiter_ended_ ABSL_GUARDED_BY(mutex_) = false;
-  std::optional<collectives::Node> to_join_ ABSL_GUARDED_BY(mutex_);
-  std::deque<std::function<absl::Status(collectives::Rendezvous&)>> to_tell_ ABSL_GUARDED_BY(mutex_);
+  std::optional<cluster::Node> to_join_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::function<absl::Status(cluster::Rendezvous&)>> to_tell_ ABSL_GUARDED_BY(mutex_);
   std::vector<AgentEvent> events_ ABSL_GUARDED_BY(mutex_);
-  collectives::Membership* membership_ = nullptr;
+  cluster::Membership* membership_ = nullptr;
   std::thread waiter_, teller_, member_watcher_;
 };
 

@@ -104,8 +104,8 @@ int RoundProcesses::MostRestarts() const {
 
 std::map<std::string, collectives::Assignment> RoundProcesses::Reassign() {
   std::map<std::string, collectives::Assignment> assignments;
-  const collectives::Round& round = round_.round;
-  const collectives::Node& first = round.nodes[0];
+  const cluster::Round& round = round_.round;
+  const cluster::Node& first = round.nodes[0];
   for (Slot& slot : slots_) {
     const RolePlan& role = *slot.planned.role;
     const int local_rank = slot.planned.local_rank;

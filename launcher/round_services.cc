@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "collectives/store/fenced_store.h"
+#include "cluster/store/fenced_store.h"
 #include "rpc/network.h"
 
 namespace tandem::launcher {
@@ -17,12 +17,12 @@ RoundServices::RoundServices(std::string run_id, std::string node_id, int master
 
 RoundServices::~RoundServices() = default;
 
-absl::Status RoundServices::Renew(const std::string& host, collectives::Node* node) {
+absl::Status RoundServices::Renew(const std::string& host, cluster::Node* node) {
   old_store_ = std::move(store_);
   gate_ = std::make_shared<rpc::EpochGate>(
       rpc::Caller{.run_id = run_id_, .member = absl::StrCat("the store of node ", node_id_)});
-  absl::StatusOr<std::unique_ptr<collectives::StoreServer>> store =
-      collectives::StoreServer::Start(rpc::ListenAddressFor(host, 0), Clock::Real(), gate_);
+  absl::StatusOr<std::unique_ptr<cluster::StoreServer>> store =
+      cluster::StoreServer::Start(rpc::ListenAddressFor(host, 0), Clock::Real(), gate_);
   if (!store.ok()) return Annotate(store.status(), "cannot serve the job's store");
   store_ = *std::move(store);
   node->store = absl::StrCat(host, ":", store_->port());
@@ -37,7 +37,7 @@ absl::Status RoundServices::Renew(const std::string& host, collectives::Node* no
 void RoundServices::EnterRound(int64_t epoch) { gate_->Enter(epoch); }
 
 void RoundServices::EndRound(int64_t epoch) {
-  collectives::EnterEpoch(store_->store(), epoch + 1, "launcher").IgnoreError();
+  cluster::EnterEpoch(store_->store(), epoch + 1, "launcher").IgnoreError();
 }
 
 }  // namespace tandem::launcher

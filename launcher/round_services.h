@@ -11,9 +11,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "collectives/membership/membership.h"
-#include "collectives/rendezvous/rendezvous.h"
-#include "collectives/store/store_server.h"
+#include "cluster/membership/membership.h"
+#include "cluster/rendezvous/rendezvous.h"
+#include "cluster/store/store_server.h"
 #include "launcher/host/port_reservation.h"
 #include "rpc/epoch_gate.h"
 
@@ -30,20 +30,20 @@ class RoundServices {
   // in `node`, where `host` is this node's address. The store of the last round is served until the next
   // Renew, because a running process may still use it. Returns an error if the store cannot be served or the
   // chosen port is taken.
-  absl::Status Renew(const std::string& host, collectives::Node* node);
+  absl::Status Renew(const std::string& host, cluster::Node* node);
   // Tells the store the epoch of the round. From then on it refuses callers of other rounds.
   void EnterRound(int64_t epoch);
   // Ends the calls of processes that wait in the store of round `epoch`: they get an error.
   void EndRound(int64_t epoch);
 
   // The members of the round, as its store knows them. Valid until the second Renew from now.
-  collectives::Membership* membership() { return store_->membership(); }
+  cluster::Membership* membership() { return store_->membership(); }
   int master_port() const { return port_->port(); }
 
  private:
   const std::string run_id_, node_id_;
   const int chosen_port_;
-  std::unique_ptr<collectives::StoreServer> store_, old_store_;
+  std::unique_ptr<cluster::StoreServer> store_, old_store_;
   std::shared_ptr<rpc::EpochGate> gate_;  // of store_
   std::unique_ptr<PortReservation> port_;
 };

@@ -6,8 +6,8 @@
 
 namespace tandem::launcher {
 
-using collectives::Node;
-using collectives::Round;
+using cluster::Node;
+using cluster::Round;
 
 bool HasWork(const Node& node, const LaunchPlan& plan) {
   if (node.replaceable) return false;

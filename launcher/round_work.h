@@ -9,17 +9,17 @@
 #include <string>
 #include <vector>
 
-#include "collectives/rendezvous/rendezvous.h"
+#include "cluster/rendezvous/rendezvous.h"
 #include "launcher/plan/launch_plan.h"
 
 namespace tandem::launcher {
 
 // Returns whether the node has processes that end by themselves. A replaceable node has none.
-bool HasWork(const collectives::Node& node, const LaunchPlan& plan);
+bool HasWork(const cluster::Node& node, const LaunchPlan& plan);
 // Returns whether some node of the round has processes that end by themselves.
-bool HasWork(const collectives::Round& round, const LaunchPlan& plan);
+bool HasWork(const cluster::Round& round, const LaunchPlan& plan);
 // Returns the ids of the other nodes of the round that have processes that end by themselves.
-std::vector<std::string> OtherNodesWithWork(const collectives::Round& round, const LaunchPlan& plan);
+std::vector<std::string> OtherNodesWithWork(const cluster::Round& round, const LaunchPlan& plan);
 
 }  // namespace tandem::launcher
 

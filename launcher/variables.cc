@@ -2,7 +2,7 @@
 #include "launcher/variables.h"
 
 #include "absl/strings/str_cat.h"
-#include "collectives/job_token.h"
+#include "cluster/job_token.h"
 
 extern char** environ;
 
@@ -49,8 +49,8 @@ Variables OwnVariables() {
 }
 
 Variables VariablesOf(const Variables& own, const ProcessSlot& place) {
-  const collectives::Round& round = *place.round;
-  const collectives::Node& first = round.nodes[0];
+  const cluster::Round& round = *place.round;
+  const cluster::Node& first = round.nodes[0];
   const RolePlan& role = *place.role;
   const std::map<std::string, int>& here = round.nodes[static_cast<size_t>(round.group_rank)].processes;
   const auto count_here = [&here](const std::string& name) {
@@ -101,7 +101,7 @@ Variables VariablesOf(const Variables& own, const ProcessSlot& place) {
   set("TANDEM_STORE", first.store);
   set("TANDEM_RUN_ID", place.run_id);
   set("TANDEM_EPOCH", round.epoch);
-  if (!place.token.empty()) set(collectives::kJobTokenVariable, place.token);
+  if (!place.token.empty()) set(cluster::kJobTokenVariable, place.token);
   if (place.restarts_alone > 0) set("TANDEM_PROCESS_RESTARTS", place.restarts_alone);
   if (!place.agent.empty()) {
     set("TANDEM_AGENT", place.agent);

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "collectives/rendezvous/rendezvous.h"
+#include "cluster/rendezvous/rendezvous.h"
 #include "launcher/plan/copies.h"
 #include "launcher/plan/launch_plan.h"
 
@@ -22,7 +22,7 @@ using Variables = std::map<std::string, std::string>;
 struct ProcessSlot {
   const LaunchPlan* plan = nullptr;
   const RolePlan* role = nullptr;
-  const collectives::Round* round = nullptr;
+  const cluster::Round* round = nullptr;
   int local_rank = 0;  // among the processes of the role on this node
   std::string run_id;
   std::string error_file;       // the file in which the program may leave its error message

@@ -18,11 +18,11 @@
 #include "absl/strings/numbers.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "cluster/store/file_store.h"
+#include "cluster/store/memory_store.h"
 #include "collectives/backends/nccl/dlopen_api.h"
 #include "collectives/backends/nccl/nccl_backend.h"
 #include "collectives/process_group.h"
-#include "collectives/store/file_store.h"
-#include "collectives/store/memory_store.h"
 
 namespace tandem::collectives::nccl {
 namespace {
@@ -42,7 +42,8 @@ absl::Status Ok(absl::string_view what, int error) {
 // A communicator of plain NCCL calls, and a stream.
 class Plain {
  public:
-  static absl::StatusOr<std::unique_ptr<Plain>> Make(const Apis& apis, Store* store, int rank, int world) {
+  static absl::StatusOr<std::unique_ptr<Plain>> Make(const Apis& apis, cluster::Store* store, int rank,
+                                                     int world) {
     auto plain = std::make_unique<Plain>();
     plain->apis_ = apis;
     UniqueId id;
@@ -105,7 +106,7 @@ absl::Status Measure(int rounds, const Issue& issue, const Finish& finish, Times
   return absl::OkStatus();
 }
 
-absl::Status Run(int rank, int world, Store* store) {
+absl::Status Run(int rank, int world, cluster::Store* store) {
   TANDEM_ASSIGN_OR_RETURN(const Apis apis, LoadApis());
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Plain> plain, Plain::Make(apis, store, rank, world));
   ProcessGroupOptions options;
@@ -161,9 +162,9 @@ int Main(int argc, char** argv) {
     std::printf("nccl_all_reduce: skipped: %s\n", std::string(viable.message()).c_str());
     return 77;
   }
-  std::unique_ptr<Store> store = std::make_unique<MemoryStore>();
+  std::unique_ptr<cluster::Store> store = std::make_unique<cluster::MemoryStore>();
   if (argc == 4) {
-    auto opened = FileStore::Open(argv[3]);
+    auto opened = cluster::FileStore::Open(argv[3]);
     if (!opened.ok()) {
       std::fprintf(stderr, "nccl_all_reduce: %s\n", opened.status().ToString().c_str());
       return 1;

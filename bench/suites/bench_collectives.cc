@@ -17,8 +17,8 @@
 #include "bench/suites/group_target.h"
 #include "bench/suites/own_processes.h"
 #include "bench/suites/rank_processes.h"
+#include "cluster/environment.h"
 #include "collectives/connect/backend_choice.h"
-#include "collectives/environment.h"
 
 namespace tandem::bench {
 namespace {

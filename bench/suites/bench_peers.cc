@@ -25,9 +25,9 @@ std::string FollowerKey(int index) { return absl::StrCat("bench/follower/", inde
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<BenchPeers>> BenchPeers::Join(int workers, bool followers) {
-  TANDEM_ASSIGN_OR_RETURN(const collectives::Environment env, collectives::Environment::FromEnv());
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<collectives::JobStore> store,
-                          collectives::OpenStore(env, absl::Minutes(1)));
+  TANDEM_ASSIGN_OR_RETURN(const cluster::Environment env, cluster::Environment::FromEnv());
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<cluster::JobStore> store,
+                          cluster::OpenStore(env, absl::Minutes(1)));
   return std::unique_ptr<BenchPeers>(new BenchPeers(env, workers, followers ? 2 : 1, std::move(store)));
 }
 

@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "collectives/environment.h"
+#include "cluster/environment.h"
 
 namespace tandem::bench {
 
@@ -59,14 +59,14 @@ class BenchPeers {
   absl::Status ReleaseServers();
 
  private:
-  BenchPeers(const collectives::Environment& env, int workers, int copies,
-             std::unique_ptr<collectives::JobStore> store)
+  BenchPeers(const cluster::Environment& env, int workers, int copies,
+             std::unique_ptr<cluster::JobStore> store)
       : env_(env), workers_(workers), copies_(copies), store_(std::move(store)) {}
 
-  const collectives::Environment env_;
+  const cluster::Environment env_;
   const int workers_;
   const int copies_;  // of each server
-  const std::unique_ptr<collectives::JobStore> store_;
+  const std::unique_ptr<cluster::JobStore> store_;
   int gathers_ = 0;  // number of exchanges so far
 };
 

@@ -16,7 +16,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "collectives/store/store_server.h"
+#include "cluster/store/store_server.h"
 #include "launcher/process/console.h"
 #include "launcher/process/spawn.h"
 
@@ -158,8 +158,8 @@ absl::StatusOr<int> RunRanks(int ranks, const std::vector<std::string>& args,
   std::error_code error;
   const std::string self = std::filesystem::read_symlink("/proc/self/exe", error);
   if (error) return absl::UnavailableError(absl::StrCat("cannot find this program: ", error.message()));
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<collectives::StoreServer> store,
-                          collectives::StoreServer::Start("127.0.0.1:0"));
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<cluster::StoreServer> store,
+                          cluster::StoreServer::Start("127.0.0.1:0"));
   launcher::Console console;
   std::vector<std::unique_ptr<RankProcess>> processes;
   for (int rank = 0; rank < ranks; ++rank) {

@@ -10,14 +10,14 @@
 #include "absl/synchronization/mutex.h"
 #include "base/status.h"
 #include "base/timed_wait.h"
-#include "collectives/environment.h"
-#include "collectives/rendezvous/store_directory.h"
+#include "cluster/environment.h"
+#include "cluster/rendezvous/store_directory.h"
 #include "rpc/remote/rpc_agent.h"
 
 namespace tandem::bench {
 namespace {
 
-using collectives::StoreDirectory;
+using cluster::StoreDirectory;
 using rpc::remote::Function;
 using rpc::remote::Functions;
 using rpc::remote::Future;
@@ -184,9 +184,9 @@ absl::Status Measure(StoreDirectory* directory, const std::vector<RpcCase>& case
 }  // namespace
 
 absl::Status RunRpcBench(const std::vector<RpcCase>& cases, const RpcBenchOptions& options) {
-  TANDEM_ASSIGN_OR_RETURN(const collectives::Environment env, collectives::Environment::FromEnv());
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<collectives::JobStore> store,
-                          collectives::OpenStore(env, kStepTimeout));
+  TANDEM_ASSIGN_OR_RETURN(const cluster::Environment env, cluster::Environment::FromEnv());
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<cluster::JobStore> store,
+                          cluster::OpenStore(env, kStepTimeout));
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<StoreDirectory> directory,
                           StoreDirectory::Open(store->store()));
   constexpr char kDone[] = "bench/rpc/done";

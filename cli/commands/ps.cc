@@ -31,8 +31,8 @@
 #include "cli/commands/ps_subscribe.h"
 #include "cli/commands/shard_copy.h"
 #include "cli/monitor/metrics_server.h"
-#include "collectives/environment.h"
-#include "collectives/membership/job_monitor.h"
+#include "cluster/environment.h"
+#include "cluster/membership/job_monitor.h"
 #include "launcher/log_directories.h"
 #include "launcher/plan/copies.h"
 #include "launcher/plan/variable_options.h"
@@ -94,7 +94,7 @@ class EndEvent {
         launcher_(launcher::OwnLauncher()),
         event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
-  void JobEnded(const collectives::JobState& state) {
+  void JobEnded(const cluster::JobState& state) {
     absl::MutexLock lock(&mutex_);
     state_ = state;
     Notify();
@@ -112,14 +112,14 @@ class EndEvent {
     return failure_;
   }
   // Blocks until the job has ended, but not longer than `timeout`. Returns how it ended, if it has.
-  std::optional<collectives::JobState> AwaitJobEnd(absl::Duration timeout) {
+  std::optional<cluster::JobState> AwaitJobEnd(absl::Duration timeout) {
     absl::MutexLock lock(&mutex_);
     const auto ended = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return state_.has_value(); };
     (void)AwaitFor(&mutex_, absl::Condition(&ended), timeout);
     return state_;
   }
   // Blocks until the first event. Returns how the job ended, or nullopt for a signal.
-  std::optional<collectives::JobState> Wait() {
+  std::optional<cluster::JobState> Wait() {
     pollfd fds[] = {{event_.get(), POLLIN, 0}, {signals_->fd(), POLLIN, 0}};
     bool stop = false;
     while (!stop) {
@@ -151,12 +151,12 @@ class EndEvent {
   const pid_t launcher_;  // 0: none has started this process
   const ipc::Descriptor event_;
   mutable absl::Mutex mutex_;
-  std::optional<collectives::JobState> state_ ABSL_GUARDED_BY(mutex_);
+  std::optional<cluster::JobState> state_ ABSL_GUARDED_BY(mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
 };
 
-absl::StatusOr<collectives::Environment> ServerEnvironment(const ServeFlags& flags) {
-  return collectives::Environment::FromLookup([&](absl::string_view name) -> absl::optional<std::string> {
+absl::StatusOr<cluster::Environment> ServerEnvironment(const ServeFlags& flags) {
+  return cluster::Environment::FromLookup([&](absl::string_view name) -> absl::optional<std::string> {
     if (name == "TANDEM_ROLE") return "ps";
     if (name == "TANDEM_PS_INDEX" && flags.index >= 0) return absl::StrCat(flags.index);
     if (name == "TANDEM_NUM_PS" && flags.num_servers >= 0) return absl::StrCat(flags.num_servers);
@@ -205,7 +205,7 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(const ServeFlags& fl
 //
 // A worker that was restarted alone belongs to the same round; pushes of its earlier process are refused by
 // their push epoch.
-std::shared_ptr<rpc::EpochGate> Gate(const collectives::Environment& env) {
+std::shared_ptr<rpc::EpochGate> Gate(const cluster::Environment& env) {
   const bool outlives = env.epoch == 0 || std::getenv("TANDEM_AGENT") != nullptr;
   return std::make_shared<rpc::EpochGate>(
       env.caller(), outlives ? rpc::EpochGate::Kind::kOutlivesRounds : rpc::EpochGate::Kind::kSingleRound);
@@ -241,7 +241,7 @@ absl::StatusOr<int> Serve(const ServeFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<launcher::SignalPipe> signals,
                           launcher::SignalPipe::Install({SIGTERM, SIGINT}));
   EndEvent end(std::move(signals));
-  TANDEM_ASSIGN_OR_RETURN(collectives::Environment env, ServerEnvironment(flags));
+  TANDEM_ASSIGN_OR_RETURN(cluster::Environment env, ServerEnvironment(flags));
   SetLogName(env.member());
   const uint32_t index = static_cast<uint32_t>(env.ps_index), count = static_cast<uint32_t>(env.num_ps);
   TANDEM_RETURN_IF_ERROR(
@@ -253,8 +253,8 @@ absl::StatusOr<int> Serve(const ServeFlags& flags) {
   }
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<ps::ColdStore> cold_store, OpenSpillStore(flags));
   std::unique_ptr<rpc::ProcessDiagnostics> own;  // must outlive all threads that may record
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<collectives::JobStore> store,
-                          collectives::OpenStore(env, absl::Seconds(flags.join_timeout_seconds)));
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<cluster::JobStore> store,
+                          cluster::OpenStore(env, absl::Seconds(flags.join_timeout_seconds)));
   env = store->env();
   const std::shared_ptr<rpc::EpochGate> gate = Gate(env);
   ps::ParameterServer server(
@@ -276,13 +276,13 @@ absl::StatusOr<int> Serve(const ServeFlags& flags) {
        .failover = followers});
   own = rpc::ProcessDiagnostics::Start(env.member(), env.epoch, store->address());
   TANDEM_ASSIGN_OR_RETURN(
-      std::unique_ptr<collectives::JobMonitor> monitor,
-      collectives::JobMonitor::Start(store->channel(),
-                                     {.member = env.member(),
-                                      .lease = absl::Seconds(flags.lease_seconds),
-                                      .status = own->status(),
-                                      .replaceable = followers},
-                                     [&end](const collectives::JobState& state) { end.JobEnded(state); }));
+      std::unique_ptr<cluster::JobMonitor> monitor,
+      cluster::JobMonitor::Start(store->channel(),
+                                 {.member = env.member(),
+                                  .lease = absl::Seconds(flags.lease_seconds),
+                                  .status = own->status(),
+                                  .replaceable = followers},
+                                 [&end](const cluster::JobState& state) { end.JobEnded(state); }));
   // Before the server listens: until then workers cannot connect, and repeat their calls. The heartbeats have
   // begun, since a long log takes longer than a lease.
   if (!flags.wal_dir.empty()) own->status()->SetState("replaying its log");
@@ -340,7 +340,7 @@ absl::StatusOr<int> Serve(const ServeFlags& flags) {
     LogInfo(absl::StrCat("metrics at port ", metrics->port(), ", path /metrics"));
   }
 
-  std::optional<collectives::JobState> state = end.Wait();
+  std::optional<cluster::JobState> state = end.Wait();
   // A launcher ends a server only when the job is over. Others may stop this one alone: no call fails, and
   // none waits until the others find out.
   const bool stopped = !state.has_value() && end.failure().ok();
@@ -460,14 +460,14 @@ void AddPs(CLI::App& app, CommandContext* context) {
         "--followers", flags->followers,
         "Followers of each server: processes with the same --index and another --copy, which hold its tables "
         "and take over when it dies [TANDEM_PS_FOLLOWERS, or 0]")
-      ->check(CLI::Range(0, collectives::kMostFollowers));
+      ->check(CLI::Range(0, cluster::kMostFollowers));
   ps->add_option("--copy", flags->copy,
                  "Which copy of the shard this process is, from 0 to --followers [TANDEM_PS_COPY, or 0]")
-      ->check(CLI::Range(0, collectives::kMostFollowers));
+      ->check(CLI::Range(0, cluster::kMostFollowers));
   variables->Add(
       ps->add_option("--min-copies", flags->min_copies,
                      "Copies, the primary's included, that must have a push before it is acknowledged")
-          ->check(CLI::Range(1, collectives::kMostFollowers + 1))
+          ->check(CLI::Range(1, cluster::kMostFollowers + 1))
           ->capture_default_str(),
       "TANDEM_PS_MIN_COPIES");
   ps->add_flag("--accept-loss", flags->accept_loss,

@@ -21,7 +21,7 @@
 #include "base/status.h"
 #include "cli/commands/job_flags.h"
 #include "cli/monitor/find_job.h"
-#include "collectives/store/remote_store.h"
+#include "cluster/store/remote_store.h"
 #include "launcher/process/signal_pipe.h"
 #include "ps/client/route/connect_shard.h"
 #include "ps/subscription/directory_writer.h"
@@ -51,7 +51,7 @@ absl::StatusOr<std::vector<std::unique_ptr<rpc::Channel>>> ConnectServers(const 
   if (flags.servers.empty()) {
     TANDEM_ASSIGN_OR_RETURN(const std::string store_address, FindStore(flags));
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(store_address));
-    const auto store = std::make_shared<collectives::RemoteStore>(std::move(channel), options.timeout);
+    const auto store = std::make_shared<cluster::RemoteStore>(std::move(channel), options.timeout);
     options.read = [store](const std::string& key, absl::Duration timeout) {
       return store->GetIfPresent(key, timeout);
     };

@@ -23,7 +23,7 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/serve.h"
 #include "cli/monitor/replay_metrics.h"
-#include "collectives/job_token.h"
+#include "cluster/job_token.h"
 #include "google/protobuf/util/json_util.h"
 #include "launcher/process/signal_pipe.h"
 #include "replay/client/remote_replay.h"
@@ -131,7 +131,7 @@ absl::StatusOr<std::unique_ptr<replay::RemoteReplay>> ConnectTo(const ReplayLook
   rpc::ConnectOptions options;
   options.transport = "grpc";
   options.channel.caller.member = "tandem replay";
-  TANDEM_ASSIGN_OR_RETURN(options.channel.caller.token, collectives::JobTokenFromEnv());
+  TANDEM_ASSIGN_OR_RETURN(options.channel.caller.token, cluster::JobTokenFromEnv());
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::Connect(flags.server, options));
   return std::make_unique<replay::RemoteReplay>(
       std::shared_ptr<rpc::Channel>(std::move(channel)),

@@ -26,7 +26,7 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/rl_roles.h"
 #include "cli/commands/train_seeds.h"
-#include "collectives/environment.h"
+#include "cluster/environment.h"
 #include "nlohmann/json.hpp"
 #include "worker/job/job_parser.h"
 #include "worker/nn/gemm.h"
@@ -45,7 +45,7 @@ struct RlFlags {
   std::string report, tensorboard, seeds;
   int parallel = 1;
   bool print_job = false, resume = false;
-  collectives::ListenOptions listen;
+  cluster::ListenOptions listen;
 };
 
 struct ModelFlags {
@@ -141,7 +141,7 @@ int RunJob(const RlFlags& flags) {
     std::fputs(rl::RlJobToYaml(*job).c_str(), stdout);
     return 0;
   }
-  if (collectives::Environment::IsLaunched()) {
+  if (cluster::Environment::IsLaunched()) {
     if (!flags.seeds.empty()) {
       LogError("--seeds trains in this process alone; run it without `tandem run`");
       return kUsageError;

@@ -34,7 +34,7 @@ constexpr absl::Duration kStoreTimeout = absl::Seconds(60);
 // Starts a server and serves until the launcher's signal. Signals of others are ignored, as `tandem ps` does:
 // systemd and Slurm signal all processes of a job, and the learners may still need this one.
 template <typename Role>
-absl::Status ServeRole(const rl::RlSpec& spec, const collectives::ListenOptions& listen, rl::RoleJob* job) {
+absl::Status ServeRole(const rl::RlSpec& spec, const cluster::ListenOptions& listen, rl::RoleJob* job) {
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<launcher::SignalPipe> signals,
                           launcher::SignalPipe::Install({SIGTERM, SIGINT}));
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Role> server, Role::Start(spec, listen, job));
@@ -76,8 +76,7 @@ int RunRlRole(const rl::RlSpec& spec, const RlRoleOptions& options) {
   }
   // All processes of a job have the same flags, so a mistake ends them all at once.
   if (!options.listen.listen.empty()) {
-    const absl::Status valid =
-        collectives::ChooseAddress(options.listen, /*earlier=*/"", /*store=*/"").status();
+    const absl::Status valid = cluster::ChooseAddress(options.listen, /*earlier=*/"", /*store=*/"").status();
     if (!valid.ok()) return Report("rl", valid);
   }
   absl::StatusOr<std::unique_ptr<rl::RoleJob>> job = rl::RoleJob::Open(kStoreTimeout);

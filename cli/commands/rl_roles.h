@@ -5,7 +5,7 @@
 #include <atomic>
 #include <string>
 
-#include "collectives/role_server.h"
+#include "cluster/role_server.h"
 #include "worker/rl/job/rl_spec.h"
 #include "worker/rl/run/rl_run.h"
 
@@ -15,9 +15,9 @@ namespace tandem::cli {
 inline constexpr int kRlAskedToStop = 75;
 
 struct RlRoleOptions {
-  rl::RlRunOptions run;               // `stop` is set by SIGTERM
-  std::string report;                 // the JSON file of rank 0; empty: none
-  collectives::ListenOptions listen;  // of the roles that serve
+  rl::RlRunOptions run;           // `stop` is set by SIGTERM
+  std::string report;             // the JSON file of rank 0; empty: none
+  cluster::ListenOptions listen;  // of the roles that serve
 };
 
 // Runs this process's part of a job that `tandem run` has started: learner, actor, replay or inference

@@ -13,14 +13,14 @@
 #include "base/logging.h"
 #include "base/status.h"
 #include "cli/monitor/page_http.h"
-#include "collectives/job_token.h"
+#include "cluster/job_token.h"
 #include "rpc/address.h"
 #include "rpc/network.h"
 
 namespace tandem::cli {
 
 absl::StatusOr<std::shared_ptr<rpc::EpochGate>> StandaloneGate(const std::string& name) {
-  TANDEM_ASSIGN_OR_RETURN(std::string token, collectives::JobTokenFromEnv());
+  TANDEM_ASSIGN_OR_RETURN(std::string token, cluster::JobTokenFromEnv());
   return std::make_shared<rpc::EpochGate>(rpc::Caller{.member = name, .token = std::move(token)});
 }
 

@@ -7,7 +7,7 @@
 #include "absl/time/time.h"
 #include "base/logging.h"
 #include "base/timed_wait.h"
-#include "collectives/store/remote_store.h"
+#include "cluster/store/remote_store.h"
 
 namespace tandem::cli {
 namespace {
@@ -90,7 +90,7 @@ void ShardCopy::OnChange(const tandem::v1::ReplicaStatus& status) {
 }
 
 void ShardCopy::Announce() {
-  collectives::RemoteStore store(options_.store->channel(), kAnnounceTimeout);
+  cluster::RemoteStore store(options_.store->channel(), kAnnounceTimeout);
   const auto work = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     return stopping_ || ready_ != told_ready_ || (serving_term_ != 0 && serving_term_ != announced_term_);
   };
@@ -117,8 +117,8 @@ void ShardCopy::Announce() {
     }
     if (ready && options_.on_ready != nullptr) options_.on_ready();
     if (term == 0) continue;
-    const absl::Status told = worker::AnnouncePrimary(
-        store, board_, static_cast<uint32_t>(options_.env.ps_index), term, address, kAnnounceTimeout);
+    const absl::Status told = ps::AnnouncePrimary(store, board_, static_cast<uint32_t>(options_.env.ps_index),
+                                                  term, address, kAnnounceTimeout);
     absl::MutexLock lock(&mutex_);
     if (told.ok()) {
       announced_term_ = term;

@@ -13,12 +13,12 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "collectives/environment.h"
+#include "cluster/environment.h"
 #include "ps/failover/replica.h"
+#include "ps/failover/store_board.h"
 #include "ps/server/parameter_server.h"
 #include "rpc/diagnostics/process_status.h"
 #include "rpc/service.h"
-#include "worker/placement/store_board.h"
 
 namespace tandem::cli {
 
@@ -28,9 +28,9 @@ namespace tandem::cli {
 class ShardCopy {
  public:
   struct Options {
-    collectives::Environment env;
-    collectives::JobStore* store = nullptr;  // outlives the copy
-    ps::ParameterServer* server = nullptr;   // outlives the copy
+    cluster::Environment env;
+    cluster::JobStore* store = nullptr;     // outlives the copy
+    ps::ParameterServer* server = nullptr;  // outlives the copy
     int min_copies = 1;
     std::shared_ptr<rpc::ProcessStatus> status;
     // Sends `status` to the job's store at once; must not block.
@@ -65,8 +65,8 @@ class ShardCopy {
   void Announce();
 
   const Options options_;
-  worker::StoreBoard first_look_;  // ends with the wait before the replica starts
-  worker::StoreBoard board_;
+  ps::StoreBoard first_look_;  // ends with the wait before the replica starts
+  ps::StoreBoard board_;
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool ready_ ABSL_GUARDED_BY(mutex_) = false;

@@ -70,7 +70,7 @@ absl::StatusOr<bool> ShowStatus(const StatusFlags& flags) {
   }
   std::fputs(text.c_str(), stdout);
   std::fflush(stdout);
-  return rounds.has_value() ? rounds->state.phase() == collectives::RendezvousState::CLOSED : members.ended;
+  return rounds.has_value() ? rounds->state.phase() == cluster::RendezvousState::CLOSED : members.ended;
 }
 
 absl::Status ShowStatusUntilTheEnd(const StatusFlags& flags) {

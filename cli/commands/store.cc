@@ -13,8 +13,8 @@
 #include "base/status.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/serve.h"
-#include "collectives/store/limits.h"
-#include "collectives/store/store_server.h"
+#include "cluster/store/limits.h"
+#include "cluster/store/store_server.h"
 #include "launcher/process/signal_pipe.h"
 
 namespace tandem::cli {
@@ -22,16 +22,16 @@ namespace {
 
 struct StoreFlags {
   std::string listen = "127.0.0.1:0";
-  collectives::StoreLimits limits;
+  cluster::StoreLimits limits;
   size_t max_connections = 0;  // as rpc::ServerOptions::max_connections
 };
 
 absl::Status Serve(const StoreFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<launcher::SignalPipe> signals,
                           launcher::SignalPipe::Install({SIGTERM, SIGINT}));
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<collectives::StoreServer> store,
-                          collectives::StoreServer::Start(flags.listen, Clock::Real(), nullptr, flags.limits,
-                                                          flags.max_connections));
+  TANDEM_ASSIGN_OR_RETURN(
+      const std::unique_ptr<cluster::StoreServer> store,
+      cluster::StoreServer::Start(flags.listen, Clock::Real(), nullptr, flags.limits, flags.max_connections));
   TANDEM_RETURN_IF_ERROR(ServeUntilSignal(flags.listen, store->port(), *signals));
   store->Shutdown(absl::Seconds(1));
   return absl::OkStatus();

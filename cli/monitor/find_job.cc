@@ -17,8 +17,8 @@
 #include "absl/strings/strip.h"
 #include "base/status.h"
 #include "cli/monitor/rounds.h"
-#include "collectives/job_token.h"
-#include "collectives/store/remote_store.h"
+#include "cluster/job_token.h"
+#include "cluster/store/remote_store.h"
 #include "ps/failover/placement_text.h"
 #include "rpc/address.h"
 #include "rpc/channel.h"
@@ -98,15 +98,15 @@ absl::StatusOr<std::string> FindStore(const JobFlags& flags) {
 }
 
 absl::StatusOr<std::string> FindToken(const JobFlags& flags, const std::string& store) {
-  TANDEM_ASSIGN_OR_RETURN(std::string token, collectives::JobTokenFromEnv());
+  TANDEM_ASSIGN_OR_RETURN(std::string token, cluster::JobTokenFromEnv());
   if (!token.empty()) return token;
   TANDEM_ASSIGN_OR_RETURN(const launcher::JobAddress job, FindJob(flags));
   if (!job.token.empty()) return job.token;
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(store));
-  collectives::RemoteStore remote(std::move(channel), absl::Seconds(flags.timeout_seconds));
-  TANDEM_ASSIGN_OR_RETURN(
-      token, remote.GetIfPresent(collectives::kJobTokenKey, absl::Seconds(flags.timeout_seconds)));
-  return token == collectives::kTokenElsewhere ? std::string() : token;
+  cluster::RemoteStore remote(std::move(channel), absl::Seconds(flags.timeout_seconds));
+  TANDEM_ASSIGN_OR_RETURN(token,
+                          remote.GetIfPresent(cluster::kJobTokenKey, absl::Seconds(flags.timeout_seconds)));
+  return token == cluster::kTokenElsewhere ? std::string() : token;
 }
 
 absl::StatusOr<std::vector<std::string>> FindServers(const JobFlags& flags) {
@@ -121,7 +121,7 @@ absl::StatusOr<std::vector<std::string>> FindServers(const JobFlags& flags) {
   const absl::Duration timeout = absl::Seconds(flags.timeout_seconds);
   TANDEM_ASSIGN_OR_RETURN(const std::string address, StoreOf(job, flags.timeout_seconds));
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(address));
-  collectives::RemoteStore store(std::move(channel), timeout);
+  cluster::RemoteStore store(std::move(channel), timeout);
   const absl::StatusOr<std::vector<std::string>> keys = store.List("ps/");
   if (!keys.ok()) {
     return Annotate(keys.status(), "asking the job's store for its servers (has the job ended?)");

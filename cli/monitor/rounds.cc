@@ -11,29 +11,29 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/status.h"
-#include "collectives/rendezvous/store_rendezvous.h"
-#include "collectives/store/etcd/etcd_store.h"
-#include "collectives/store/remote_store.h"
+#include "cluster/rendezvous/store_rendezvous.h"
+#include "cluster/store/etcd/etcd_store.h"
+#include "cluster/store/remote_store.h"
 #include "nlohmann/json.hpp"
 #include "rpc/channel.h"
 
 namespace tandem::cli {
 namespace {
 
-using collectives::RendezvousState;
+using cluster::RendezvousState;
 using Json = nlohmann::ordered_json;
 using tandem::v1::RendezvousMember;
 
-absl::StatusOr<std::unique_ptr<collectives::Store>> Open(const std::string& where, absl::Duration timeout) {
+absl::StatusOr<std::unique_ptr<cluster::Store>> Open(const std::string& where, absl::Duration timeout) {
   if (!IsRendezvous(where)) {
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(where));
-    return std::make_unique<collectives::RemoteStore>(std::move(channel), timeout);
+    return std::make_unique<cluster::RemoteStore>(std::move(channel), timeout);
   }
-  TANDEM_ASSIGN_OR_RETURN(collectives::EtcdOptions options, collectives::ParseEtcdUrl(where));
+  TANDEM_ASSIGN_OR_RETURN(cluster::EtcdOptions options, cluster::ParseEtcdUrl(where));
   options.read_only = true;
   options.open_timeout = options.call_timeout = timeout;
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<collectives::Store> store,
-                          collectives::EtcdStore::Open(std::move(options)));
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<cluster::Store> store,
+                          cluster::EtcdStore::Open(std::move(options)));
   return store;
 }
 
@@ -91,10 +91,10 @@ bool IsRendezvous(const std::string& store) {
 
 absl::StatusOr<JobRounds> AskRounds(const std::string& where, const std::string& run_id,
                                     absl::Duration timeout) {
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<collectives::Store> store, Open(where, timeout));
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<cluster::Store> store, Open(where, timeout));
   JobRounds job{.where = where, .run_id = run_id};
   if (run_id.empty()) {
-    const absl::StatusOr<std::vector<std::string>> runs = collectives::ListRendezvous(store.get());
+    const absl::StatusOr<std::vector<std::string>> runs = cluster::ListRendezvous(store.get());
     if (!runs.ok()) return Annotate(runs.status(), "asking the rendezvous of the job's launchers");
     if (runs->empty()) {
       return absl::NotFoundError(absl::StrCat("no launchers meet at ", where,
@@ -108,7 +108,7 @@ absl::StatusOr<JobRounds> AskRounds(const std::string& where, const std::string&
     }
     job.run_id = runs->front();
   }
-  absl::StatusOr<RendezvousState> state = collectives::ReadRendezvous(store.get(), job.run_id);
+  absl::StatusOr<RendezvousState> state = cluster::ReadRendezvous(store.get(), job.run_id);
   if (!state.ok()) return Annotate(state.status(), absl::StrCat("the rendezvous at ", where));
   job.state = *std::move(state);
   return job;

@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "collectives/rendezvous/state.h"
+#include "cluster/rendezvous/state.h"
 
 namespace tandem::cli {
 
@@ -17,7 +17,7 @@ namespace tandem::cli {
 struct JobRounds {
   std::string where;  // the rendezvous: "etcd://host:port/prefix", or "host:port"
   std::string run_id;
-  collectives::RendezvousState state;
+  cluster::RendezvousState state;
 
   // Returns "host:port" of the running round's store; "" between rounds and after the last one.
   std::string store() const;

@@ -14,7 +14,7 @@
 #include "absl/strings/strip.h"
 #include "base/json.h"
 #include "base/status.h"
-#include "collectives/store/remote_store.h"
+#include "cluster/store/remote_store.h"
 #include "nlohmann/json.hpp"
 #include "ps/failover/placement_text.h"
 #include "rpc/connect.h"
@@ -129,7 +129,7 @@ std::string ShardReport::State() const {
 absl::StatusOr<std::vector<ShardReport>> AskShards(const std::string& address, uint32_t num_servers,
                                                    absl::Duration timeout) {
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(address));
-  collectives::RemoteStore store(std::move(channel), timeout);
+  cluster::RemoteStore store(std::move(channel), timeout);
   // "ps/placement/" without the number.
   const std::string all = ps::PlacementKey(0);
   const std::string prefix = all.substr(0, all.size() - 1);

@@ -12,12 +12,12 @@
 #include "base/ipc/host_identity.h"
 #include "base/logging.h"
 #include "base/status.h"
+#include "cluster/store/memory_store.h"
+#include "cluster/store/prefix_store.h"
 #include "collectives/connect/backend_choice.h"
 #include "collectives/connect/rank_exchange.h"
 #include "collectives/connect/solo_backend.h"
 #include "collectives/diagnostics/checked_backend.h"
-#include "collectives/store/memory_store.h"
-#include "collectives/store/prefix_store.h"
 #include "rpc/network.h"
 
 namespace tandem::collectives {
@@ -26,8 +26,8 @@ namespace {
 // Connects one group, step by step.
 class Connector {
  public:
-  Connector(Store* store, const GroupConnectOptions& options, const std::vector<BackendFactory>& factories,
-            absl::Time deadline)
+  Connector(cluster::Store* store, const GroupConnectOptions& options,
+            const std::vector<BackendFactory>& factories, absl::Time deadline)
       : root_(store),
         store_(store, absl::StrCat("pg/", options.group)),
         options_(options),
@@ -61,7 +61,7 @@ class Connector {
     if (options_.check_fingerprints && !factory->compares_fingerprints) {
       Connection::Device control;
       TANDEM_RETURN_IF_ERROR(ConnectOne("auto", absl::StrCat("check ", device.backend, "/"), &control));
-      for (std::unique_ptr<Store>& store : control.stores) device.stores.push_back(std::move(store));
+      for (std::unique_ptr<cluster::Store>& store : control.stores) device.stores.push_back(std::move(store));
       device.made = std::make_unique<CheckedBackend>(options_.group, options_.rank, options_.world_size,
                                                      std::move(device.made), std::move(control.made));
     }
@@ -103,8 +103,8 @@ class Connector {
                    Connection::Device* device) {
     const BackendFactory* factory = FindBackend(name, factories_);
     // A view of root_, which outlives this object; store_ does not.
-    auto store =
-        std::make_unique<PrefixStore>(root_, absl::StrCat("pg/", options_.group, "/", purpose, name));
+    auto store = std::make_unique<cluster::PrefixStore>(
+        root_, absl::StrCat("pg/", options_.group, "/", purpose, name));
     BackendOptions options;
     options.group = options_.group;
     options.rank = options_.rank;
@@ -134,8 +134,8 @@ class Connector {
 
   static constexpr absl::Duration kGrace = absl::Seconds(2);
 
-  Store* const root_;
-  PrefixStore store_;
+  cluster::Store* const root_;
+  cluster::PrefixStore store_;
   const GroupConnectOptions& options_;
   const std::vector<BackendFactory>& factories_;
   const absl::Time deadline_;
@@ -144,7 +144,7 @@ class Connector {
 
 }  // namespace
 
-absl::StatusOr<Connection> Connect(Store* store, const GroupConnectOptions& options) {
+absl::StatusOr<Connection> Connect(cluster::Store* store, const GroupConnectOptions& options) {
   std::vector<BackendFactory> factories(options.extra_backends.begin(), options.extra_backends.end());
   for (BackendFactory& factory : BuiltInBackends()) factories.push_back(std::move(factory));
   TANDEM_ASSIGN_OR_RETURN(const std::vector<BackendRequest> requests,
@@ -170,7 +170,7 @@ absl::StatusOr<Connection> Connect(Store* store, const GroupConnectOptions& opti
     } else {
       const BackendFactory* factory = FindBackend(request.name, factories);
       one.backend = request.name;
-      one.stores.push_back(std::make_unique<MemoryStore>());
+      one.stores.push_back(std::make_unique<cluster::MemoryStore>());
       BackendOptions backend{options.group,  0, 1, one.stores[0].get(), alone.peers, deadline,
                              options.timeout};
       if (factory->viable) TANDEM_RETURN_IF_ERROR(factory->viable(backend));

@@ -11,8 +11,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "cluster/store/store.h"
 #include "collectives/backend.h"
-#include "collectives/store/store.h"
 
 namespace tandem::collectives {
 
@@ -33,8 +33,8 @@ struct GroupConnectOptions {
 struct Connection {
   struct Device {
     tandem::Device::Kind kind = tandem::Device::Kind::kCpu;
-    std::string backend;                         // the factory's name; "solo" in a world of one
-    std::vector<std::unique_ptr<Store>> stores;  // used by `made`
+    std::string backend;                                  // the factory's name; "solo" in a world of one
+    std::vector<std::unique_ptr<cluster::Store>> stores;  // used by `made`
     std::unique_ptr<Backend> made;
   };
   std::vector<RankEndpoint> peers;
@@ -45,7 +45,7 @@ struct Connection {
 // that options.backend asks for. All ranks choose the same backends. If one rank cannot use a backend, all
 // ranks receive the reason; under "auto" all continue with the next candidate together. Errors are those of
 // InitProcessGroup. A world of one needs no store.
-absl::StatusOr<Connection> Connect(Store* store, const GroupConnectOptions& options);
+absl::StatusOr<Connection> Connect(cluster::Store* store, const GroupConnectOptions& options);
 
 }  // namespace tandem::collectives
 

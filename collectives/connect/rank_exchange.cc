@@ -102,8 +102,8 @@ absl::Status Compare(const RankInfo& me, const std::vector<RankInfo>& others) {
 }
 
 // Returns the ranks that have no key "<prefix><rank>", and the values of the others.
-absl::Status Collect(Store* store, const std::string& prefix, int world_size, std::vector<int>* absent,
-                     std::vector<std::pair<int, std::string>>* present) {
+absl::Status Collect(cluster::Store* store, const std::string& prefix, int world_size,
+                     std::vector<int>* absent, std::vector<std::pair<int, std::string>>* present) {
   TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> keys, store->List(prefix));
   std::vector<bool> came(world_size);
   std::vector<std::string> wanted;
@@ -125,7 +125,8 @@ absl::Status Collect(Store* store, const std::string& prefix, int world_size, st
   return absl::OkStatus();
 }
 
-absl::Status WaitForAll(Store* store, const std::string& prefix, int world_size, absl::Time deadline) {
+absl::Status WaitForAll(cluster::Store* store, const std::string& prefix, int world_size,
+                        absl::Time deadline) {
   std::vector<std::string> keys;
   for (int rank = 0; rank < world_size; ++rank) keys.push_back(absl::StrCat(prefix, rank));
   const absl::Status all_came = store->Wait(keys, Until(deadline));
@@ -134,7 +135,7 @@ absl::Status WaitForAll(Store* store, const std::string& prefix, int world_size,
 
 }  // namespace
 
-absl::StatusOr<std::vector<RankEndpoint>> ExchangeRankInfo(Store* store, const RankInfo& me,
+absl::StatusOr<std::vector<RankEndpoint>> ExchangeRankInfo(cluster::Store* store, const RankInfo& me,
                                                            absl::Time deadline, absl::Duration timeout) {
   const std::string announced = Serialize(me);
   TANDEM_ASSIGN_OR_RETURN(const std::string held, store->CompareSet(RankKey(me.rank), "", announced));
@@ -167,7 +168,7 @@ absl::StatusOr<std::vector<RankEndpoint>> ExchangeRankInfo(Store* store, const R
   return peers;
 }
 
-absl::Status AgreeOnStatus(Store* store, absl::string_view step, int rank, int world_size,
+absl::Status AgreeOnStatus(cluster::Store* store, absl::string_view step, int rank, int world_size,
                            const absl::Status& mine, absl::Time deadline) {
   const std::string prefix = absl::StrCat(step, "/");
   TANDEM_RETURN_IF_ERROR(store->Set(absl::StrCat(prefix, rank),

@@ -12,8 +12,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "cluster/store/store.h"
 #include "collectives/backend.h"
-#include "collectives/store/store.h"
 
 namespace tandem::collectives {
 
@@ -36,13 +36,13 @@ struct RankInfo {
 //   - AlreadyExists if another process holds this rank
 //   - InvalidArgument naming a rank that expects another world size, backend, debug level or other members,
 //     or one whose loopback address ranks on other hosts could not reach
-absl::StatusOr<std::vector<RankEndpoint>> ExchangeRankInfo(Store* store, const RankInfo& me,
+absl::StatusOr<std::vector<RankEndpoint>> ExchangeRankInfo(cluster::Store* store, const RankInfo& me,
                                                            absl::Time deadline, absl::Duration timeout);
 
 // Shares this rank's result of `step` (a name used once in a group's store) with all ranks. Returns OK if all
 // succeeded. Otherwise returns the first error by rank, the same on all ranks, with its code: "rank 2: ...".
 // DeadlineExceeded names the ranks that did not report before `deadline`.
-absl::Status AgreeOnStatus(Store* store, absl::string_view step, int rank, int world_size,
+absl::Status AgreeOnStatus(cluster::Store* store, absl::string_view step, int rank, int world_size,
                            const absl::Status& mine, absl::Time deadline);
 
 }  // namespace tandem::collectives

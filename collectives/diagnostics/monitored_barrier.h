@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "collectives/store/store.h"
+#include "cluster/store/store.h"
 
 namespace tandem::collectives {
 
@@ -25,7 +25,7 @@ namespace tandem::collectives {
 class MonitoredBarrier {
  public:
   // `store` holds keys of this group alone and must outlive the barrier.
-  MonitoredBarrier(Store* store, absl::string_view group, int rank, int world_size)
+  MonitoredBarrier(cluster::Store* store, absl::string_view group, int rank, int world_size)
       : store_(store), group_(group), rank_(rank), world_size_(world_size) {}
 
   // Blocks until all ranks have called it, or until the round has expired. DeadlineExceeded names every rank
@@ -40,7 +40,7 @@ class MonitoredBarrier {
   absl::StatusOr<std::string> Absent(const std::string& prefix) const;
   void ForgetRoundsBefore(uint64_t round) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  Store* const store_;
+  cluster::Store* const store_;
   const std::string group_;
   const int rank_, world_size_;
   absl::Mutex mutex_;  // held during a round

@@ -14,8 +14,8 @@
 #include "base/logging.h"
 #include "base/status.h"
 #include "base/timed_wait.h"
-#include "collectives/store/memory_store.h"
-#include "collectives/store/remote_store.h"
+#include "cluster/store/memory_store.h"
+#include "cluster/store/remote_store.h"
 #include "rpc/channel.h"
 
 namespace tandem::collectives {
@@ -100,7 +100,7 @@ class ElasticSession::Watch {
 };
 
 absl::StatusOr<std::unique_ptr<ElasticSession>> ElasticSession::Create(ElasticOptions options) {
-  TANDEM_ASSIGN_OR_RETURN(const Environment env, Environment::FromEnv());
+  TANDEM_ASSIGN_OR_RETURN(const cluster::Environment env, cluster::Environment::FromEnv());
   Assignment first;
   first.number = 1;
   if (const std::string number = Variable("TANDEM_ASSIGNMENT");
@@ -196,12 +196,12 @@ absl::Status ElasticSession::Connect(ElasticRound* round, Watch* watch) {
   group.timeout = std::min(group.timeout, options_.connect_timeout);
   group.should_continue = [watch] { return watch->over(); };
   if (a.world_size == 1) {
-    round->store_ = std::make_shared<MemoryStore>();  // there is no other rank
+    round->store_ = std::make_shared<cluster::MemoryStore>();  // there is no other rank
   } else {
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel,
                             rpc::ConnectGrpc(address, {.caller = round->caller_}));
-    round->store_ = std::make_shared<RemoteStore>(std::move(channel),
-                                                  std::min(options_.connect_timeout, options_.store_timeout));
+    round->store_ = std::make_shared<cluster::RemoteStore>(
+        std::move(channel), std::min(options_.connect_timeout, options_.store_timeout));
   }
   TANDEM_ASSIGN_OR_RETURN(round->group_, InitProcessGroup(round->store_.get(), group));
   watch->SetGroup(round->group_.get());

@@ -32,9 +32,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "cluster/environment.h"
 #include "collectives/elastic/assignment.h"
 #include "collectives/elastic/launcher_client.h"
-#include "collectives/environment.h"
 #include "collectives/process_group.h"
 #include "rpc/caller.h"
 
@@ -94,7 +94,7 @@ class ElasticRound {
 
   const Assignment assignment_;
   const rpc::Caller caller_;
-  std::shared_ptr<Store> store_;
+  std::shared_ptr<cluster::Store> store_;
   std::unique_ptr<ProcessGroup> group_;
   int64_t completed_ = 0;
   int64_t* const executed_;  // the session's

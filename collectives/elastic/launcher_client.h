@@ -13,8 +13,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "cluster/store/remote_store.h"
 #include "collectives/elastic/assignment.h"
-#include "collectives/store/remote_store.h"
 
 namespace tandem::collectives {
 
@@ -41,7 +41,7 @@ class LauncherClient {
   LauncherClient(std::shared_ptr<rpc::Channel> channel, std::string process)
       : store_(std::move(channel), absl::Seconds(5)), process_(std::move(process)) {}
 
-  RemoteStore store_;
+  cluster::RemoteStore store_;
   const std::string process_;
 };
 

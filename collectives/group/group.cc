@@ -7,11 +7,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "base/status.h"
+#include "cluster/store/prefix_store.h"
 #include "collectives/group/global_ranks.h"
 #include "collectives/group/peer_failure.h"
 #include "collectives/group/validation.h"
 #include "collectives/ranks.h"
-#include "collectives/store/prefix_store.h"
 
 namespace tandem::collectives {
 namespace {
@@ -76,8 +76,8 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> Group::Make(Parts parts) {
     }
   }
   if (group->world_size() > 1) {
-    group->barrier_store_ = std::make_unique<PrefixStore>(group->parts_.store.get(),
-                                                          absl::StrCat("pg/", group->name(), "/barrier"));
+    group->barrier_store_ = std::make_unique<cluster::PrefixStore>(
+        group->parts_.store.get(), absl::StrCat("pg/", group->name(), "/barrier"));
     group->monitored_barrier_ = std::make_unique<tandem::collectives::MonitoredBarrier>(
         group->barrier_store_.get(), group->name(), group->rank(), group->world_size());
   }

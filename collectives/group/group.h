@@ -31,7 +31,7 @@ class Group final : public ProcessGroup {
   struct Parts {
     ProcessGroupOptions options;  // complete: no field is left to the environment
     std::vector<int> global_ranks;
-    std::shared_ptr<Store> store;
+    std::shared_ptr<cluster::Store> store;
     std::shared_ptr<FlightRecorder> recorder;
     std::shared_ptr<Watchdog> watchdog;  // watches `recorder`; nullptr: no watchdog
     std::string error_file;              // of the launcher (peer_failure.h); "": none
@@ -135,7 +135,7 @@ class Group final : public ProcessGroup {
   Health health_;
   std::vector<std::unique_ptr<Lane>> lanes_;  // one or two; constant once made
   std::atomic<uint64_t> subgroups_{0};
-  std::unique_ptr<Store> barrier_store_;                                      // a view of parts_.store
+  std::unique_ptr<cluster::Store> barrier_store_;                             // a view of parts_.store
   std::unique_ptr<tandem::collectives::MonitoredBarrier> monitored_barrier_;  // nullptr in a world of one
   absl::Mutex destroy_mutex_;
   bool destroyed_ ABSL_GUARDED_BY(destroy_mutex_) = false;

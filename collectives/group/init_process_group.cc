@@ -8,11 +8,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "base/suggest.h"
+#include "cluster/store/fenced_store.h"
+#include "cluster/store/prefix_store.h"
+#include "cluster/store_url.h"
 #include "collectives/group/group.h"
 #include "collectives/group/peer_failure.h"
-#include "collectives/store/fenced_store.h"
-#include "collectives/store/prefix_store.h"
-#include "collectives/store_url.h"
 
 namespace tandem::collectives {
 namespace {
@@ -71,13 +71,13 @@ absl::Status Validate(const ProcessGroupOptions& o) {
 
 // Separates the keys of epochs that share a store.
 struct EpochKeys {
-  EpochKeys(std::shared_ptr<Store> all, int64_t epoch)
+  EpochKeys(std::shared_ptr<cluster::Store> all, int64_t epoch)
       : base(std::move(all)), part(base.get(), absl::StrCat("epoch/", epoch)) {}
-  const std::shared_ptr<Store> base;
-  PrefixStore part;
+  const std::shared_ptr<cluster::Store> base;
+  cluster::PrefixStore part;
 };
 
-absl::StatusOr<std::unique_ptr<ProcessGroup>> Init(std::shared_ptr<Store> store,
+absl::StatusOr<std::unique_ptr<ProcessGroup>> Init(std::shared_ptr<cluster::Store> store,
                                                    const ProcessGroupOptions& options) {
   const std::string context = absl::StrCat("process group '", options.name, "'");
   Group::Parts parts;
@@ -92,11 +92,12 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> Init(std::shared_ptr<Store> store,
   if (store != nullptr && (options.epoch > 0 || options.should_continue)) {
     const std::string who = absl::StrCat("worker/", options.rank);
     if (options.epoch > 0)
-      TANDEM_RETURN_IF_ERROR(Annotate(EnterEpoch(store.get(), options.epoch, who), context));
-    store = std::make_shared<FencedStore>(std::move(store), options.epoch, who, options.should_continue);
+      TANDEM_RETURN_IF_ERROR(Annotate(cluster::EnterEpoch(store.get(), options.epoch, who), context));
+    store =
+        std::make_shared<cluster::FencedStore>(std::move(store), options.epoch, who, options.should_continue);
     if (options.epoch > 0) {
       auto keys = std::make_shared<EpochKeys>(std::move(store), options.epoch);
-      store = std::shared_ptr<Store>(keys, &keys->part);
+      store = std::shared_ptr<cluster::Store>(keys, &keys->part);
     }
   }
   parts.global_ranks = options.global_ranks;
@@ -120,26 +121,26 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> Init(std::shared_ptr<Store> store,
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ProcessGroup>> InitProcessGroup(Store* store,
+absl::StatusOr<std::unique_ptr<ProcessGroup>> InitProcessGroup(cluster::Store* store,
                                                                const ProcessGroupOptions& options) {
-  return Init(std::shared_ptr<Store>(store, [](Store*) {}), options);  // the caller's
+  return Init(std::shared_ptr<cluster::Store>(store, [](cluster::Store*) {}), options);  // the caller's
 }
 
 absl::StatusOr<std::unique_ptr<ProcessGroup>> InitProcessGroup(const ProcessGroupOptions& options) {
-  absl::StatusOr<std::unique_ptr<OpenedStore>> opened =
-      OpenStoreUrl(options.init_method, options.rank, options.world_size, options.timeout);
+  absl::StatusOr<std::unique_ptr<cluster::OpenedStore>> opened =
+      cluster::OpenStoreUrl(options.init_method, options.rank, options.world_size, options.timeout);
   if (!opened.ok()) {
     return Annotate(opened.status(), absl::StrCat("process group '", options.name, "'"));
   }
-  const std::shared_ptr<OpenedStore> store = *std::move(opened);
+  const std::shared_ptr<cluster::OpenedStore> store = *std::move(opened);
   ProcessGroupOptions complete = options;
   complete.rank = store->rank();
   complete.world_size = store->world_size();
   if (options.epoch == 0 && absl::StartsWith(options.init_method, "env://")) {
-    TANDEM_ASSIGN_OR_RETURN(const Environment env, Environment::FromEnv());
+    TANDEM_ASSIGN_OR_RETURN(const cluster::Environment env, cluster::Environment::FromEnv());
     complete.epoch = env.epoch;
   }
-  return Init(std::shared_ptr<Store>(store, store->store()), complete);
+  return Init(std::shared_ptr<cluster::Store>(store, store->store()), complete);
 }
 
 }  // namespace tandem::collectives

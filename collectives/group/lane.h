@@ -35,7 +35,7 @@ class Lane {
   struct Options {
     Device::Kind device = Device::Kind::kCpu;
     std::string backend_name;
-    std::vector<std::unique_ptr<Store>> stores;  // used by the backend alone
+    std::vector<std::unique_ptr<cluster::Store>> stores;  // used by the backend alone
     std::unique_ptr<Backend> backend;
     Health* health = nullptr;  // of the group; must outlive the lane
     std::shared_ptr<FlightRecorder> recorder;

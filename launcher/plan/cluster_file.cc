@@ -8,7 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/config_field.h"
-#include "collectives/environment.h"
+#include "cluster/environment.h"
 #include "launcher/plan/copies.h"
 #include "worker/job/fields.h"
 #include "worker/job/job_errors.h"
@@ -99,9 +99,9 @@ RolePlan ReadRole(const YAML::Node& node, const std::string& name, JobErrors* er
     f.Choice("restart", &role.restart, {"job", "alone"}, "what a failure of a process restarts");
     f.Integer("restart_limit", &role.restart_limit, AtLeast(0), "restarts of one process by itself");
     if (name == "ps") {
-      f.Integer("followers", &role.followers, {.min = 0, .max = collectives::kMostFollowers},
+      f.Integer("followers", &role.followers, {.min = 0, .max = cluster::kMostFollowers},
                 "copies of each server that take over when it dies");
-      f.Integer("min_copies", &role.min_copies, {.min = 1, .max = collectives::kMostFollowers + 1},
+      f.Integer("min_copies", &role.min_copies, {.min = 1, .max = cluster::kMostFollowers + 1},
                 "copies that hold a push before it is acknowledged");
     }
     f.Choice("bind", &role.bind, {"none", "core", "numa"}, "what each process is pinned to");

@@ -15,7 +15,7 @@
 namespace tandem::launcher {
 namespace {
 
-int CountOf(const collectives::Node& node, const char* role) {
+int CountOf(const cluster::Node& node, const char* role) {
   const auto found = node.processes.find(role);
   return found == node.processes.end() ? 0 : found->second;
 }
@@ -38,20 +38,20 @@ absl::Status CheckFollowerFlags(absl::string_view prefix, int followers, int min
   return absl::OkStatus();
 }
 
-std::vector<int> ServersByNode(const collectives::Round& round) {
+std::vector<int> ServersByNode(const cluster::Round& round) {
   std::vector<int> servers;
-  for (const collectives::Node& node : round.nodes) servers.push_back(CountOf(node, "ps"));
+  for (const cluster::Node& node : round.nodes) servers.push_back(CountOf(node, "ps"));
   return servers;
 }
 
-int FollowersOf(const collectives::Round& round) {
+int FollowersOf(const cluster::Round& round) {
   const int servers = round.WorldSize("ps");
   return servers == 0 ? 0 : round.WorldSize(kFollowersRole) / servers;
 }
 
-absl::Status CheckFollowers(const collectives::Round& round) {
+absl::Status CheckFollowers(const cluster::Round& round) {
   const int followers = FollowersOf(round);
-  for (const collectives::Node& node : round.nodes) {
+  for (const cluster::Node& node : round.nodes) {
     const int servers = CountOf(node, "ps");
     if (CountOf(node, kFollowersRole) == servers * followers) continue;
     return absl::FailedPreconditionError(absl::StrCat(

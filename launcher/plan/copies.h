@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "collectives/rendezvous/rendezvous.h"
+#include "cluster/rendezvous/rendezvous.h"
 
 namespace tandem::launcher {
 
@@ -33,12 +33,12 @@ struct CopyPlace {
 absl::Status CheckFollowerFlags(absl::string_view prefix, int followers, int min_copies, bool log);
 
 // Returns the number of servers on each node of the round, without followers.
-std::vector<int> ServersByNode(const collectives::Round& round);
+std::vector<int> ServersByNode(const cluster::Round& round);
 // Returns the number of followers of each shard of the round; 0 if it has no servers.
-int FollowersOf(const collectives::Round& round);
+int FollowersOf(const cluster::Round& round);
 // Returns FailedPrecondition, naming the node, unless all nodes that have servers have the same number of
 // followers for each.
-absl::Status CheckFollowers(const collectives::Round& round);
+absl::Status CheckFollowers(const cluster::Round& round);
 
 // Returns the place of process `local_rank` of the role "ps" on `node`. If the node has n servers, its first
 // n processes hold copy 0 of the shards that the order of the nodes gives it. The next n hold copy 1 of other

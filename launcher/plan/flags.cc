@@ -8,7 +8,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "base/local_path.h"
-#include "collectives/environment.h"
+#include "cluster/environment.h"
 #include "launcher/plan/signals.h"
 #include "launcher/plan/variable_options.h"
 
@@ -90,12 +90,12 @@ void AddPrograms(const Command& command, RunFlags* flags) {
          "--ps-followers", flags->ps_followers,
          "Followers of each parameter server: processes that hold a copy of its tables, on other nodes "
          "if there are any, and take over when it dies; implies --restart ps=alone [0]")
-      ->check(CLI::Range(0, collectives::kMostFollowers));
+      ->check(CLI::Range(0, cluster::kMostFollowers));
   run->add_option(
          "--ps-min-copies", flags->ps_min_copies,
          "Copies, the server's own included, that must hold a push before it is acknowledged; with 2, "
          "pushes wait while there is no follower [1]")
-      ->check(CLI::Range(1, collectives::kMostFollowers + 1));
+      ->check(CLI::Range(1, cluster::kMostFollowers + 1));
   count("--workers", &flags->workers, "Workers on this node, as --nproc-per-node");
   count("--learners", &flags->learners,
         "Copies of PROGRAM as `learner`: the workers of reinforcement learning");

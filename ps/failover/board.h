@@ -3,8 +3,8 @@
 #define TANDEM_PS_FAILOVER_BOARD_H_
 
 // Board holds the placement documents of a job: for each shard the one that names its primary and the
-// followers that may take over. All copies of a shard change its document by compare-and-set. ps does not
-// depend on collectives, so the implementation over a job's store is worker/placement/store_board.h.
+// followers that may take over. All copies of a shard change its document by compare-and-set.
+// ps/failover/store_board.h implements it over a job's store.
 
 #include <cstdint>
 #include <string>

@@ -96,38 +96,38 @@ void CallCounter::End() {
 }
 
 absl::StatusOr<std::unique_ptr<Connection>> Connection::ToJob(const ConnectionOptions& options) {
-  if (!collectives::Environment::IsLaunched()) {
+  if (!cluster::Environment::IsLaunched()) {
     return absl::FailedPreconditionError(
         "this process was not started by a launcher, so there is no job to join. Start it with `tandem run "
         "--ps N -- "
         "python script.py`, name the servers with tandem.connect(servers=[...]), or use tandem.local()");
   }
   std::unique_ptr<Connection> connection(new Connection);
-  TANDEM_ASSIGN_OR_RETURN(connection->env_, collectives::Environment::FromEnv());
-  const collectives::Environment& env = connection->env_;
+  TANDEM_ASSIGN_OR_RETURN(connection->env_, cluster::Environment::FromEnv());
+  const cluster::Environment& env = connection->env_;
   SetLogName(env.member());
   if (env.num_ps < 1) {
     return absl::FailedPreconditionError(
         "the job has no parameter server (TANDEM_NUM_PS is 0 or not set); start it with `tandem run --ps N`");
   }
-  TANDEM_ASSIGN_OR_RETURN(connection->store_, collectives::OpenStore(env, options.timeout));
+  TANDEM_ASSIGN_OR_RETURN(connection->store_, cluster::OpenStore(env, options.timeout));
   connection->env_ = connection->store_->env();
   connection->diagnostics_ =
       rpc::ProcessDiagnostics::Start(env.member(), env.epoch, connection->store_->address());
   TANDEM_ASSIGN_OR_RETURN(
       connection->monitor_,
-      collectives::JobMonitor::Start(connection->store_->channel(),
-                                     {.member = env.member(), .status = connection->diagnostics_->status()},
-                                     [self = connection.get()](const collectives::JobState& state) {
-                                       absl::MutexLock lock(&self->mutex_);
-                                       if (!state.failed || self->leaving_) return;
-                                       self->failure_ = absl::UnavailableError(
-                                           absl::StrCat("the job has failed: ", state.reason));
-                                       LogError(self->failure_.message());
-                                     }));
+      cluster::JobMonitor::Start(connection->store_->channel(),
+                                 {.member = env.member(), .status = connection->diagnostics_->status()},
+                                 [self = connection.get()](const cluster::JobState& state) {
+                                   absl::MutexLock lock(&self->mutex_);
+                                   if (!state.failed || self->leaving_) return;
+                                   self->failure_ = absl::UnavailableError(
+                                       absl::StrCat("the job has failed: ", state.reason));
+                                   LogError(self->failure_.message());
+                                 }));
   std::vector<std::string> keys;
   for (int i = 0; i < env.num_ps; ++i) keys.push_back(absl::StrCat("ps/", i));
-  collectives::Store* const store = connection->store_->store();
+  cluster::Store* const store = connection->store_->store();
   TANDEM_RETURN_IF_ERROR(Annotate(store->Wait(keys, options.timeout), "waiting for the parameter servers"));
   std::vector<std::unique_ptr<rpc::Channel>> channels;
   for (const std::string& key : keys) {

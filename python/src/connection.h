@@ -18,8 +18,8 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "collectives/environment.h"
-#include "collectives/membership/job_monitor.h"
+#include "cluster/environment.h"
+#include "cluster/membership/job_monitor.h"
 #include "ps/client/client.h"
 #include "ps/server/parameter_server.h"
 #include "rpc/diagnostics/process_diagnostics.h"
@@ -134,7 +134,7 @@ class Connection {
 
   const std::shared_ptr<CallCounter> calls_ = std::make_shared<CallCounter>();
   std::shared_ptr<const int> number_;  // among the connections of this process that have registered
-  collectives::Environment env_;
+  cluster::Environment env_;
   std::vector<std::string> addresses_;
   mutable absl::Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
@@ -144,8 +144,8 @@ class Connection {
   // Destroyed from the last to the first: the client's calls end before the objects that serve them.
   std::unique_ptr<rpc::ProcessDiagnostics> diagnostics_;
   std::vector<std::unique_ptr<ps::ParameterServer>> local_servers_;
-  std::unique_ptr<collectives::JobStore> store_;
-  std::unique_ptr<collectives::JobMonitor> monitor_;
+  std::unique_ptr<cluster::JobStore> store_;
+  std::unique_ptr<cluster::JobMonitor> monitor_;
   std::unique_ptr<ps::Client> client_;
 };
 

@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/logging.h"
 #include "base/status.h"
-#include "collectives/job_token.h"
+#include "cluster/job_token.h"
 #include "rpc/connect.h"
 #include "rpc/network.h"
 #include "rpc/transport/loopback.h"
@@ -18,8 +18,8 @@ namespace tandem::python {
 
 absl::StatusOr<LaunchedJob> LaunchedJob::Open(absl::Duration timeout) {
   LaunchedJob job;
-  if (collectives::Environment::IsLaunched()) {
-    TANDEM_ASSIGN_OR_RETURN(job.env, collectives::Environment::FromEnv());
+  if (cluster::Environment::IsLaunched()) {
+    TANDEM_ASSIGN_OR_RETURN(job.env, cluster::Environment::FromEnv());
   }
   if (job.env.store.empty()) {
     return absl::FailedPreconditionError(
@@ -34,8 +34,8 @@ absl::StatusOr<LaunchedJob> LaunchedJob::Open(absl::Duration timeout) {
   options.channel.caller = job.env.caller();
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::Connect(job.env.store, options));
   job.store =
-      std::make_unique<collectives::RemoteStore>(std::move(channel), std::min(timeout, absl::Seconds(30)));
-  TANDEM_RETURN_IF_ERROR(collectives::AgreeOnJobToken(job.store.get(), &job.env.token));
+      std::make_unique<cluster::RemoteStore>(std::move(channel), std::min(timeout, absl::Seconds(30)));
+  TANDEM_RETURN_IF_ERROR(cluster::AgreeOnJobToken(job.store.get(), &job.env.token));
   return job;
 }
 
@@ -84,14 +84,13 @@ absl::StatusOr<std::unique_ptr<EngineServer>> EngineServer::Start(EngineServerOp
   }
   server->services_ = std::make_shared<const std::vector<rpc::Service>>(services);
   if (options.in_job) {
-    auto registered =
-        collectives::RoleServer::Start(std::move(services), job.env, job.store->channel(),
-                                       {.listen = options.listen, .advertise = options.advertise});
+    auto registered = cluster::RoleServer::Start(std::move(services), job.env, job.store->channel(),
+                                                 {.listen = options.listen, .advertise = options.advertise});
     if (!registered.ok()) return InPythonsWords(registered.status());
     server->registered_ = *std::move(registered);
     server->address_ = server->registered_->address();
   } else if (!options.listen.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(const std::string token, collectives::JobTokenFromEnv());
+    TANDEM_ASSIGN_OR_RETURN(const std::string token, cluster::JobTokenFromEnv());
     TANDEM_ASSIGN_OR_RETURN(
         server->listening_,
         rpc::Server::Start(
@@ -124,14 +123,14 @@ absl::Status EngineServer::Stop() {
 
 absl::StatusOr<std::unique_ptr<rpc::Channel>> ConnectToAddress(const std::string& address) {
   rpc::ConnectOptions options;
-  TANDEM_ASSIGN_OR_RETURN(options.channel.caller.token, collectives::JobTokenFromEnv());
+  TANDEM_ASSIGN_OR_RETURN(options.channel.caller.token, cluster::JobTokenFromEnv());
   return rpc::Connect(address, options);
 }
 
 namespace {
 
 absl::StatusOr<int> CountServers(const LaunchedJob& job, const std::string& role, absl::Duration timeout) {
-  absl::StatusOr<int> servers = collectives::CountRoleServers(job.store.get(), role, timeout);
+  absl::StatusOr<int> servers = cluster::CountRoleServers(job.store.get(), role, timeout);
   if (!absl::IsDeadlineExceeded(servers.status())) return servers;
   return absl::DeadlineExceededError(
       absl::StrCat("no process of role '", role, "' serves within ", absl::FormatDuration(timeout),
@@ -155,8 +154,8 @@ absl::StatusOr<std::shared_ptr<rpc::Channel>> ConnectInJob(const std::string& ro
         absl::StrCat("there is no ", role, "/", index, ": the job has ", servers, " processes of this role"));
   }
   if (index < 0) index = job.env.role_rank % servers;
-  return collectives::ConnectToRole(job.env, job.store.get(), role, index,
-                                    std::max(deadline - MonotonicNow(), absl::Milliseconds(1)));
+  return cluster::ConnectToRole(job.env, job.store.get(), role, index,
+                                std::max(deadline - MonotonicNow(), absl::Milliseconds(1)));
 }
 
 }  // namespace tandem::python

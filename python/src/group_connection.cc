@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/status.h"
-#include "collectives/store/store_server.h"
+#include "cluster/store/store_server.h"
 #include "python/src/process.h"
 #include "rpc/connect.h"
 #include "rpc/network.h"
@@ -40,7 +40,7 @@ struct Network {
   absl::Mutex mutex;
   uint64_t made ABSL_GUARDED_BY(mutex) = 0;
   // By `local`. Never destroyed: ranks that finish later may still read from them.
-  collectives::StoreServer* servers[2] ABSL_GUARDED_BY(mutex) = {};
+  cluster::StoreServer* servers[2] ABSL_GUARDED_BY(mutex) = {};
   std::string addresses[2] ABSL_GUARDED_BY(mutex);
   std::map<std::string, std::weak_ptr<rpc::Channel>> channels ABSL_GUARDED_BY(mutex);
 
@@ -82,8 +82,8 @@ absl::StatusOr<std::string> ServeGroupStore(bool local) {
     TANDEM_ASSIGN_OR_RETURN(host, OutwardHost());
   }
   TANDEM_ASSIGN_OR_RETURN(
-      std::unique_ptr<collectives::StoreServer> server,
-      collectives::StoreServer::Start(local ? "127.0.0.1:0" : rpc::ListenAddressFor(host, 0)));
+      std::unique_ptr<cluster::StoreServer> server,
+      cluster::StoreServer::Start(local ? "127.0.0.1:0" : rpc::ListenAddressFor(host, 0)));
   address = Join(host, server->port());
   network.servers[local] = server.release();
   return address;
@@ -99,8 +99,8 @@ absl::StatusOr<GroupConnection> ConnectGroup(const std::string& address,
   };
   if (options.world_size > 1) {
     TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<rpc::Channel> channel, ChannelTo(address));
-    connection.store = std::make_unique<collectives::RemoteStore>(
-        std::move(channel), std::min(options.timeout, absl::Seconds(30)));
+    connection.store = std::make_unique<cluster::RemoteStore>(std::move(channel),
+                                                              std::min(options.timeout, absl::Seconds(30)));
   }
   TANDEM_ASSIGN_OR_RETURN(connection.group, collectives::InitProcessGroup(connection.store.get(), options));
   return connection;

@@ -10,8 +10,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "cluster/store/remote_store.h"
 #include "collectives/process_group.h"
-#include "collectives/store/remote_store.h"
 
 namespace tandem::python {
 
@@ -23,7 +23,7 @@ absl::StatusOr<std::string> ServeGroupStore(bool local);
 
 // A process group with the connection to its store.
 struct GroupConnection {
-  std::unique_ptr<collectives::RemoteStore> store;  // null in a world of one
+  std::unique_ptr<cluster::RemoteStore> store;  // null in a world of one
   std::unique_ptr<collectives::ProcessGroup> group;
 };
 

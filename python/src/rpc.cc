@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/logging.h"
 #include "base/status.h"
-#include "collectives/environment.h"
+#include "cluster/environment.h"
 #include "nanobind/stl/map.h"
 #include "nanobind/stl/pair.h"
 #include "nanobind/stl/shared_ptr.h"
@@ -310,8 +310,8 @@ std::unique_ptr<PyRpcAgent> StartAgent(const RpcNodeOptions& options,
 
 // Returns the job of this process: (launched, store, member, rank, world size, main role, run id, epoch).
 nb::tuple JobOfProcess() {
-  if (!collectives::Environment::IsLaunched()) return nb::make_tuple(false, "", "", 0, 0, false, "", 0);
-  const collectives::Environment env = ValueOrRaise(collectives::Environment::FromEnv());
+  if (!cluster::Environment::IsLaunched()) return nb::make_tuple(false, "", "", 0, 0, false, "", 0);
+  const cluster::Environment env = ValueOrRaise(cluster::Environment::FromEnv());
   return nb::make_tuple(true, env.store, env.member(), env.rank, env.world_size, env.worker, env.run_id,
                         env.epoch);
 }

@@ -10,7 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "collectives/rendezvous/store_directory.h"
+#include "cluster/rendezvous/store_directory.h"
 #include "rpc/network.h"
 #include "rpc/remote/agent_functions.h"
 
@@ -73,8 +73,8 @@ absl::Status AwaitPeers(RpcAgent& agent, const std::vector<std::string>& names, 
 }
 
 // Publishes this rank's name and returns the names of all ranks.
-absl::StatusOr<std::vector<std::string>> ExchangeNames(collectives::Store& store,
-                                                       const RpcNodeOptions& options, absl::Time deadline) {
+absl::StatusOr<std::vector<std::string>> ExchangeNames(cluster::Store& store, const RpcNodeOptions& options,
+                                                       absl::Time deadline) {
   const auto key = [&](int rank) { return absl::StrCat(options.prefix, "/rank/", rank); };
   TANDEM_RETURN_IF_ERROR(store.Set(key(options.rank), options.name));
   std::vector<std::string> names;
@@ -132,11 +132,11 @@ absl::StatusOr<std::unique_ptr<RpcNode>> RpcNode::Start(RpcNodeOptions options,
     channel_options.caller = options.caller;
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel,
                             rpc::ConnectGrpc(options.store, channel_options));
-    node->store = std::make_unique<collectives::RemoteStore>(
-        std::move(channel), std::min(options.start_timeout, absl::Seconds(30)));
+    node->store = std::make_unique<cluster::RemoteStore>(std::move(channel),
+                                                         std::min(options.start_timeout, absl::Seconds(30)));
     TANDEM_RETURN_IF_ERROR(ListenNear(options.store, &agent));
     TANDEM_ASSIGN_OR_RETURN(node->directory,
-                            collectives::StoreDirectory::Open(node->store.get(), {.prefix = options.prefix}));
+                            cluster::StoreDirectory::Open(node->store.get(), {.prefix = options.prefix}));
     if (options.world_size > 0) {
       TANDEM_ASSIGN_OR_RETURN(agent.wait_for, ExchangeNames(*node->store, options, deadline));
     }

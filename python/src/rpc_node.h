@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "collectives/store/remote_store.h"
+#include "cluster/store/remote_store.h"
 #include "rpc/caller.h"
 #include "rpc/remote/directory.h"
 #include "rpc/remote/rpc_agent.h"
@@ -50,7 +50,7 @@ struct RpcNode {
                                                         rpc::remote::Functions functions);
 
   std::unique_ptr<rpc::remote::UntypedFunctions> names;
-  std::unique_ptr<collectives::RemoteStore> store;
+  std::unique_ptr<cluster::RemoteStore> store;
   std::unique_ptr<rpc::remote::Directory> directory;
   std::unique_ptr<rpc::remote::RpcAgent> agent;
 };

@@ -5,7 +5,7 @@
 // A directory of workers: their names, and the addresses at which they listen. Implementations:
 //
 //   - MemoryDirectory below, for workers in a single process (tests);
-//   - StoreDirectory in collectives/rendezvous/store_directory.h, in the store of a job.
+//   - StoreDirectory in cluster/rendezvous/store_directory.h, in the store of a job.
 
 #include <cstdint>
 #include <functional>

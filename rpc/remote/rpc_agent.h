@@ -72,7 +72,7 @@ struct RpcAgentOptions {
   absl::Duration start_timeout = absl::Seconds(60);
   // The longest time for which ShutdownNow waits for running functions to notice that they are cancelled.
   absl::Duration abrupt_timeout = absl::Seconds(5);
-  // The job and epoch of this process (collectives::Environment::caller). A call between processes of
+  // The job and epoch of this process (cluster::Environment::caller). A call between processes of
   // different epochs is refused with an error that names both. Epoch 0: no call is refused.
   Caller caller = {};
   // The version of the protocol that this agent speaks. Only tests change it.

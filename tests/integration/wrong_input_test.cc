@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
-#include "collectives/store/store_server.h"
+#include "cluster/store/store_server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/job_dir.h"
@@ -171,7 +171,7 @@ TEST_F(WrongInputTest, AnEnvironmentThatIsNotWholeOrLeadsNowhereIsNamed) {
 }
 
 TEST_F(WrongInputTest, AServerThatIsNotWhereItSaysIsNamed) {
-  TANDEM_ASSERT_OK_AND_ASSIGN(const auto store, collectives::StoreServer::Start("127.0.0.1:0"));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto store, cluster::StoreServer::Start("127.0.0.1:0"));
   std::map<std::string, std::string> variables = {{"WORLD_SIZE", "1"},
                                                   {"TANDEM_STORE", absl::StrCat("127.0.0.1:", store->port())},
                                                   {"TANDEM_NUM_PS", "1"},

@@ -7,17 +7,17 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "cluster/store/store_server.h"
 #include "collectives/elastic/launcher_client.h"
-#include "collectives/store/store_server.h"
 #include "launcher/launcher_control.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::launcher {
 namespace {
 
+using cluster::StoreServer;
 using collectives::Assignment;
 using collectives::LauncherClient;
-using collectives::StoreServer;
 using ::tandem::testing::StatusIs;
 using ::testing::HasSubstr;
 

@@ -10,8 +10,8 @@
 namespace tandem::launcher {
 namespace {
 
-using collectives::RendezvousEvent;
-using collectives::Round;
+using cluster::RendezvousEvent;
+using cluster::Round;
 using ::tandem::testing::StatusIs;
 
 TEST(LocalRendezvousTest, RoundsAreCountedUpToTheLimitOfRestarts) {

@@ -11,12 +11,12 @@
 namespace tandem::launcher {
 namespace {
 
-using collectives::MemberStatus;
+using cluster::MemberStatus;
 using ::testing::HasSubstr;
 
 // Node 0 has a worker. Nodes 1 and 2 have a copy of each of two shards: ps/0 and ps/3, ps/1 and ps/2.
-collectives::Round TwoServerNodes(std::vector<int> absent) {
-  collectives::Round round;
+cluster::Round TwoServerNodes(std::vector<int> absent) {
+  cluster::Round round;
   round.nodes = {{.id = "w", .host = "10.0.0.1", .processes = {{"worker", 1}}},
                  {.id = "a", .host = "10.0.0.2", .processes = {{"ps", 1}, {kFollowersRole, 1}}},
                  {.id = "b", .host = "10.0.0.3", .processes = {{"ps", 1}, {kFollowersRole, 1}}}};
@@ -37,7 +37,7 @@ TEST(LostShardsTest, AShardWithACopyOnAPresentNodeIsNotLost) {
 }
 
 TEST(LostShardsTest, AShardIsLostWhenTheLeasesOfAllItsMembersAreOver) {
-  const collectives::Round round = TwoServerNodes({1, 2});
+  const cluster::Round round = TwoServerNodes({1, 2});
   LostShards lost = FindLostShards(
       round, {MemberSilentFor("ps/0", 7), MemberSilentFor("ps/1", 6), MemberSilentFor("ps/2", 8),
               MemberSilentFor("ps/3", 7), MemberSilentFor("worker/0", 1)});

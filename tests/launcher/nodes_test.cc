@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/json.h"
-#include "collectives/store/remote_store.h"
+#include "cluster/store/remote_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -335,7 +335,7 @@ TEST_F(NodesTest, ANodeThatLeavesAnElasticJobLeavesNoKeyBehind) {
   b->Signal(SIGTERM);
   EXPECT_EQ(b->Wait(), 143) << b->err();
   TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, rpc::ConnectGrpc(endpoint_));
-  collectives::RemoteStore store(std::move(channel));
+  cluster::RemoteStore store(std::move(channel));
   const absl::StatusOr<std::vector<std::string>> keys = store.List("launchers/job/");
   TANDEM_EXPECT_OK(keys);
   // The token of the job stays as long as the other node.

@@ -12,8 +12,8 @@
 namespace tandem::launcher {
 namespace {
 
-using collectives::Node;
-using collectives::Round;
+using cluster::Node;
+using cluster::Round;
 using ::tandem::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -110,7 +110,7 @@ TEST(RendezvousHandlerTest, OptionsThatMakeNoSenseAreExplained) {
 }
 
 TEST(RendezvousHandlerTest, APortThatSomethingElseHasIsExplained) {
-  TANDEM_ASSERT_OK_AND_ASSIGN(const auto taken, collectives::StoreServer::Start("127.0.0.1:0"));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto taken, cluster::StoreServer::Start("127.0.0.1:0"));
   EXPECT_THAT(
       RendezvousHandler::Open(
           {.backend = "static", .endpoint = absl::StrCat("127.0.0.1:", taken->port()), .node_rank = 0}),

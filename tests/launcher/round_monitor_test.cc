@@ -12,10 +12,10 @@
 namespace tandem::launcher {
 namespace {
 
-using collectives::Node;
-using collectives::Rendezvous;
-using collectives::RendezvousEvent;
-using collectives::Round;
+using cluster::Node;
+using cluster::Rendezvous;
+using cluster::RendezvousEvent;
+using cluster::Round;
 using ::tandem::testing::StatusIs;
 
 // A rendezvous whose Join returns at once, and whose round is over after RequestRestart or Close.
@@ -179,7 +179,7 @@ TEST(RoundMonitorTest, WhatWasToldBeforeItsEndIsDelivered) {
 
 TEST(RoundMonitorTest, TheMembersVerdictIsNews) {
   FakeRendezvous rendezvous;
-  collectives::Membership membership(Clock::Real());
+  cluster::Membership membership(Clock::Real());
   RoundMonitor watch(&rendezvous, Ready);
   watch.Watch(&membership, 7);
   membership.End("worker/1", /*failed=*/true, "no data");

@@ -7,7 +7,7 @@
 namespace tandem::launcher {
 namespace {
 
-using collectives::Round;
+using cluster::Round;
 using ::testing::IsSupersetOf;
 using ::testing::Pair;
 

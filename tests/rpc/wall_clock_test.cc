@@ -12,10 +12,10 @@
 #include "base/clock.h"
 #include "base/ticks.h"
 #include "base/timed_wait.h"
-#include "collectives/membership/job_monitor.h"
-#include "collectives/membership/membership.h"
-#include "collectives/store/memory_store.h"
-#include "collectives/store/store_service.h"
+#include "cluster/membership/job_monitor.h"
+#include "cluster/membership/membership.h"
+#include "cluster/store/memory_store.h"
+#include "cluster/store/store_service.h"
 #include "gtest/gtest.h"
 #include "rpc/connect.h"
 #include "rpc/server.h"
@@ -110,15 +110,15 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 TEST(WallClockTest, AStoreAndItsMemberSurviveStepsThatAreLongerThanTheLease) {
-  collectives::MemoryStore store;
-  collectives::Membership membership(Clock::Real());
-  collectives::StoreService service(&store, &membership);
+  cluster::MemoryStore store;
+  cluster::Membership membership(Clock::Real());
+  cluster::StoreService service(&store, &membership);
   auto services = std::make_shared<std::vector<Service>>();
   services->push_back(service.MakeService());
   std::shared_ptr<Channel> channel = ConnectLoopback(services);
   TimedNotification ended;
-  auto monitor = collectives::JobMonitor::Start(channel, {.member = "worker/0", .lease = absl::Seconds(5)},
-                                                [&](const collectives::JobState&) { ended.Notify(); });
+  auto monitor = cluster::JobMonitor::Start(channel, {.member = "worker/0", .lease = absl::Seconds(5)},
+                                            [&](const cluster::JobState&) { ended.Notify(); });
   ASSERT_THAT(monitor, IsOk());
   {
     const WallClockStep forward(absl::Hours(1));

@@ -14,6 +14,7 @@ LAYERS = [
     ["base"],
     ["proto"],
     ["rpc"],
+    ["cluster"],
     ["ps", "collectives", "replay", "weights"],
     ["worker"],
     ["launcher"],

@@ -15,7 +15,7 @@
 #include "base/command_context.h"
 #include "base/logging.h"
 #include "base/status.h"
-#include "collectives/store/memory_store.h"
+#include "cluster/store/memory_store.h"
 #include "ps/client/route/connect_shard.h"
 #include "ps/storage/spill/spill_store.h"
 #include "rpc/channel.h"
@@ -87,7 +87,7 @@ absl::Status CheckDurable(rpc::Channel& channel, const std::string& server, absl
 
 // Returns the function by which channels read the job's store, which it borrows.
 std::function<absl::StatusOr<std::string>(const std::string& key, absl::Duration timeout)> ReadFrom(
-    collectives::Store* store) {
+    cluster::Store* store) {
   return
       [store](const std::string& key, absl::Duration timeout) { return store->GetIfPresent(key, timeout); };
 }
@@ -96,7 +96,7 @@ std::function<absl::StatusOr<std::string>(const std::string& key, absl::Duration
 
 absl::StatusOr<std::unique_ptr<WorkerSession>> WorkerSession::Open(const Options& options) {
   std::unique_ptr<WorkerSession> session(new WorkerSession);
-  session->alone_ = !collectives::Environment::IsLaunched();
+  session->alone_ = !cluster::Environment::IsLaunched();
   session->stop_ = options.stop;
   const absl::Status opened = session->alone_ ? session->OpenAlone(options) : session->OpenInJob(options);
   if (opened.ok()) return session;
@@ -129,7 +129,7 @@ absl::Status WorkerSession::OpenAlone(const Options& options) {
   TANDEM_ASSIGN_OR_RETURN(
       client_, ps::Client::Connect(std::move(channels), {.timeout = options.timeout,
                                                          .checkpoint_timeout = options.checkpoint_timeout}));
-  local_store_ = std::make_unique<collectives::MemoryStore>();
+  local_store_ = std::make_unique<cluster::MemoryStore>();
   TANDEM_ASSIGN_OR_RETURN(
       group_, collectives::InitProcessGroup(local_store_.get(),
                                             {.rank = 0, .world_size = 1, .timeout = options.timeout}));
@@ -138,29 +138,30 @@ absl::Status WorkerSession::OpenAlone(const Options& options) {
 
 absl::Status WorkerSession::OpenInJob(const Options& options) {
   const absl::Duration timeout = options.timeout;
-  TANDEM_ASSIGN_OR_RETURN(env_, collectives::Environment::FromEnv());
+  TANDEM_ASSIGN_OR_RETURN(env_, cluster::Environment::FromEnv());
   SetLogName(env_.member());
   if (env_.num_ps < 1) {
     return absl::InvalidArgumentError(
         "the job has no parameter server (TANDEM_NUM_PS is 0 or not set); start it with `tandem run --ps N`");
   }
-  TANDEM_ASSIGN_OR_RETURN(store_, collectives::OpenStore(env_, timeout));
+  TANDEM_ASSIGN_OR_RETURN(store_, cluster::OpenStore(env_, timeout));
   env_ = store_->env();
   diagnostics_ = rpc::ProcessDiagnostics::Start(env_.member(), env_.epoch, store_->address());
   TANDEM_ASSIGN_OR_RETURN(
       monitor_,
-      collectives::JobMonitor::Start(
-          store_->channel(), {.member = env_.member(), .lease = kLease, .status = diagnostics_->status()},
-          [this](const collectives::JobState& state) {
-            if (!state.failed || leaving_) return;
-            LogError(absl::StrCat("the job has failed: ", state.reason));
-            std::fflush(nullptr);
-            // The other members get the reason from the store, which lives in this process.
-            if (env_.hosts_store()) absl::SleepFor(kJobStateDelay);
-            // There is nothing to save, and other threads may be in any state, so no destructor
-            // runs.
-            std::_Exit(1);
-          }));
+      cluster::JobMonitor::Start(store_->channel(),
+                                 {.member = env_.member(), .lease = kLease, .status = diagnostics_->status()},
+                                 [this](const cluster::JobState& state) {
+                                   if (!state.failed || leaving_) return;
+                                   LogError(absl::StrCat("the job has failed: ", state.reason));
+                                   std::fflush(nullptr);
+                                   // The other members get the reason from the store, which lives in this
+                                   // process.
+                                   if (env_.hosts_store()) absl::SleepFor(kJobStateDelay);
+                                   // There is nothing to save, and other threads may be in any state, so no
+                                   // destructor runs.
+                                   std::_Exit(1);
+                                 }));
   std::vector<std::string> keys;
   for (int i = 0; i < env_.num_ps; ++i) keys.push_back(absl::StrCat("ps/", i));
   TANDEM_RETURN_IF_ERROR(Annotate(store_->store()->Wait(keys, timeout), "waiting for the parameter servers"));

@@ -13,8 +13,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "collectives/environment.h"
-#include "collectives/membership/job_monitor.h"
+#include "cluster/environment.h"
+#include "cluster/membership/job_monitor.h"
 #include "collectives/process_group.h"
 #include "ps/client/client.h"
 #include "ps/server/parameter_server.h"
@@ -66,7 +66,7 @@ class WorkerSession {
   absl::Status OpenAlone(const Options& options);
   absl::Status OpenInJob(const Options& options);
 
-  collectives::Environment env_;
+  cluster::Environment env_;
   bool alone_ = false;
   const std::atomic<bool>* stop_ = nullptr;
   std::atomic<bool> leaving_{false};
@@ -74,9 +74,9 @@ class WorkerSession {
   // threads that can record before the recorder (in diagnostics_).
   std::unique_ptr<rpc::ProcessDiagnostics> diagnostics_;
   std::unique_ptr<ps::ParameterServer> local_server_;
-  std::unique_ptr<collectives::Store> local_store_;
-  std::unique_ptr<collectives::JobStore> store_;
-  std::unique_ptr<collectives::JobMonitor> monitor_;
+  std::unique_ptr<cluster::Store> local_store_;
+  std::unique_ptr<cluster::JobStore> store_;
+  std::unique_ptr<cluster::JobMonitor> monitor_;
   std::unique_ptr<ps::Client> client_;
   std::unique_ptr<collectives::ProcessGroup> group_;
 };

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "cluster/store/prefix_store.h"
 #include "collectives/backends/gloo/algorithms.h"
 #include "collectives/backends/gloo/operation_guard.h"
 #include "collectives/backends/gloo/transport.h"
@@ -22,7 +23,6 @@
 #include "collectives/ranks.h"
 #include "collectives/reduce/reduce.h"
 #include "collectives/shape.h"
-#include "collectives/store/prefix_store.h"
 
 namespace tandem::collectives {
 namespace gloo_library {
@@ -208,7 +208,7 @@ class GlooBackend final : public Backend {
   const std::string group_;
   const int rank_;
   const int world_size_;
-  PrefixStore control_keys_, gloo_keys_;
+  cluster::PrefixStore control_keys_, gloo_keys_;
   Operation alarm_;
 
   OperationGuard guard_;  // outlives what uses it

@@ -177,7 +177,7 @@ class GuardedDevice final : public transport::tcp::Device {
 // Gloo's rendezvous over Tandem's store.
 class RendezvousStore final : public ::gloo::rendezvous::Store {
  public:
-  RendezvousStore(collectives::Store* store, absl::Time deadline) : store_(store), deadline_(deadline) {}
+  RendezvousStore(cluster::Store* store, absl::Time deadline) : store_(store), deadline_(deadline) {}
 
   void set(const std::string& key, const std::vector<char>& value) override {
     Check(store_->Set(key, absl::string_view(value.data(), value.size())));
@@ -196,13 +196,13 @@ class RendezvousStore final : public ::gloo::rendezvous::Store {
     if (!status.ok()) throw StatusException(status);
   }
 
-  collectives::Store* const store_;
+  cluster::Store* const store_;
   const absl::Time deadline_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<::gloo::Context>> ConnectGloo(Store* store, int rank, int world_size,
+absl::StatusOr<std::shared_ptr<::gloo::Context>> ConnectGloo(cluster::Store* store, int rank, int world_size,
                                                              const std::string& address, absl::Time deadline,
                                                              OperationGuard* guard) {
   SigpipeBlock block;

@@ -14,8 +14,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "cluster/store/store.h"
 #include "collectives/backends/gloo/operation_guard.h"
-#include "collectives/store/store.h"
 
 namespace gloo {
 class Context;
@@ -29,7 +29,7 @@ namespace tandem::collectives::gloo_library {
 // reason, errors of the store.
 //
 // Gloo's functions throw std::exception. A thread that calls them must not receive SIGPIPE (SigpipeBlock).
-absl::StatusOr<std::shared_ptr<::gloo::Context>> ConnectGloo(Store* store, int rank, int world_size,
+absl::StatusOr<std::shared_ptr<::gloo::Context>> ConnectGloo(cluster::Store* store, int rank, int world_size,
                                                              const std::string& address, absl::Time deadline,
                                                              OperationGuard* guard);
 

@@ -103,7 +103,7 @@ absl::Status Levels::Make(const BackendOptions& options, const BackendFactory& f
   level->ranks = ranks;
   const auto self = std::find(ranks.begin(), ranks.end(), rank_);
   if (self == ranks.end() || ranks.size() == 1) return absl::OkStatus();
-  level->store = std::make_unique<PrefixStore>(options.store, name);
+  level->store = std::make_unique<cluster::PrefixStore>(options.store, name);
   BackendOptions own;
   own.group = options.group;
   own.rank = static_cast<int>(self - ranks.begin());

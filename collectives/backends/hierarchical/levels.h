@@ -12,16 +12,16 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "cluster/store/prefix_store.h"
 #include "collectives/backend.h"
 #include "collectives/backends/hierarchical/topology.h"
-#include "collectives/store/prefix_store.h"
 
 namespace tandem::collectives::hierarchical {
 
 // One of these backends and its ranks.
 struct Level {
   std::vector<int> ranks;  // of the whole group, by rank of the level
-  std::unique_ptr<PrefixStore> store;
+  std::unique_ptr<cluster::PrefixStore> store;
   std::unique_ptr<Backend> backend;  // nullptr: this rank is not in the level, or is alone in it
   uint64_t sequence = 0;             // of its next operation
   // Added to the user's time-out for operations of this level. Those of a later stage wait for ranks that are
@@ -81,7 +81,7 @@ class Levels {
 
   const std::string group_;
   const int rank_;
-  Store* const store_;
+  cluster::Store* const store_;
   uint64_t context_ = 0;  // of the user's operation
   absl::Time deadline_;
 

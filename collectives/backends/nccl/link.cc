@@ -301,7 +301,7 @@ void Link::Watch() {
   if (state != Result::kSuccess && state != Result::kInProgress) Break(FromNccl("an operation", state));
 }
 
-void Link::SetStore(Store* store) {
+void Link::SetStore(cluster::Store* store) {
   absl::MutexLock lock(&store_mutex_);
   store_ = store;
 }

@@ -73,7 +73,7 @@ class Link : public std::enable_shared_from_this<Link> {
   void Break(const absl::Status& reason) { runtime_->AbortAll(this, reason); }
 
   // Lends the store through which ranks exchange errors, until Close.
-  void SetStore(Store* store);
+  void SetStore(cluster::Store* store);
   // Finalises the communicator and frees all resources; after an error, once the communicator is aborted. If
   // the communicator does not leave within `timeout`, it alone is aborted. Blocks for at most `timeout` and
   // the few seconds that an abort may take; what then still runs in NCCL ends, or hangs, in a thread of its
@@ -120,7 +120,7 @@ class Link : public std::enable_shared_from_this<Link> {
   std::vector<void*> free_events_ ABSL_GUARDED_BY(mutex_);
   Event last_ ABSL_GUARDED_BY(mutex_);
   absl::Mutex store_mutex_;
-  Store* store_ ABSL_GUARDED_BY(store_mutex_);
+  cluster::Store* store_ ABSL_GUARDED_BY(store_mutex_);
   absl::Time store_silent_until_ ABSL_GUARDED_BY(store_mutex_) = absl::InfinitePast();
   bool error_shared_ ABSL_GUARDED_BY(store_mutex_) = false;
 };

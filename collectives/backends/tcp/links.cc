@@ -262,8 +262,8 @@ class TcpLinks final : public Links {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Links>> Links::Connect(Store* store, const std::string& group, int rank,
-                                                      int world_size, const std::string& address,
+absl::StatusOr<std::unique_ptr<Links>> Links::Connect(cluster::Store* store, const std::string& group,
+                                                      int rank, int world_size, const std::string& address,
                                                       absl::Time deadline, Receiver* receiver) {
   TANDEM_ASSIGN_OR_RETURN(std::vector<ipc::Descriptor> sockets,
                           ConnectMesh(store, group, rank, world_size, address, deadline));

@@ -13,8 +13,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "cluster/store/store.h"
 #include "collectives/operation.h"
-#include "collectives/store/store.h"
 
 namespace tandem::collectives::tcp {
 
@@ -69,8 +69,8 @@ class Links {
   // before this returns. Errors: InvalidArgument (no numeric address), DeadlineExceeded naming the ranks that
   // did not come, Unavailable (not this machine's address, or naming a rank that could not be reached),
   // errors of the store.
-  static absl::StatusOr<std::unique_ptr<Links>> Connect(Store* store, const std::string& group, int rank,
-                                                        int world_size, const std::string& address,
+  static absl::StatusOr<std::unique_ptr<Links>> Connect(cluster::Store* store, const std::string& group,
+                                                        int rank, int world_size, const std::string& address,
                                                         absl::Time deadline, Receiver* receiver);
   virtual ~Links() = default;  // closes gracefully: data that the network has accepted is delivered
 

@@ -230,8 +230,8 @@ class MeshConnector {
 
 }  // namespace
 
-absl::StatusOr<std::vector<ipc::Descriptor>> ConnectMesh(Store* store, const std::string& group, int rank,
-                                                         int world_size, const std::string& address,
+absl::StatusOr<std::vector<ipc::Descriptor>> ConnectMesh(cluster::Store* store, const std::string& group,
+                                                         int rank, int world_size, const std::string& address,
                                                          absl::Time deadline) {
   MeshConnector meeting(group, rank, world_size, deadline);
   TANDEM_RETURN_IF_ERROR(meeting.Listen(address));

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/ipc/descriptor.h"
-#include "collectives/store/store.h"
+#include "cluster/store/store.h"
 
 namespace tandem::collectives::tcp {
 
@@ -19,8 +19,8 @@ namespace tandem::collectives::tcp {
 // until `deadline`. Keys: "address/<rank>". Errors: InvalidArgument (`address` is not numeric),
 // DeadlineExceeded naming the ranks that did not come, Unavailable (cannot listen there, or naming a rank
 // that refuses), errors of the store.
-absl::StatusOr<std::vector<ipc::Descriptor>> ConnectMesh(Store* store, const std::string& group, int rank,
-                                                         int world_size, const std::string& address,
+absl::StatusOr<std::vector<ipc::Descriptor>> ConnectMesh(cluster::Store* store, const std::string& group,
+                                                         int rank, int world_size, const std::string& address,
                                                          absl::Time deadline);
 
 }  // namespace tandem::collectives::tcp

@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
-#include "collectives/store/prefix_store.h"
+#include "cluster/store/prefix_store.h"
 
 namespace tandem::collectives::tcp {
 
@@ -21,7 +21,7 @@ namespace tandem::collectives::tcp {
 // block another that records this rank's. Keys: "failed/<rank>".
 class SharedFailureState {
  public:
-  SharedFailureState(Store* store, int rank) : store_(store, "failed"), rank_(rank) {}
+  SharedFailureState(cluster::Store* store, int rank) : store_(store, "failed"), rank_(rank) {}
 
   // Records this rank's reason, if the store can be reached.
   void Record(const absl::Status& reason);
@@ -33,7 +33,7 @@ class SharedFailureState {
   absl::optional<Found> Find(absl::Span<const int> ranks, absl::Duration grace);
 
  private:
-  PrefixStore store_;
+  cluster::PrefixStore store_;
   const int rank_;
   // False once the store did not respond. It may have died with the missed rank, so no thread waits for it
   // twice.

@@ -13,7 +13,7 @@
 #include "absl/time/clock.h"
 #include "base/random.h"
 #include "base/status.h"
-#include "collectives/store/store_server.h"
+#include "cluster/store/store_server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "launcher/host/port_reservation.h"
@@ -47,8 +47,7 @@ int Kills() {
 class DurableServers {
  public:
   explicit DurableServers(std::vector<std::string> more = {}) : more_(std::move(more)) {
-    absl::StatusOr<std::unique_ptr<collectives::StoreServer>> store =
-        collectives::StoreServer::Start("127.0.0.1:0");
+    absl::StatusOr<std::unique_ptr<cluster::StoreServer>> store = cluster::StoreServer::Start("127.0.0.1:0");
     TANDEM_CHECK(store.ok());
     store_ = *std::move(store);
     for (uint32_t s = 0; s < kServers; ++s) {
@@ -109,7 +108,7 @@ class DurableServers {
  private:
   const std::vector<std::string> more_;
   testing::TempDir directory_;
-  std::unique_ptr<collectives::StoreServer> store_;
+  std::unique_ptr<cluster::StoreServer> store_;
   std::vector<std::unique_ptr<launcher::PortReservation>> ports_;
   std::vector<std::unique_ptr<TandemProcess>> processes_;
 };
@@ -176,7 +175,7 @@ TEST(PsLog, AServerThatIsStoppedKeepsItsLogFromAnother) {
       absl::StrCat(testing::ReadFile(absl::StrCat("/proc/", servers.process(0).pid(), "/cmdline")));
   const size_t at = log.find("--wal-dir") + sizeof("--wal-dir");
   const std::string directory = log.substr(at, log.find('\0', at) - at);
-  TANDEM_ASSERT_OK_AND_ASSIGN(auto store, collectives::StoreServer::Start("127.0.0.1:0"));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto store, cluster::StoreServer::Start("127.0.0.1:0"));
   const testing::Finished second =
       testing::RunTandem({"ps", "--index", "0", "--num-servers", "2", "--wal-dir", directory},
                          {{"TANDEM_STORE", absl::StrCat("127.0.0.1:", store->port())}});

@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "collectives/store/store_server.h"
+#include "cluster/store/store_server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ps/checkpoint/checkpoint_dir.h"
@@ -45,10 +45,10 @@ class PsSpillTest : public ::testing::Test {
     return {"ps", "--index",     "0",         "--num-servers", "1",   "--lease",
             "60", "--spill-dir", spill_dir(), "--spill-cache", "8MiB"};
   }
-  static std::map<std::string, std::string> Variables(const collectives::StoreServer& store) {
+  static std::map<std::string, std::string> Variables(const cluster::StoreServer& store) {
     return {{"TANDEM_STORE", absl::StrCat("127.0.0.1:", store.port())}};
   }
-  static absl::StatusOr<std::unique_ptr<ps::Client>> Connect(collectives::StoreServer& store) {
+  static absl::StatusOr<std::unique_ptr<ps::Client>> Connect(cluster::StoreServer& store) {
     TANDEM_ASSIGN_OR_RETURN(const std::string address, store.store()->Get("ps/0", kTestTimeout));
     std::vector<std::unique_ptr<rpc::Channel>> channels(1);
     TANDEM_ASSIGN_OR_RETURN(channels[0], rpc::ConnectGrpc(address));
@@ -82,7 +82,7 @@ TEST_F(PsSpillTest, AKilledServersRowsAreRemovedAndAnotherGoesOnFromTheCheckpoin
   std::string saved;
   std::vector<float> trained;
   {
-    TANDEM_ASSERT_OK_AND_ASSIGN(const auto store, collectives::StoreServer::Start("127.0.0.1:0"));
+    TANDEM_ASSERT_OK_AND_ASSIGN(const auto store, cluster::StoreServer::Start("127.0.0.1:0"));
     TandemProcess server(Args(), Variables(*store));
     TANDEM_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<ps::Client> client, Connect(*store));
     for (uint64_t step = 0; step < 16; ++step) {
@@ -108,7 +108,7 @@ TEST_F(PsSpillTest, AKilledServersRowsAreRemovedAndAnotherGoesOnFromTheCheckpoin
   }
   EXPECT_TRUE(std::filesystem::exists(spill_dir() + "/rows"));
 
-  TANDEM_ASSERT_OK_AND_ASSIGN(const auto store, collectives::StoreServer::Start("127.0.0.1:0"));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto store, cluster::StoreServer::Start("127.0.0.1:0"));
   TandemProcess server(Args(), Variables(*store));
   TANDEM_ASSERT_OK(store->store()->Get("ps/0", kTestTimeout));
   EXPECT_FALSE(std::filesystem::exists(spill_dir() + "/rows"));  // before any table needs it

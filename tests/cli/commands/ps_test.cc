@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "collectives/store/store_server.h"
+#include "cluster/store/store_server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ps/client/client.h"
@@ -36,9 +36,7 @@ using testing::TandemProcess;
 
 class PsTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    TANDEM_ASSERT_OK_AND_ASSIGN(store_, collectives::StoreServer::Start("127.0.0.1:0"));
-  }
+  void SetUp() override { TANDEM_ASSERT_OK_AND_ASSIGN(store_, cluster::StoreServer::Start("127.0.0.1:0")); }
   std::map<std::string, std::string> Variables() const {
     return {{"TANDEM_STORE", absl::StrCat("127.0.0.1:", store_->port())}};
   }
@@ -48,7 +46,7 @@ class PsTest : public ::testing::Test {
     return args;
   }
 
-  std::unique_ptr<collectives::StoreServer> store_;
+  std::unique_ptr<cluster::StoreServer> store_;
 };
 
 TEST_F(PsTest, RegistersServesAndEndsWithTheJob) {

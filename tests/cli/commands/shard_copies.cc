@@ -14,11 +14,11 @@
 #include "absl/strings/strip.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "collectives/job_token.h"
-#include "collectives/store/remote_store.h"
+#include "cluster/job_token.h"
+#include "cluster/store/remote_store.h"
 #include "gtest/gtest.h"
 #include "ps/client/route/routed_channel.h"
-#include "worker/placement/store_board.h"
+#include "ps/failover/store_board.h"
 
 namespace tandem::cli {
 namespace {
@@ -72,7 +72,7 @@ ShardCopies::~ShardCopies() {
 absl::StatusOr<std::unique_ptr<ps::Client>> ConnectToShards(const ShardAddresses& addresses,
                                                             const ps::ClientOptions& client) {
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<rpc::Channel> store, rpc::ConnectGrpc(addresses.store));
-  const auto board = std::make_shared<worker::StoreBoard>(std::move(store));
+  const auto board = std::make_shared<ps::StoreBoard>(std::move(store));
   std::vector<std::unique_ptr<rpc::Channel>> channels;
   for (uint32_t s = 0; s < addresses.copies.size(); ++s) {
     ps::RoutedChannelOptions options;
@@ -143,8 +143,8 @@ void ShardCopies::AwaitListening(uint32_t shard, uint32_t copy) {
   // The servers have agreed on a token in the store.
   absl::StatusOr<std::unique_ptr<rpc::Channel>> to_store = rpc::ConnectGrpc(store_address_);
   TANDEM_CHECK_MSG(to_store.ok(), to_store.status().message());
-  collectives::RemoteStore store(*std::move(to_store), kTestTimeout);
-  const absl::StatusOr<std::string> token = store.Get(collectives::kJobTokenKey, kTestTimeout);
+  cluster::RemoteStore store(*std::move(to_store), kTestTimeout);
+  const absl::StatusOr<std::string> token = store.Get(cluster::kJobTokenKey, kTestTimeout);
   TANDEM_CHECK_MSG(token.ok(), token.status().message());
   absl::StatusOr<std::unique_ptr<rpc::Channel>> channel =
       rpc::ConnectGrpc(listens, {.caller = {.member = "the test", .token = *token}});

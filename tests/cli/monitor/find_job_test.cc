@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/monitor/rounds.h"
-#include "collectives/rendezvous/rendezvous.h"
-#include "collectives/store/store_server.h"
+#include "cluster/rendezvous/rendezvous.h"
+#include "cluster/store/store_server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/status_matchers.h"
@@ -50,7 +50,7 @@ TEST(FindServersTest, WhatIsNoJobFileIsNamed) {
 }
 
 TEST(FindServersTest, ServersAreFoundByIndexInTheJobsStore) {
-  const auto store = collectives::StoreServer::Start("127.0.0.1:0").value();
+  const auto store = cluster::StoreServer::Start("127.0.0.1:0").value();
   TANDEM_ASSERT_OK(store->store()->Set("ps/2", "c:3"));
   TANDEM_ASSERT_OK(store->store()->Set("ps/0", "a:1"));
   const std::string address = absl::StrCat("127.0.0.1:", store->port());
@@ -59,11 +59,11 @@ TEST(FindServersTest, ServersAreFoundByIndexInTheJobsStore) {
 }
 
 TEST(RoundsTest, WhoTakesPartIsReadFromTheLaunchersStore) {
-  const auto server = collectives::StoreServer::Start("127.0.0.1:0").value();
+  const auto server = cluster::StoreServer::Start("127.0.0.1:0").value();
   const std::string where = absl::StrCat("127.0.0.1:", server->port());
   EXPECT_THAT(AskRounds(where, "", absl::Seconds(20)).status(), StatusIs(absl::StatusCode::kNotFound));
-  collectives::RendezvousOptions options{.run_id = "job7", .max_restarts = 2};
-  const auto rendezvous = collectives::MakeRendezvous(server->store(), options).value();
+  cluster::RendezvousOptions options{.run_id = "job7", .max_restarts = 2};
+  const auto rendezvous = cluster::MakeRendezvous(server->store(), options).value();
   TANDEM_ASSERT_OK(rendezvous->Join(
       {.id = "me", .host = "10.0.0.1", .store = "10.0.0.1:4711", .processes = {{"worker", 4}}}));
   TANDEM_ASSERT_OK_AND_ASSIGN(JobRounds job, AskRounds(where, "", absl::Seconds(20)));

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/monitor/metrics_server.h"
-#include "collectives/store/store_server.h"
+#include "cluster/store/store_server.h"
 #include "gtest/gtest.h"
 #include "ps/client/client.h"
 #include "ps/table.h"
@@ -25,7 +25,7 @@ class LiveServers : public ::testing::Test {
  protected:
   static constexpr uint64_t kSteps = 300;  // each pulls and pushes id 7 and three others
   void SetUp() override {
-    TANDEM_ASSERT_OK_AND_ASSIGN(store_, collectives::StoreServer::Start("127.0.0.1:0"));
+    TANDEM_ASSERT_OK_AND_ASSIGN(store_, cluster::StoreServer::Start("127.0.0.1:0"));
     std::vector<std::unique_ptr<rpc::Channel>> channels;
     for (int i = 0; i < 2; ++i) {
       servers_.push_back(StartServer(i));
@@ -64,7 +64,7 @@ class LiveServers : public ::testing::Test {
   std::string Store() const { return absl::StrCat("127.0.0.1:", store_->port()); }
   std::string Servers() const { return absl::StrCat(addresses_[0], ",", addresses_[1]); }
 
-  std::unique_ptr<collectives::StoreServer> store_;
+  std::unique_ptr<cluster::StoreServer> store_;
   std::vector<std::unique_ptr<testing::TandemProcess>> servers_;
   std::vector<std::string> addresses_;
   std::unique_ptr<ps::Client> client_;

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_split.h"
 #include "base/json.h"
-#include "collectives/store/store_server.h"
+#include "cluster/store/store_server.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/status_matchers.h"
 
@@ -20,8 +20,8 @@ using Json = nlohmann::json;
 
 TEST(Members, AreOrderedByRoleAndIndexAndTellWhetherTheyLive) {
   SimulatedClock clock;
-  TANDEM_ASSERT_OK_AND_ASSIGN(const auto store, collectives::StoreServer::Start("127.0.0.1:0", &clock));
-  collectives::Membership& membership = *store->membership();
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto store, cluster::StoreServer::Start("127.0.0.1:0", &clock));
+  cluster::Membership& membership = *store->membership();
   membership.AllowRestart("actor");  // whose silence does not end the job
   const auto beat = [&](const char* name, bool leaving = false) {
     TANDEM_ASSERT_OK(

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/json.h"
-#include "collectives/store/store_server.h"
+#include "cluster/store/store_server.h"
 #include "nlohmann/json.hpp"
 #include "ps/failover/placement_text.h"
 #include "tests/testing/failover_service.h"
@@ -30,7 +30,7 @@ using v1::ShardPlacement;
 class ShardsTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    TANDEM_ASSERT_OK_AND_ASSIGN(store_, collectives::StoreServer::Start("127.0.0.1:0"));
+    TANDEM_ASSERT_OK_AND_ASSIGN(store_, cluster::StoreServer::Start("127.0.0.1:0"));
     ShardPlacement& first = placements_[0];
     first.set_version(4);
     first.set_term(2);
@@ -80,7 +80,7 @@ class ShardsTest : public ::testing::Test {
   std::string Store() const { return absl::StrCat("127.0.0.1:", store_->port()); }
   std::vector<ShardReport> AskAll() { return AskShards(Store(), 2, absl::Seconds(30)).value(); }
 
-  std::unique_ptr<collectives::StoreServer> store_;
+  std::unique_ptr<cluster::StoreServer> store_;
   FakeCopy primary_, follower_, learner_, other_;
   ShardPlacement placements_[2];
   ReplicaStatus primary_status_;
@@ -140,7 +140,7 @@ TEST_F(ShardsTest, AShardOfWhichNothingIsKnownYetHasNoPrimary) {
 }
 
 TEST_F(ShardsTest, AJobWithoutFollowersIsToldHowToGetThem) {
-  TANDEM_ASSERT_OK_AND_ASSIGN(const auto store, collectives::StoreServer::Start("127.0.0.1:0"));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto store, cluster::StoreServer::Start("127.0.0.1:0"));
   EXPECT_THAT(AskShards(absl::StrCat("127.0.0.1:", store->port()), 1, absl::Seconds(30)),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("--ps-followers")));
 }

@@ -14,14 +14,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "cluster/store/memory_store.h"
 #include "collectives/backend.h"
-#include "collectives/store/memory_store.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::collectives {
 
 // Returns the options of rank `rank` of `hosts.size()`; hosts[r] is rank r's host.
-inline BackendOptions OptionsOf(Store* store, int rank, const std::vector<std::string>& hosts,
+inline BackendOptions OptionsOf(cluster::Store* store, int rank, const std::vector<std::string>& hosts,
                                 const std::string& address = "127.0.0.1") {
   BackendOptions options;
   options.group = "test";
@@ -37,7 +37,7 @@ inline BackendOptions OptionsOf(Store* store, int rank, const std::vector<std::s
 // Runs `body(backend, rank)` for each rank, each on a thread of its own, and waits for all.
 inline void RunRanks(const BackendFactory& factory, const std::vector<std::string>& hosts,
                      const std::function<void(Backend&, int)>& body) {
-  MemoryStore store;
+  cluster::MemoryStore store;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < static_cast<int>(hosts.size()); ++rank) {
     threads.emplace_back([&, rank] {

@@ -34,7 +34,7 @@ class NetworkAbortTest : public NetworkBackendTest {};
 TANDEM_TEST_ON_NETWORK_BACKENDS(NetworkAbortTest);
 
 TEST_P(NetworkConnectTest, ARankThatNeverComesIsNamed) {
-  MemoryStore store;
+  cluster::MemoryStore store;
   BackendOptions options = OptionsOf(&store, 0, {"a", "a", "a"});
   options.deadline = absl::Now() + absl::Milliseconds(100);
   EXPECT_THAT(Factory().make(options).status(),
@@ -44,7 +44,7 @@ TEST_P(NetworkConnectTest, ARankThatNeverComesIsNamed) {
 }
 
 TEST_P(NetworkConnectTest, AnAddressThatIsNotThisMachinesIsNamed) {
-  MemoryStore store;
+  cluster::MemoryStore store;
   auto with = [&](const std::string& address) {
     return Factory().make(OptionsOf(&store, 0, {"a", "a"}, address)).status();
   };
@@ -102,7 +102,7 @@ TEST_P(NetworkFailureTest, AnErrorDetectedLocallyLeavesTheGroupUsable) {
 }
 
 TEST_P(NetworkFailureTest, ARankThatHasLeftIsNamed) {
-  MemoryStore store;
+  cluster::MemoryStore store;
   absl::Notification made, left;
   std::thread leaver([&] {
     BackendOptions options = OptionsOf(&store, 1, {"a", "a"});

@@ -11,9 +11,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "collectives/store/prefix_store.h"
-#include "collectives/store/remote_store.h"
-#include "collectives/store/store_server.h"
+#include "cluster/store/prefix_store.h"
+#include "cluster/store/remote_store.h"
+#include "cluster/store/store_server.h"
 #include "tests/collectives/backends/backend_fixture.h"
 #include "tests/collectives/backends/network_backends.h"
 #include "tests/testing/processes/self_process.h"
@@ -27,8 +27,9 @@ using ::testing::HasSubstr;
 
 // Reduces 64 MiB until it fails; sets a key in `progress` when it has begun. `progress` is not `store` if the
 // store is about to die, because the response to its last call would be lost.
-absl::Status Work(const std::string& name, Store* store, Store* progress, int rank, int world_size) {
-  PrefixStore keys(store, name);
+absl::Status Work(const std::string& name, cluster::Store* store, cluster::Store* progress, int rank,
+                  int world_size) {
+  cluster::PrefixStore keys(store, name);
   auto backend =
       NetworkBackendFactory(name).make(OptionsOf(&keys, rank, std::vector<std::string>(world_size, "h")));
   if (!backend.ok()) return backend.status();
@@ -50,7 +51,7 @@ TEST(NetworkKillChild, DISABLED_Works) {
   int rank = 0;
   ASSERT_TRUE(absl::SimpleAtoi(rank_text, &rank));
   TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, rpc::ConnectGrpc(target));
-  RemoteStore store(std::move(channel));
+  cluster::RemoteStore store(std::move(channel));
   const absl::Status end = Work(backend, &store, &store, rank, /*world_size=*/3);
   TANDEM_EXPECT_OK(store.Set(absl::StrCat("end/", rank), end.ToString()));
 }
@@ -60,8 +61,8 @@ TEST(NetworkKillChild, DISABLED_HostsTheStoreAndWorks) {
   const char* backend = std::getenv("TANDEM_TEST_BACKEND");
   ASSERT_TRUE(target != nullptr && backend != nullptr);
   TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, rpc::ConnectGrpc(target));
-  RemoteStore bulletin(std::move(channel));
-  TANDEM_ASSERT_OK_AND_ASSIGN(auto server, StoreServer::Start("127.0.0.1:0"));
+  cluster::RemoteStore bulletin(std::move(channel));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto server, cluster::StoreServer::Start("127.0.0.1:0"));
   TANDEM_ASSERT_OK(bulletin.Set("port", absl::StrCat(server->port())));
   (void)Work(backend, server->store(), &bulletin, 0, /*world_size=*/2);
 }
@@ -77,7 +78,7 @@ class NetworkKillTest : public NetworkBackendTest {};
 TANDEM_TEST_ON_NETWORK_BACKENDS(NetworkKillTest);
 
 TEST_P(NetworkKillTest, AKilledRankIsNamedOnAllOthersAtOnce) {
-  TANDEM_ASSERT_OK_AND_ASSIGN(auto server, StoreServer::Start("127.0.0.1:0"));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto server, cluster::StoreServer::Start("127.0.0.1:0"));
   const std::string target = absl::StrCat("127.0.0.1:", server->port());
   Child first(GetParam(), "Works", target, 1), second(GetParam(), "Works", target, 2);
   absl::Status mine;
@@ -99,11 +100,11 @@ TEST_P(NetworkKillTest, AKilledRankIsNamedOnAllOthersAtOnce) {
 }
 
 TEST_P(NetworkKillTest, ARankIsNamedThoughTheStoreDiedWithIt) {
-  TANDEM_ASSERT_OK_AND_ASSIGN(auto bulletin, StoreServer::Start("127.0.0.1:0"));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto bulletin, cluster::StoreServer::Start("127.0.0.1:0"));
   Child host(GetParam(), "HostsTheStoreAndWorks", absl::StrCat("127.0.0.1:", bulletin->port()), 0);
   TANDEM_ASSERT_OK_AND_ASSIGN(const std::string port, bulletin->store()->Get("port", absl::Seconds(60)));
   TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, rpc::ConnectGrpc("127.0.0.1:" + port));
-  RemoteStore store(std::move(channel));
+  cluster::RemoteStore store(std::move(channel));
   absl::Status mine;
   absl::Time ended;
   std::thread worker([&] {

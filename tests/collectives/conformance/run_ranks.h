@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "cluster/store/memory_store.h"
 #include "collectives/process_group.h"
-#include "collectives/store/memory_store.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::collectives {
@@ -18,7 +18,7 @@ namespace tandem::collectives {
 // options of rank r are options_of(r), except for rank and world size.
 inline void RunRanks(int world_size, const std::function<ProcessGroupOptions(int rank)>& options_of,
                      const std::function<void(ProcessGroup&)>& body) {
-  MemoryStore store;
+  cluster::MemoryStore store;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world_size; ++rank) {
     threads.emplace_back([&, rank] {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "collectives/store/memory_store.h"
+#include "cluster/store/memory_store.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::collectives {
@@ -54,7 +54,7 @@ Refusal RankOneRefuses(const std::string& why) {
 // Returns the result of each of three ranks: the backend's name, or the error.
 std::vector<absl::StatusOr<std::string>> ConnectThree(std::vector<BackendFactory> factories,
                                                       const std::string& backend) {
-  MemoryStore store;
+  cluster::MemoryStore store;
   std::vector<absl::StatusOr<std::string>> got(3, absl::UnknownError("did not run"));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 3; ++rank) {

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "collectives/store/memory_store.h"
+#include "cluster/store/memory_store.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::collectives {
@@ -28,17 +28,17 @@ RankInfo Rank(int rank, int world_size) {
   return i;
 }
 
-auto Come(Store* store, const RankInfo& me, absl::Duration timeout = absl::Seconds(60)) {
+auto Come(cluster::Store* store, const RankInfo& me, absl::Duration timeout = absl::Seconds(60)) {
   return ExchangeRankInfo(store, me, absl::Now() + timeout, timeout);
 }
 
 // Rank 1 of two comes, finds no other rank, and leaves `me` in the store.
-void AnnounceAndLeave(Store* store, const RankInfo& me) {
+void AnnounceAndLeave(cluster::Store* store, const RankInfo& me) {
   EXPECT_THAT(Come(store, me, absl::Milliseconds(10)), StatusIs(absl::StatusCode::kDeadlineExceeded));
 }
 
 TEST(RendezvousTest, AllRanksGetAllEndpoints) {
-  MemoryStore store;
+  cluster::MemoryStore store;
   std::thread other([&] { TANDEM_EXPECT_OK(Come(&store, Rank(1, 2))); });
   auto peers = Come(&store, Rank(0, 2));
   other.join();
@@ -51,7 +51,7 @@ TEST(RendezvousTest, AllRanksGetAllEndpoints) {
 }
 
 TEST(RendezvousTest, AbsentRanksAreNamedWithTheWholeTimeout) {
-  MemoryStore store;
+  cluster::MemoryStore store;
   AnnounceAndLeave(&store, Rank(2, 4));
   EXPECT_THAT(
       ExchangeRankInfo(&store, Rank(0, 4), absl::Now() + absl::Milliseconds(150), absl::Milliseconds(200)),
@@ -60,7 +60,7 @@ TEST(RendezvousTest, AbsentRanksAreNamedWithTheWholeTimeout) {
 }
 
 TEST(RendezvousTest, ATakenRankIsRefused) {
-  MemoryStore store;
+  cluster::MemoryStore store;
   AnnounceAndLeave(&store, Rank(1, 2));
   EXPECT_THAT(Come(&store, Rank(1, 2)),
               StatusIs(absl::StatusCode::kAlreadyExists,
@@ -70,7 +70,7 @@ TEST(RendezvousTest, ATakenRankIsRefused) {
 TEST(RendezvousTest, RanksWithOtherExpectationsAreNamed) {
   const auto kInvalid = absl::StatusCode::kInvalidArgument;
   auto meet = [](auto change) {
-    MemoryStore store;
+    cluster::MemoryStore store;
     RankInfo other = Rank(1, 2);
     change(&other);
     AnnounceAndLeave(&store, other);
@@ -88,14 +88,14 @@ TEST(RendezvousTest, RanksWithOtherExpectationsAreNamed) {
 }
 
 TEST(RendezvousTest, ARankOfALargerWorldIsNamedThoughThisWorldIsComplete) {
-  MemoryStore store;
+  cluster::MemoryStore store;
   AnnounceAndLeave(&store, Rank(2, 3));
   EXPECT_THAT(Come(&store, Rank(0, 2), absl::Milliseconds(10)),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank 0 has 2, rank 2 has 3")));
 }
 
 TEST(RendezvousTest, AnotherHostsLoopbackAddressIsRefused) {
-  MemoryStore store;
+  cluster::MemoryStore store;
   RankInfo other = Rank(1, 2);
   other.machine = "another machine";
   other.self.address = "10.0.0.2";
@@ -106,7 +106,7 @@ TEST(RendezvousTest, AnotherHostsLoopbackAddressIsRefused) {
 }
 
 TEST(RendezvousTest, AMalformedAnnouncementIsAnError) {
-  MemoryStore store;
+  cluster::MemoryStore store;
   for (const char* nonsense : {"gibberish", "tandem-rank=1\nworld_size=many", "2\n10.0.0.2\nhost\ntoken"}) {
     TANDEM_ASSERT_OK(store.Set("rank/1", nonsense));
     EXPECT_THAT(Come(&store, Rank(0, 2)), StatusIs(absl::StatusCode::kInvalidArgument,
@@ -116,7 +116,7 @@ TEST(RendezvousTest, AMalformedAnnouncementIsAnError) {
 }
 
 TEST(RendezvousTest, TheFailureOfOneRankReachesAll) {
-  MemoryStore store;
+  cluster::MemoryStore store;
   const absl::Time deadline = absl::Now() + absl::Seconds(60);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 3; ++rank) {

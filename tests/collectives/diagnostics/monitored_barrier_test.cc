@@ -7,7 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/synchronization/notification.h"
-#include "collectives/store/memory_store.h"
+#include "cluster/store/memory_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/status_matchers.h"
@@ -57,7 +57,7 @@ class MonitoredBarrierTest : public ::testing::Test {
     return results;
   }
 
-  MemoryStore store_;
+  cluster::MemoryStore store_;
   std::vector<std::unique_ptr<MonitoredBarrier>> barriers_;
 };
 

@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "collectives/store/store_server.h"
+#include "cluster/store/store_server.h"
 #include "launcher/launcher_control.h"
 #include "tests/testing/status_matchers.h"
 
@@ -32,7 +32,7 @@ class Job {
  public:
   explicit Job(int size) : size_(size) { NewStore(); }
 
-  void NewStore() { stores_.push_back(StoreServer::Start("127.0.0.1:0").value()); }
+  void NewStore() { stores_.push_back(cluster::StoreServer::Start("127.0.0.1:0").value()); }
   Assignment Place(int64_t number, int rank) const {
     Assignment a;
     a.number = number;
@@ -58,9 +58,9 @@ class Job {
 
  private:
   const int size_;
-  std::unique_ptr<StoreServer> agent_ = StoreServer::Start("127.0.0.1:0").value();
+  std::unique_ptr<cluster::StoreServer> agent_ = cluster::StoreServer::Start("127.0.0.1:0").value();
   launcher::LauncherControl control_{agent_->store()};
-  std::vector<std::unique_ptr<StoreServer>> stores_;
+  std::vector<std::unique_ptr<cluster::StoreServer>> stores_;
 };
 
 // A model of one number, which is the number of steps done.

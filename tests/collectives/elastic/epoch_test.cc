@@ -7,14 +7,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "collectives/environment.h"
-#include "collectives/membership/job_monitor.h"
+#include "cluster/environment.h"
+#include "cluster/membership/job_monitor.h"
+#include "cluster/store/fenced_store.h"
+#include "cluster/store/memory_store.h"
+#include "cluster/store/store_server.h"
 #include "collectives/process_group.h"
-#include "collectives/store/fenced_store.h"
-#include "collectives/store/memory_store.h"
-#include "collectives/store/store_server.h"
 #include "rpc/epoch_gate.h"
-#include "tests/collectives/rendezvous/cuttable_store.h"
+#include "tests/cluster/rendezvous/cuttable_store.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::collectives {
@@ -34,21 +34,21 @@ ProcessGroupOptions At(int64_t epoch, int rank, int world_size) {
 }
 
 TEST(EpochTest, AnOldEpochIsRefusedByNameAndANewOneGoesOn) {
-  MemoryStore store;
-  TANDEM_ASSERT_OK(EnterEpoch(&store, 5, "worker/0"));
-  TANDEM_ASSERT_OK(EnterEpoch(&store, 5, "worker/1"));
-  EXPECT_THAT(EnterEpoch(&store, 4, "worker/3"),
+  cluster::MemoryStore store;
+  TANDEM_ASSERT_OK(cluster::EnterEpoch(&store, 5, "worker/0"));
+  TANDEM_ASSERT_OK(cluster::EnterEpoch(&store, 5, "worker/1"));
+  EXPECT_THAT(cluster::EnterEpoch(&store, 4, "worker/3"),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("worker/3 belongs to epoch 4; the job is at epoch 5")));
-  TANDEM_ASSERT_OK(EnterEpoch(&store, 6, "worker/0"));
+  TANDEM_ASSERT_OK(cluster::EnterEpoch(&store, 6, "worker/0"));
   TANDEM_ASSERT_OK(store.Set("job/epoch", "many"));
-  EXPECT_THAT(EnterEpoch(&store, 6, "worker/0"),
+  EXPECT_THAT(cluster::EnterEpoch(&store, 6, "worker/0"),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("many")));
 }
 
 TEST(EpochTest, AGroupOfAnOldEpochFailsAtOnce) {
-  MemoryStore store;
-  TANDEM_ASSERT_OK(EnterEpoch(&store, 5, "launcher"));
+  cluster::MemoryStore store;
+  TANDEM_ASSERT_OK(cluster::EnterEpoch(&store, 5, "launcher"));
   const absl::Time start = absl::Now();
   EXPECT_THAT(InitProcessGroup(&store, At(4, 3, 4)).status(),
               StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -57,20 +57,20 @@ TEST(EpochTest, AGroupOfAnOldEpochFailsAtOnce) {
 }
 
 TEST(EpochTest, AGroupThatWaitsForPeersHearsThatItsEpochIsOver) {
-  MemoryStore store;
+  cluster::MemoryStore store;
   const absl::Time start = absl::Now();
   std::thread waits([&] {
     EXPECT_THAT(InitProcessGroup(&store, At(4, 0, 2)).status(),
                 StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("the job is at epoch 5")));
   });
   TANDEM_ASSERT_OK(store.Wait({"job/epoch"}, absl::Seconds(20)));
-  TANDEM_ASSERT_OK(EnterEpoch(&store, 5, "launcher"));
+  TANDEM_ASSERT_OK(cluster::EnterEpoch(&store, 5, "launcher"));
   waits.join();
   EXPECT_LT(absl::Now() - start, absl::Seconds(15));
 }
 
 TEST(EpochTest, AWaitEndsWhenItIsNoLongerWanted) {
-  MemoryStore store;
+  cluster::MemoryStore store;
   ProcessGroupOptions options = At(0, 0, 2);
   options.should_continue = [] { return absl::AbortedError("epoch 7 is over: node b has left"); };
   EXPECT_THAT(InitProcessGroup(&store, options).status(),
@@ -78,10 +78,11 @@ TEST(EpochTest, AWaitEndsWhenItIsNoLongerWanted) {
 }
 
 TEST(EpochTest, NothingIsChangedForARoundThatIsNoLongerWanted) {
-  MemoryStore memory;
+  cluster::MemoryStore memory;
   bool wanted = true;
-  FencedStore fenced(std::make_shared<CuttableStore>(&memory), 4, "worker/0",
-                     [&] { return wanted ? absl::OkStatus() : absl::AbortedError("epoch 4 is over"); });
+  cluster::FencedStore fenced(std::make_shared<cluster::CuttableStore>(&memory), 4, "worker/0", [&] {
+    return wanted ? absl::OkStatus() : absl::AbortedError("epoch 4 is over");
+  });
   TANDEM_EXPECT_OK(fenced.Set("a", "1"));
   wanted = false;
   EXPECT_THAT(fenced.Set("a", "2"), StatusIs(absl::StatusCode::kAborted, HasSubstr("epoch 4 is over")));
@@ -89,12 +90,12 @@ TEST(EpochTest, NothingIsChangedForARoundThatIsNoLongerWanted) {
 }
 
 TEST(EpochTest, AStoreThatDidNotAnswerIsNotAskedAgainWhereItsRoundMayBeOver) {
-  MemoryStore memory;
-  const auto base = std::make_shared<CuttableStore>(&memory);
-  FencedStore fenced(base, 4, "worker/0", [] { return absl::OkStatus(); });
-  FencedStore alone(base, 4, "worker/0", nullptr);
+  cluster::MemoryStore memory;
+  const auto base = std::make_shared<cluster::CuttableStore>(&memory);
+  cluster::FencedStore fenced(base, 4, "worker/0", [] { return absl::OkStatus(); });
+  cluster::FencedStore alone(base, 4, "worker/0", nullptr);
   base->Cut();
-  for (FencedStore* store : {&fenced, &alone})
+  for (cluster::FencedStore* store : {&fenced, &alone})
     EXPECT_THAT(store->Set("a", "1"), StatusIs(absl::StatusCode::kUnavailable));
   base->Mend();
   EXPECT_THAT(fenced.Set("a", "2"), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("not asked again")));
@@ -103,30 +104,32 @@ TEST(EpochTest, AStoreThatDidNotAnswerIsNotAskedAgainWhereItsRoundMayBeOver) {
 
 TEST(EpochTest, TheStoreOfALaterRoundDoesNotTakeAProcessOfAnEarlierOneForAMember) {
   const auto gate = std::make_shared<rpc::EpochGate>(rpc::Caller{.run_id = "job7", .member = "the store"});
-  const auto server = StoreServer::Start("127.0.0.1:0", Clock::Real(), gate).value();
-  Environment env;
+  const auto server = cluster::StoreServer::Start("127.0.0.1:0", Clock::Real(), gate).value();
+  cluster::Environment env;
   env.store = absl::StrCat("127.0.0.1:", server->port());
   env.run_id = "job7";
   env.rank = 3;
   env.world_size = 4;
   env.epoch = 4;
   gate->Enter(4);
-  const auto old = OpenStore(env, absl::Seconds(30)).value();
+  const auto old = cluster::OpenStore(env, absl::Seconds(30)).value();
   TANDEM_EXPECT_OK(old->store()->Set("ps/0", "here"));
   gate->Enter(5);
   const auto refused =
       StatusIs(absl::StatusCode::kFailedPrecondition,
                HasSubstr("worker/3 belongs to epoch 4; the job is at epoch 5, says the store"));
   EXPECT_THAT(old->store()->Set("ps/0", "elsewhere"), refused);
-  EXPECT_THAT(OpenStore(env, absl::Seconds(30)).status(), refused);
-  EXPECT_THAT(JobMonitor::Start(old->channel(), {.member = "worker/3"}, [](const JobState&) {}).status(),
-              refused);
+  EXPECT_THAT(cluster::OpenStore(env, absl::Seconds(30)).status(), refused);
+  EXPECT_THAT(
+      cluster::JobMonitor::Start(old->channel(), {.member = "worker/3"}, [](const cluster::JobState&) {})
+          .status(),
+      refused);
   EXPECT_EQ(server->store()->Get("ps/0", absl::ZeroDuration()).value(), "here");
   EXPECT_TRUE(server->membership()->Members().empty());
 }
 
 TEST(EpochTest, EpochsOfOneStoreDoNotMeet) {
-  MemoryStore store;
+  cluster::MemoryStore store;
   for (int64_t epoch = 1; epoch <= 2; ++epoch) {
     std::unique_ptr<ProcessGroup> groups[2];
     std::thread other([&] { groups[1] = InitProcessGroup(&store, At(epoch, 1, 2)).value(); });

@@ -20,10 +20,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/status.h"
+#include "cluster/store/remote_store.h"
+#include "cluster/store/store_server.h"
+#include "cluster/store_url.h"
 #include "collectives/process_group.h"
-#include "collectives/store/remote_store.h"
-#include "collectives/store/store_server.h"
-#include "collectives/store_url.h"
 #include "rpc/channel.h"
 
 namespace tandem::collectives {
@@ -101,14 +101,14 @@ absl::Status Run(const Arguments& arguments) {
   options.world_size = arguments.world_size;
   options.name = arguments.group;
   options.timeout = absl::Milliseconds(arguments.timeout_ms);
-  std::unique_ptr<RemoteStore> store;  // outlives the group
+  std::unique_ptr<cluster::RemoteStore> store;  // outlives the group
   absl::StatusOr<std::unique_ptr<ProcessGroup>> group;
   if (absl::StrContains(arguments.store, "://")) {
     options.init_method = arguments.store;
     group = InitProcessGroup(options);
   } else {
     TANDEM_ASSIGN_OR_RETURN(auto channel, rpc::ConnectGrpc(arguments.store));
-    store = std::make_unique<RemoteStore>(std::move(channel), options.timeout);
+    store = std::make_unique<cluster::RemoteStore>(std::move(channel), options.timeout);
     group = InitProcessGroup(store.get(), options);
   }
   TANDEM_RETURN_IF_ERROR(group);
@@ -118,7 +118,7 @@ absl::Status Run(const Arguments& arguments) {
 
 // Serves a store in a process of its own until stdin ends.
 int Serve() {
-  auto server = StoreServer::Start("127.0.0.1:0");
+  auto server = cluster::StoreServer::Start("127.0.0.1:0");
   if (!server.ok()) return 1;
   Say(absl::StrCat("port ", (*server)->port()));
   (void)WaitForTheTest();

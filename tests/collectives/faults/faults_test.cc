@@ -25,9 +25,9 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "cluster/store/remote_store.h"
+#include "cluster/store/store_server.h"
 #include "collectives/connect/backend_choice.h"
-#include "collectives/store/remote_store.h"
-#include "collectives/store/store_server.h"
 #include "rpc/channel.h"
 #include "tests/collectives/faults/rank_process.h"
 #include "tests/testing/status_matchers.h"
@@ -83,11 +83,11 @@ class Job {
   std::vector<std::unique_ptr<RankProcess>> ranks_;
 };
 
-std::string Address(StoreServer& server) { return absl::StrCat("127.0.0.1:", server.port()); }
+std::string Address(cluster::StoreServer& server) { return absl::StrCat("127.0.0.1:", server.port()); }
 
 // Starts three ranks, of which rank 1 calls another operation.
 std::vector<End> Disagree(const std::string& scenario, const std::string& backend) {
-  auto server = StoreServer::Start("127.0.0.1:0").value();
+  auto server = cluster::StoreServer::Start("127.0.0.1:0").value();
   // The error comes long before the time is over.
   Job job(scenario, backend, Address(*server), kTestTimeout);
   for (int rank = 0; rank < 3; ++rank) job.Start(rank, 3);
@@ -99,7 +99,7 @@ std::vector<End> Disagree(const std::string& scenario, const std::string& backen
 }
 
 std::vector<End> Missing(const std::string& backend) {
-  auto server = StoreServer::Start("127.0.0.1:0").value();
+  auto server = cluster::StoreServer::Start("127.0.0.1:0").value();
   Job job("missing", backend, Address(*server));
   for (int rank = 0; rank < 3; ++rank) job.Start(rank, 3);
   job.AllSay("begun");
@@ -111,7 +111,7 @@ std::vector<End> Missing(const std::string& backend) {
 }
 
 std::vector<End> Killed(const std::string& backend) {
-  auto server = StoreServer::Start("127.0.0.1:0").value();
+  auto server = cluster::StoreServer::Start("127.0.0.1:0").value();
   // The others must end because of the death, not of the time: 64 MiB may take long on a busy machine.
   Job job("kill", backend, Address(*server), kTestTimeout);
   for (int rank = 0; rank < 3; ++rank) job.Start(rank, 3);
@@ -148,7 +148,7 @@ std::vector<End> StoreKilledWhileMeeting(const std::string& backend) {
   auto server = ServeStore(&address);
   Job job("op", backend, address);
   for (int rank = 0; rank < 2; ++rank) job.Start(rank, 3);  // a third does not come
-  RemoteStore store(rpc::ConnectGrpc(address).value());
+  cluster::RemoteStore store(rpc::ConnectGrpc(address).value());
   TANDEM_EXPECT_OK(store.Wait(kTwoCame, kTestTimeout));
   server->Kill();
   const absl::Time fault = absl::Now();
@@ -172,7 +172,7 @@ std::vector<End> PortInUse(const std::string& backend) {
 }
 
 std::vector<End> DuplicateRank(const std::string& backend) {
-  auto server = StoreServer::Start("127.0.0.1:0").value();
+  auto server = cluster::StoreServer::Start("127.0.0.1:0").value();
   Job job("op", backend, Address(*server));
   job.Start(0, 3);
   job.Start(1, 3);
@@ -184,7 +184,7 @@ std::vector<End> DuplicateRank(const std::string& backend) {
 }
 
 std::vector<End> WrongWorldSize(const std::string& backend) {
-  auto server = StoreServer::Start("127.0.0.1:0").value();
+  auto server = cluster::StoreServer::Start("127.0.0.1:0").value();
   Job job("op", backend, Address(*server));
   const absl::Time fault = absl::Now();
   job.Start(0, 2);

@@ -21,7 +21,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "collectives/store/store_server.h"
+#include "cluster/store/store_server.h"
 #include "tests/collectives/faults/rank_process.h"
 #include "tests/testing/processes/processes.h"
 #include "tests/testing/status_matchers.h"
@@ -139,7 +139,7 @@ TEST(SoakTest, KilledRanksLeaveNothingBehind) {
   const std::string marker = absl::StrCat("soak-", getpid(), "-", absl::ToUnixNanos(absl::Now()));
   std::mt19937 random(20261121);
   const std::set<std::string> sockets = AbstractSockets(), shared = SharedMemoryOfOurs();
-  TANDEM_ASSERT_OK_AND_ASSIGN(auto server, StoreServer::Start("127.0.0.1:0"));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto server, cluster::StoreServer::Start("127.0.0.1:0"));
   const std::string store = absl::StrCat("127.0.0.1:", server->port());
   // The first two rounds open what a server keeps open for its lifetime (its pollers' descriptors).
   for (int round = 0; round < 2; ++round) Round(store, round, random, marker);

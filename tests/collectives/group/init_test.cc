@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cluster/store/memory_store.h"
 #include "collectives/process_group.h"
-#include "collectives/store/memory_store.h"
 #include "tests/collectives/conformance/reference_backend.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
@@ -21,7 +21,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 absl::Status With(const std::function<void(ProcessGroupOptions*)>& change) {
-  MemoryStore store;
+  cluster::MemoryStore store;
   ProcessGroupOptions options;
   options.rank = 0;
   options.world_size = 1;

@@ -11,8 +11,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "cluster/store/memory_store.h"
 #include "collectives/process_group.h"
-#include "collectives/store/memory_store.h"
 #include "ps/client/client.h"
 #include "ps/server/parameter_server.h"
 #include "ps/table.h"
@@ -51,7 +51,7 @@ absl::Status TrainOneStep(int port) {
 }
 
 absl::Status ReduceAlone() {
-  tandem::collectives::MemoryStore store;
+  tandem::cluster::MemoryStore store;
   auto group = tandem::collectives::InitProcessGroup(&store, {.rank = 0, .world_size = 1});
   if (!group.ok()) return group.status();
   std::vector<float> values = {1.0f, 2.0f};

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/store/store_server.h"
+#include "cluster/store/store_server.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::launcher {
@@ -38,7 +38,7 @@ TEST(PortReservationTest, AProgramCanListenWhereNobodyElseIsSent) {
   EXPECT_FALSE(CanListen(reservation->port(), /*reuse=*/false));
   // Again, as after a restart, and also with one of Tandem's servers.
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto server,
-                              collectives::StoreServer::Start(absl::StrCat("0.0.0.0:", reservation->port())));
+                              cluster::StoreServer::Start(absl::StrCat("0.0.0.0:", reservation->port())));
   EXPECT_EQ(server->port(), reservation->port());
 }
 
@@ -51,7 +51,7 @@ TEST(PortReservationTest, TheKernelGivesAKeptPortToNobody) {
 }
 
 TEST(PortReservationTest, APortInUseIsExplained) {
-  TANDEM_ASSERT_OK_AND_ASSIGN(const auto server, collectives::StoreServer::Start("127.0.0.1:0"));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto server, cluster::StoreServer::Start("127.0.0.1:0"));
   EXPECT_THAT(PortReservation::Keep(server->port()),
               StatusIs(absl::StatusCode::kUnavailable,
                        AllOf(HasSubstr(absl::StrCat("port ", server->port())), HasSubstr("--master-port"))));

@@ -98,7 +98,7 @@ TEST(CopiesTest, ShardsAreOnlyOnCertainNodesIfAllTheirCopiesAre) {
 }
 
 TEST(CopiesTest, NodesMustAgreeOnTheNumberOfFollowers) {
-  collectives::Round round;
+  cluster::Round round;
   round.nodes = {{.id = "a", .host = "10.0.0.1", .processes = {{"ps", 2}, {kFollowersRole, 2}}},
                  {.id = "b", .host = "10.0.0.2", .processes = {{"worker", 4}}},
                  {.id = "c", .host = "10.0.0.3", .processes = {{"ps", 1}, {kFollowersRole, 1}}}};

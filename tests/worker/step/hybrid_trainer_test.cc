@@ -11,7 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "base/random.h"
-#include "collectives/store/memory_store.h"
+#include "cluster/store/memory_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ps/replicated/client_row_home.h"
@@ -140,7 +140,7 @@ absl::StatusOr<std::unique_ptr<ps::ReplicatedTables>> MakeReplicas(Replicas* row
 }
 
 // Runs one worker: trains `epochs` passes, then scores a batch.
-absl::StatusOr<Trained> TrainOne(PsCluster* cluster, collectives::Store* store, int rank, int workers,
+absl::StatusOr<Trained> TrainOne(PsCluster* cluster, cluster::Store* store, int rank, int workers,
                                  const ps::v1::UpdateMode& mode, int epochs, size_t bucket_bytes,
                                  const ModelOptions& model_options, Replicas* rows) {
   TANDEM_ASSIGN_OR_RETURN(auto client, cluster->Connect(static_cast<uint32_t>(rank)));
@@ -206,7 +206,7 @@ std::vector<Trained> TrainAll(uint32_t servers, int workers, const ps::v1::Updat
                               Replicas* rows = nullptr) {
   UseOneBlasThread();
   PsCluster cluster(servers);
-  collectives::MemoryStore store;
+  cluster::MemoryStore store;
   std::vector<absl::StatusOr<Trained>> results(workers, absl::UnknownError("did not run"));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < workers; ++rank) {
@@ -357,7 +357,7 @@ TEST(HybridTrainerTest, WorkersHaveTheSameRunningAveragesAfterAPass) {
 TEST(HybridTrainerTest, AWorkerThatEndsEarlyFailsTheOtherInsteadOfBlockingIt) {
   UseOneBlasThread();
   PsCluster cluster(1);
-  collectives::MemoryStore store;
+  cluster::MemoryStore store;
   ModelOptions options = WideDeepOptions();
   options.batch_norm = "sync";
   std::vector<absl::Status> results(2);

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "collectives/store/memory_store.h"
+#include "cluster/store/memory_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ps/table.h"
@@ -33,7 +33,7 @@ struct Reduced {
 std::vector<Reduced> Train(size_t dense_bytes, uint64_t touched) {
   ps::v1::TableConfig config = ps::EmbeddingTable("t", 4, ps::Adam(0.1f), ps::Normal(0, 0.1f));
   FakeRows rows(config);
-  collectives::MemoryStore store;
+  cluster::MemoryStore store;
   std::vector<Reduced> results(kRanks);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < kRanks; ++rank) {

@@ -8,7 +8,7 @@
 
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "collectives/store/memory_store.h"
+#include "cluster/store/memory_store.h"
 #include "gtest/gtest.h"
 #include "tests/testing/status_matchers.h"
 #include "worker/trainer/segment_reader.h"
@@ -47,7 +47,7 @@ class BoundaryAgreementTest : public ::testing::Test {
   }
 
   SimulatedClock clock_;
-  collectives::MemoryStore store_;
+  cluster::MemoryStore store_;
   std::unique_ptr<collectives::ProcessGroup> group_;
   EndlessReader endless_;
   SegmentReader reader_{&endless_, 0};
@@ -114,7 +114,7 @@ TEST_F(BoundaryAgreementTest, WorkersCompareNotesAboutFourTimesASecond) {
 }
 
 TEST(BoundaryAgreementOfTwoTest, AllWorkersStopAfterTheBatchThatTheFastestHasRead) {
-  collectives::MemoryStore store;
+  cluster::MemoryStore store;
   std::atomic<bool> stop{true};
   const std::atomic<bool> none{false};
   uint64_t ends[2] = {};

@@ -14,7 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "base/random.h"
 #include "base/read_file.h"
-#include "collectives/store/memory_store.h"
+#include "cluster/store/memory_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ps/checkpoint/checkpoint_dir.h"
@@ -55,7 +55,7 @@ class ScoringTest : public ::testing::Test {
         "checkpoint: {dir: ", dir_.File("ckpt"), "}\n");
     TANDEM_ASSIGN_OR_RETURN(const JobSpec job, ParseJob(text, "test", overrides));
     PsCluster cluster(static_cast<uint32_t>(servers));
-    collectives::MemoryStore store;
+    cluster::MemoryStore store;
     std::vector<absl::StatusOr<RunReport>> reports(workers, absl::UnknownError("did not run"));
     const auto work = [&](int rank) -> absl::StatusOr<RunReport> {
       TANDEM_ASSIGN_OR_RETURN(auto client,

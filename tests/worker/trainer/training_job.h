@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
 #include "base/status.h"
-#include "collectives/store/memory_store.h"
+#include "cluster/store/memory_store.h"
 #include "gtest/gtest.h"
 #include "tests/testing/ps_cluster.h"
 #include "tests/testing/temp_dir.h"
@@ -61,7 +61,7 @@ class TrainingJob : public ::testing::Test {
                                 const std::atomic<bool>* stop = nullptr) {
     tandem::testing::PsCluster cluster(static_cast<uint32_t>(servers));
     cluster_ = &cluster;
-    collectives::MemoryStore store;
+    cluster::MemoryStore store;
     std::vector<absl::StatusOr<RunReport>> reports(workers, absl::UnknownError("did not run"));
     auto work = [&](int rank) -> absl::StatusOr<RunReport> {
       TANDEM_ASSIGN_OR_RETURN(

@@ -11,7 +11,7 @@
 #include "base/logging.h"
 #include "base/random.h"
 #include "base/status.h"
-#include "collectives/membership/job_monitor.h"
+#include "cluster/membership/job_monitor.h"
 #include "replay/client/may_repeat.h"
 #include "replay/client/remote_replay.h"
 #include "weights/client/remote_weights.h"
@@ -30,7 +30,7 @@ constexpr absl::Duration kCallTimeout = absl::Seconds(5);
 // Refuses more replay servers than actors: nobody would write to the last ones, and learners would wait for
 // them. Ends the job, since the launcher would start the actor again and again.
 absl::Status CheckServers(int servers, bool transitions, RoleJob* job) {
-  const collectives::Environment& env = job->environment();
+  const cluster::Environment& env = job->environment();
   if (servers <= env.role_world_size) return absl::OkStatus();
   // The learners refuse more queues than learners.
   if (!transitions && servers > env.world_size) return absl::OkStatus();
@@ -38,7 +38,7 @@ absl::Status CheckServers(int servers, bool transitions, RoleJob* job) {
       "the job has ", servers, " replay servers and ", env.role_world_size,
       " actors; actor i writes to server i modulo their number, so there must be at least as many actors"));
   // It is reported in the name of all: a single actor that fails does not end a job which starts it again.
-  const auto monitor = collectives::JobMonitor::Start(
+  const auto monitor = cluster::JobMonitor::Start(
       job->store_channel(), {.member = "actors", .replaceable = true}, [](const auto&) {});
   const absl::Status told = monitor.ok() ? (*monitor)->ReportFailure(wrong.message()) : monitor.status();
   if (!told.ok()) LogWarning(told.message());
@@ -177,7 +177,7 @@ absl::Status RunTransitionActorLoop(const TransitionActorLoopOptions& options, r
 }
 
 absl::Status RunActorRole(const RlSpec& spec, RoleJob* job, const std::atomic<bool>& stop) {
-  const collectives::Environment& env = job->environment();
+  const cluster::Environment& env = job->environment();
   TANDEM_ASSIGN_OR_RETURN(const int servers, job->Servers(kReplayRole, kJoinTimeout));
   const bool transitions = spec.learner.algorithm.kind == "dqn";
   TANDEM_RETURN_IF_ERROR(CheckServers(servers, transitions, job));

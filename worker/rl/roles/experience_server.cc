@@ -16,8 +16,8 @@
 namespace tandem::rl {
 
 absl::StatusOr<std::unique_ptr<ExperienceServer>> ExperienceServer::Start(
-    const RlSpec& spec, const collectives::ListenOptions& listen, RoleJob* job) {
-  const collectives::Environment& env = job->environment();
+    const RlSpec& spec, const cluster::ListenOptions& listen, RoleJob* job) {
+  const cluster::Environment& env = job->environment();
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Environment> environment,
                           MakeEnvironment(spec.learner.environment));
   std::unique_ptr<ExperienceServer> server(new ExperienceServer);
@@ -44,8 +44,8 @@ absl::StatusOr<std::unique_ptr<ExperienceServer>> ExperienceServer::Start(
     TANDEM_RETURN_IF_ERROR(server->replay_->CreateTable(replay::ToProto(table)));
   std::vector<rpc::Service> services = {server->replay_->service()};
   if (server->weights_ != nullptr) services.push_back(server->weights_->service());
-  TANDEM_ASSIGN_OR_RETURN(server->listening_, collectives::RoleServer::Start(std::move(services), env,
-                                                                             job->store_channel(), listen));
+  TANDEM_ASSIGN_OR_RETURN(server->listening_,
+                          cluster::RoleServer::Start(std::move(services), env, job->store_channel(), listen));
   return server;
 }
 

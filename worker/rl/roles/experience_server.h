@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "collectives/role_server.h"
+#include "cluster/role_server.h"
 #include "replay/server/replay_server.h"
 #include "weights/server/weight_server.h"
 #include "worker/rl/job/rl_spec.h"
@@ -21,9 +21,9 @@ namespace tandem::rl {
 // publishes its weights again.
 class ExperienceServer {
  public:
-  // Serves and registers with the job. Errors: those of collectives::RoleServer::Start.
+  // Serves and registers with the job. Errors: those of cluster::RoleServer::Start.
   static absl::StatusOr<std::unique_ptr<ExperienceServer>> Start(const RlSpec& spec,
-                                                                 const collectives::ListenOptions& listen,
+                                                                 const cluster::ListenOptions& listen,
                                                                  RoleJob* job);
   ~ExperienceServer() { Stop(); }
 
@@ -36,7 +36,7 @@ class ExperienceServer {
 
   std::unique_ptr<weights::WeightServer> weights_;  // of replay/0; outlives replay_, which looks into it
   std::unique_ptr<replay::ReplayServer> replay_;
-  std::unique_ptr<collectives::RoleServer> listening_;  // destroyed first
+  std::unique_ptr<cluster::RoleServer> listening_;  // destroyed first
 };
 
 }  // namespace tandem::rl

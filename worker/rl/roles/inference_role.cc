@@ -10,9 +10,9 @@
 namespace tandem::rl {
 
 absl::StatusOr<std::unique_ptr<InferenceRole>> InferenceRole::Start(const RlSpec& spec,
-                                                                    const collectives::ListenOptions& listen,
+                                                                    const cluster::ListenOptions& listen,
                                                                     RoleJob* job) {
-  const collectives::Environment& env = job->environment();
+  const cluster::Environment& env = job->environment();
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Environment> environment,
                           MakeEnvironment(spec.learner.environment));
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<rpc::Channel> first,
@@ -26,8 +26,8 @@ absl::StatusOr<std::unique_ptr<InferenceRole>> InferenceRole::Start(const RlSpec
                              .policy = spec.learner.policy,
                              .seed = Mix64(spec.learner.seeds.policy, life)},
       environment->spec(), role->weights_.get());
-  TANDEM_ASSIGN_OR_RETURN(role->listening_, collectives::RoleServer::Start({role->server_->service()}, env,
-                                                                           job->store_channel(), listen));
+  TANDEM_ASSIGN_OR_RETURN(role->listening_, cluster::RoleServer::Start({role->server_->service()}, env,
+                                                                       job->store_channel(), listen));
   return role;
 }
 

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "base/status.h"
-#include "collectives/membership/job_monitor.h"
+#include "cluster/membership/job_monitor.h"
 #include "replay/client/remote_replay.h"
 #include "rpc/diagnostics/process_diagnostics.h"
 #include "weights/client/remote_weights.h"
@@ -30,7 +30,7 @@ constexpr absl::Duration kLearnerJoinTimeout = absl::Seconds(60);
 constexpr absl::Duration kGroupTimeout = absl::Minutes(11);
 
 absl::StatusOr<RlReport> Train(const RlSpec& spec, const RlRunOptions& options, RoleJob* job) {
-  const collectives::Environment& env = job->environment();
+  const cluster::Environment& env = job->environment();
   TANDEM_ASSIGN_OR_RETURN(const int servers, job->Servers(kReplayRole, kLearnerJoinTimeout));
   // A queue is not divided, so each learner takes from one. A table for random samples is.
   const bool sharded = spec.learner.algorithm.kind == "dqn";
@@ -91,14 +91,14 @@ absl::StatusOr<RlReport> Train(const RlSpec& spec, const RlRunOptions& options, 
 
 absl::StatusOr<RlReport> RunLearnerRole(const RlSpec& spec, const RlRunOptions& options, RoleJob* job) {
   worker::UseOneBlasThread();
-  const collectives::Environment& env = job->environment();
+  const cluster::Environment& env = job->environment();
   const std::unique_ptr<rpc::ProcessDiagnostics> diagnostics =
       rpc::ProcessDiagnostics::Start(env.member(), env.epoch, job->store().address());
   std::atomic<bool> leaving{false};
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<collectives::JobMonitor> monitor,
-                          collectives::JobMonitor::Start(
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<cluster::JobMonitor> monitor,
+                          cluster::JobMonitor::Start(
                               job->store_channel(), {.member = env.member(), .status = diagnostics->status()},
-                              [&leaving](const collectives::JobState& state) {
+                              [&leaving](const cluster::JobState& state) {
                                 if (!state.failed || leaving) return;
                                 LogError(absl::StrCat("the job has failed: ", state.reason));
                                 std::fflush(nullptr);

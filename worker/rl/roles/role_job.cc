@@ -11,7 +11,7 @@
 #include "base/logging.h"
 #include "base/random.h"
 #include "base/status.h"
-#include "collectives/role_server.h"
+#include "cluster/role_server.h"
 
 namespace tandem::rl {
 namespace {
@@ -22,8 +22,8 @@ constexpr char kHowToStart[] = "tandem run --learners 1 --replay 1 --actors 4 --
 
 absl::StatusOr<std::unique_ptr<RoleJob>> RoleJob::Open(absl::Duration timeout) {
   std::unique_ptr<RoleJob> job(new RoleJob);
-  TANDEM_ASSIGN_OR_RETURN(job->env_, collectives::Environment::FromEnv());
-  const collectives::Environment& env = job->env_;
+  TANDEM_ASSIGN_OR_RETURN(job->env_, cluster::Environment::FromEnv());
+  const cluster::Environment& env = job->env_;
   if (!job->is(kLearnerRole) && !job->is(kActorRole) && !job->is(kReplayRole) && !job->is(kInferenceRole)) {
     return absl::InvalidArgumentError(
         absl::StrCat("tandem rl has the roles learner, actor, replay and inference, and this process is '",
@@ -48,14 +48,14 @@ absl::StatusOr<std::unique_ptr<RoleJob>> RoleJob::Open(absl::Duration timeout) {
     job->life_ = Mix64(static_cast<uint64_t>(env.epoch), restarts);
   }
   const WaitLog::Wait wait = job->waits_.Begin("the job's store, which learner/0 or the launcher hosts");
-  TANDEM_ASSIGN_OR_RETURN(job->store_, collectives::OpenStore(env, timeout));
+  TANDEM_ASSIGN_OR_RETURN(job->store_, cluster::OpenStore(env, timeout));
   job->env_ = job->store_->env();
   return job;
 }
 
 absl::StatusOr<int> RoleJob::Servers(absl::string_view role, absl::Duration timeout) {
   const WaitLog::Wait wait = waits_.Begin(absl::StrCat("a process of role '", role, "'"));
-  absl::StatusOr<int> count = collectives::CountRoleServers(&store(), role, timeout);
+  absl::StatusOr<int> count = cluster::CountRoleServers(&store(), role, timeout);
   if (absl::IsDeadlineExceeded(count.status())) {
     return absl::DeadlineExceededError(absl::StrCat(
         "no process of role '", role, "' has come within ", absl::FormatDuration(timeout),
@@ -68,7 +68,7 @@ absl::StatusOr<int> RoleJob::Servers(absl::string_view role, absl::Duration time
 absl::StatusOr<std::shared_ptr<rpc::Channel>> RoleJob::Connect(absl::string_view role, int index,
                                                                absl::Duration timeout) {
   const WaitLog::Wait wait = waits_.Begin(absl::StrCat(role, "/", index, ", which has not registered"));
-  return collectives::ConnectToRole(env_, &store(), role, index, timeout);
+  return cluster::ConnectToRole(env_, &store(), role, index, timeout);
 }
 
 absl::StatusOr<std::unique_ptr<collectives::ProcessGroup>> RoleJob::LearnerGroup(absl::Duration timeout) {

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/wait_log.h"
-#include "collectives/environment.h"
+#include "cluster/environment.h"
 #include "collectives/process_group.h"
 #include "rpc/channel.h"
 
@@ -29,12 +29,12 @@ class RoleJob {
   // the learners are not the main role.
   static absl::StatusOr<std::unique_ptr<RoleJob>> Open(absl::Duration timeout);
 
-  const collectives::Environment& environment() const { return env_; }
+  const cluster::Environment& environment() const { return env_; }
   bool is(absl::string_view role) const { return env_.role == role; }
   // Returns a number that tells the lives of this process apart: 0 in the first one under `tandem run`.
   // Without a launcher, which counts the lives, it is a random number.
   uint64_t life() const { return life_; }
-  collectives::Store& store() { return *store_->store(); }
+  cluster::Store& store() { return *store_->store(); }
   const std::shared_ptr<rpc::Channel>& store_channel() const { return store_->channel(); }
   // Logs the waits of this process for others. Thread-safe.
   WaitLog& waits() { return waits_; }
@@ -56,9 +56,9 @@ class RoleJob {
  private:
   RoleJob() = default;
 
-  collectives::Environment env_;
+  cluster::Environment env_;
   uint64_t life_ = 0;
-  std::unique_ptr<collectives::JobStore> store_;
+  std::unique_ptr<cluster::JobStore> store_;
   WaitLog waits_;
 };
 

@@ -47,7 +47,7 @@ struct Rank {
 
 // Runs `body` for each rank, each on a thread of its own; all connections live until all bodies are done.
 void RunRanks(int world_size, const std::function<void(Rank&)>& body) {
-  MemoryStore store;
+  cluster::MemoryStore store;
   std::vector<std::unique_ptr<Rank>> ranks(world_size);
   std::vector<std::thread> threads;
   for (int r = 0; r < world_size; ++r) {
@@ -109,7 +109,7 @@ TEST(GlooTransportTest, StoppingTheGuardEndsAWait) {
 }
 
 TEST(GlooTransportTest, ConnectingEndsAtItsDeadline) {
-  MemoryStore store;
+  cluster::MemoryStore store;
   OperationGuard guard;
   EXPECT_THAT(
       ConnectGloo(&store, 0, 2, "127.0.0.1", MonotonicNow() + absl::Milliseconds(100), &guard).status(),
@@ -117,7 +117,7 @@ TEST(GlooTransportTest, ConnectingEndsAtItsDeadline) {
 }
 
 void RefuseBytesOfAStranger() {
-  MemoryStore store;
+  cluster::MemoryStore store;
   OperationGuard guard;
   absl::Status status;
   std::thread rank([&] {

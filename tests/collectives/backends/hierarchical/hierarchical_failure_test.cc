@@ -192,7 +192,7 @@ TEST(HierarchicalFailureTest, RanksThatLeaveTogetherDoNotWait) {
 }
 
 TEST(HierarchicalConnectTest, ARankThatNeverComesIsNamedByTheGroupsNumbers) {
-  MemoryStore store;
+  cluster::MemoryStore store;
   std::vector<std::thread> ranks;
   for (const int rank : {0, 1, 2}) {
     ranks.emplace_back([&, rank] {

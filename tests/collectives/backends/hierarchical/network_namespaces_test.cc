@@ -16,11 +16,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/ipc/host_identity.h"
+#include "cluster/store/file_store.h"
+#include "cluster/store/prefix_store.h"
 #include "collectives/backends/hierarchical/hierarchical_backend.h"
 #include "collectives/backends/shm/shm_backend.h"
 #include "collectives/backends/tcp/tcp_backend.h"
-#include "collectives/store/file_store.h"
-#include "collectives/store/prefix_store.h"
 #include "tests/collectives/backends/backend_fixture.h"
 #include "tests/testing/processes/self_process.h"
 
@@ -36,9 +36,9 @@ constexpr absl::Duration kTimeout = absl::Seconds(8);
 std::string AddressOf(int rank) { return rank < 2 ? "10.213.77.1" : "10.213.77.2"; }
 
 // Reduces 4 MiB until it fails; sets a key in the store when it has begun.
-absl::Status Work(Store* store, int rank) {
+absl::Status Work(cluster::Store* store, int rank) {
   TANDEM_RETURN_IF_ERROR(store->Set(absl::StrCat("host/", rank), ipc::HostIdentity()));
-  PrefixStore keys(store, "backend");
+  cluster::PrefixStore keys(store, "backend");
   BackendOptions options = OptionsOf(&keys, rank, std::vector<std::string>(kWorld));
   for (int peer = 0; peer < kWorld; ++peer) {
     TANDEM_ASSIGN_OR_RETURN(options.peers[peer].host,
@@ -68,7 +68,7 @@ TEST(NamespaceChild, DISABLED_Works) {
   ASSERT_GE(fd, 0);
   ASSERT_EQ(setns(fd, CLONE_NEWNET), 0);  // before any other thread exists
   close(fd);
-  TANDEM_ASSERT_OK_AND_ASSIGN(auto store, FileStore::Open(path));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto store, cluster::FileStore::Open(path));
   const absl::Status end = Work(store.get(), rank);
   TANDEM_EXPECT_OK(store->Set(absl::StrCat("end/", rank), end.ToString()));
 }
@@ -95,7 +95,7 @@ class NetworkNamespacesTest : public ::testing::Test {
     }
     path_ = absl::StrCat(::testing::TempDir(), "/tandem-netns-", getpid(), "-",
                          ::testing::UnitTest::GetInstance()->current_test_info()->name());
-    TANDEM_ASSERT_OK_AND_ASSIGN(store_, FileStore::Open(path_));
+    TANDEM_ASSERT_OK_AND_ASSIGN(store_, cluster::FileStore::Open(path_));
     for (int rank = 0; rank < kWorld; ++rank) Start(rank);
     TANDEM_ASSERT_OK(store_->Wait({"begun/0", "begun/1", "begun/2", "begun/3"}, absl::Seconds(60)));
   }
@@ -123,7 +123,7 @@ class NetworkNamespacesTest : public ::testing::Test {
 
   std::vector<std::string> names_;
   std::string path_;
-  std::unique_ptr<FileStore> store_;
+  std::unique_ptr<cluster::FileStore> store_;
   std::vector<std::unique_ptr<testing::SelfProcess>> children_;
 };
 

@@ -8,8 +8,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
+#include "cluster/store/memory_store.h"
 #include "collectives/backends/mpi/mpi_backend.h"
-#include "collectives/store/memory_store.h"
 
 namespace {
 
@@ -18,7 +18,7 @@ namespace {
 
 int Run(bool threads) {
   namespace c = tandem::collectives;
-  c::MemoryStore store;
+  tandem::cluster::MemoryStore store;
   c::BackendOptions options;
   int size = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &options.rank);

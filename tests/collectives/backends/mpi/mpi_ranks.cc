@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "cluster/store/file_store.h"
 #include "collectives/backends/mpi/mpi_backend.h"
-#include "collectives/store/file_store.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::collectives {
@@ -29,14 +29,14 @@ int Variable(const char* name) {
 
 int MpiRanks::rank_ = -1;
 int MpiRanks::world_size_ = 0;
-std::unique_ptr<Store> MpiRanks::store_;
+std::unique_ptr<cluster::Store> MpiRanks::store_;
 
 void MpiRanks::SetUpTestSuite() {
   rank_ = Variable("OMPI_COMM_WORLD_RANK");
   world_size_ = Variable("OMPI_COMM_WORLD_SIZE");
   ASSERT_GE(rank_, 0) << "to be run by mpirun";
   if (store_ != nullptr) return;
-  auto store = FileStore::Open(Path());
+  auto store = cluster::FileStore::Open(Path());
   TANDEM_ASSERT_OK(store);
   store_ = *std::move(store);
 }
@@ -73,7 +73,7 @@ absl::StatusOr<std::unique_ptr<Backend>> MpiRanks::Make(const std::string& group
   }
   const std::string name =
       absl::StrCat(::testing::UnitTest::GetInstance()->current_test_info()->name(), "/", group);
-  stores_.push_back(std::make_unique<PrefixStore>(store_.get(), name));
+  stores_.push_back(std::make_unique<cluster::PrefixStore>(store_.get(), name));
   BackendOptions options;
   options.group = group;
   options.rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());

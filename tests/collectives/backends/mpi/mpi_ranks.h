@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "cluster/store/prefix_store.h"
+#include "cluster/store/store.h"
 #include "collectives/backend.h"
-#include "collectives/store/prefix_store.h"
-#include "collectives/store/store.h"
 #include "gtest/gtest.h"
 
 namespace tandem::collectives {
@@ -30,13 +30,13 @@ class MpiRanks : public ::testing::Test {
 
   static int rank() { return rank_; }
   static int world_size() { return world_size_; }
-  static Store* store() { return store_.get(); }
+  static cluster::Store* store() { return store_.get(); }
   static constexpr absl::Duration kTimeout = absl::Seconds(60);
 
  private:
   static int rank_, world_size_;
-  static std::unique_ptr<Store> store_;
-  std::vector<std::unique_ptr<Store>> stores_;
+  static std::unique_ptr<cluster::Store> store_;
+  std::vector<std::unique_ptr<cluster::Store>> stores_;
 };
 
 }  // namespace tandem::collectives

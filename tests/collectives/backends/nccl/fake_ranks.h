@@ -12,16 +12,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "cluster/store/memory_store.h"
+#include "cluster/store/prefix_store.h"
 #include "collectives/backends/nccl/nccl_backend.h"
-#include "collectives/store/memory_store.h"
-#include "collectives/store/prefix_store.h"
 #include "tests/collectives/backends/nccl/fake_nccl.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::collectives::nccl {
 
 struct FakeRank {
-  FakeRank(FakeWorld* world, MemoryStore* store, int rank, int world_size)
+  FakeRank(FakeWorld* world, cluster::MemoryStore* store, int rank, int world_size)
       : rank(rank),
         world_size(world_size),
         runtime(std::make_shared<Runtime>(world->nccl(), world->cuda(),
@@ -29,7 +29,7 @@ struct FakeRank {
         store(store) {}
 
   BackendOptions OptionsOf(const std::string& group, absl::Duration timeout = absl::Seconds(30)) {
-    stores.push_back(std::make_unique<PrefixStore>(store, group));
+    stores.push_back(std::make_unique<cluster::PrefixStore>(store, group));
     BackendOptions options;
     options.group = group;
     options.rank = rank;
@@ -47,12 +47,12 @@ struct FakeRank {
 
   const int rank, world_size;
   const std::shared_ptr<Runtime> runtime;
-  MemoryStore* const store;
-  std::vector<std::unique_ptr<Store>> stores;
+  cluster::MemoryStore* const store;
+  std::vector<std::unique_ptr<cluster::Store>> stores;
 };
 
 inline void RunFakeRanks(FakeWorld* world, int world_size, const std::function<void(FakeRank&)>& body) {
-  MemoryStore store;
+  cluster::MemoryStore store;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world_size; ++rank) {
     threads.emplace_back([&, rank] {

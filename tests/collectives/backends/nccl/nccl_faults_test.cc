@@ -37,7 +37,7 @@ TEST(NcclFaultsTest, ARankZeroThatDoesNotComeIsNamed) {
 
 TEST(NcclFaultsTest, AnAbortEndsAGroupThatIsBeingMade) {
   FakeWorld world;
-  MemoryStore store;
+  cluster::MemoryStore store;
   {
     FakeRank alone(&world, &store, 0, 1), both(&world, &store, 0, 2);
     TANDEM_ASSERT_OK_AND_ASSIGN(auto first, alone.Make("first"));

@@ -9,10 +9,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "cluster/store/file_store.h"
+#include "cluster/store/memory_store.h"
 #include "collectives/backends/nccl/dlopen_api.h"
 #include "collectives/backends/nccl/nccl_backend.h"
-#include "collectives/store/file_store.h"
-#include "collectives/store/memory_store.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::collectives::nccl {
@@ -21,7 +21,7 @@ namespace {
 constexpr char kRankVariable[] = "TANDEM_TEST_NCCL_RANK";
 constexpr char kStoreVariable[] = "TANDEM_TEST_NCCL_STORE";
 
-BackendOptions OptionsOf(Store* store, int rank, int world_size) {
+BackendOptions OptionsOf(cluster::Store* store, int rank, int world_size) {
   BackendOptions options;
   options.group = "gpu";
   options.rank = rank;
@@ -46,7 +46,7 @@ Operation SumOf(void* memory, size_t count) {
 }
 
 // Sums over `world_size` ranks on GPU 0, through device memory.
-void SumOnGpu(Store* store, int rank, int world_size) {
+void SumOnGpu(cluster::Store* store, int rank, int world_size) {
   TANDEM_ASSERT_OK_AND_ASSIGN(auto backend, NcclBackendFactory().make(OptionsOf(store, rank, world_size)));
   TANDEM_ASSERT_OK_AND_ASSIGN(Apis apis, LoadApis());
   std::vector<float> values(1001, rank + 1.0f);
@@ -86,13 +86,13 @@ class NcclGpuTest : public ::testing::Test {
 };
 
 TEST_F(NcclGpuTest, AWorldOfOneReducesOnItsGpu) {
-  MemoryStore store;
+  cluster::MemoryStore store;
   SumOnGpu(&store, 0, 1);
 }
 
 // A backend that is destroyed deregisters the buffers that are left.
 TEST_F(NcclGpuTest, BuffersAreRegisteredAndLeft) {
-  MemoryStore store;
+  cluster::MemoryStore store;
   TANDEM_ASSERT_OK_AND_ASSIGN(auto backend, NcclBackendFactory().make(OptionsOf(&store, 0, 1)));
   TANDEM_ASSERT_OK_AND_ASSIGN(Apis apis, LoadApis());
   if (!apis.nccl->has_register()) GTEST_SKIP() << "this NCCL has no ncclCommRegister";
@@ -122,7 +122,7 @@ TEST_F(NcclGpuTest, BuffersAreRegisteredAndLeft) {
 // does not survive fork).
 TEST_F(NcclGpuTest, TwoProcessesShareAGpu) {
   if (const char* rank = std::getenv(kRankVariable)) {
-    TANDEM_ASSERT_OK_AND_ASSIGN(auto store, FileStore::Open(std::getenv(kStoreVariable)));
+    TANDEM_ASSERT_OK_AND_ASSIGN(auto store, cluster::FileStore::Open(std::getenv(kStoreVariable)));
     SumOnGpu(store.get(), std::atoi(rank), 2);
     return;
   }

@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 
 struct GroupRank {
   int rank;
-  MemoryStore* store;
+  cluster::MemoryStore* store;
   std::shared_ptr<Runtime> runtime;
   std::unique_ptr<ProcessGroup> group;
 };
@@ -27,7 +27,7 @@ TensorView GpuView(std::vector<float>* values) {
 // Runs `body` on ranks that are threads, in a group "cpu:auto,cuda:nccl".
 void RunGroup(FakeWorld* world, int world_size, const std::function<void(GroupRank&)>& body,
               DebugLevel debug = DebugLevel::kOff) {
-  MemoryStore store;
+  cluster::MemoryStore store;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world_size; ++rank) {
     threads.emplace_back([&, rank] {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
-#include "collectives/store/forwarding_store.h"
+#include "cluster/store/forwarding_store.h"
 #include "tests/collectives/backends/nccl/fake_ranks.h"
 
 namespace tandem::collectives::nccl {
@@ -89,7 +89,7 @@ TEST(NcclLifecycleTest, ASplitThatIsNotTakenIsLeft) {
 
 TEST(NcclLifecycleTest, AnAbortBeforeTheCommunicatorExistsLeaksNone) {
   FakeWorld world;
-  MemoryStore store;
+  cluster::MemoryStore store;
   {
     FakeRank me(&world, &store, 0, 1);
     auto runtime = std::make_shared<Runtime>(
@@ -111,7 +111,7 @@ TEST(NcclLifecycleTest, AnAbortBeforeTheCommunicatorExistsLeaksNone) {
 
 TEST(NcclLifecycleTest, ARankMakesAContextOnItsOwnGpuOnly) {
   FakeWorld world;
-  MemoryStore store;
+  cluster::MemoryStore store;
   std::thread([&] {
     FakeRank me(&world, &store, 0, 1);
     TANDEM_ASSERT_OK_AND_ASSIGN(auto backend, MakeFactory(me.runtime, 3).make(me.OptionsOf("g")));
@@ -129,7 +129,7 @@ TEST(NcclLifecycleTest, ARankMakesAContextOnItsOwnGpuOnly) {
 
 TEST(NcclLifecycleTest, AThreadKeepsItsDeviceIfThatHasAContext) {
   FakeWorld world;
-  MemoryStore store;
+  cluster::MemoryStore store;
   std::thread([&] {
     FakeRank me(&world, &store, 0, 1);
     me.runtime->cuda()->SetDevice(1);
@@ -141,11 +141,11 @@ TEST(NcclLifecycleTest, AThreadKeepsItsDeviceIfThatHasAContext) {
 }
 
 // A store whose server is gone: each call blocks until the test releases it.
-class SilentStore final : public ForwardingStore {
+class SilentStore final : public cluster::ForwardingStore {
  public:
-  explicit SilentStore(Store* base) : ForwardingStore(base) {}
+  explicit SilentStore(cluster::Store* base) : cluster::ForwardingStore(base) {}
   absl::StatusOr<std::string> Get(absl::string_view key, absl::Duration timeout) override {
-    if (!silent) return ForwardingStore::Get(key, timeout);
+    if (!silent) return cluster::ForwardingStore::Get(key, timeout);
     if (!asked.HasBeenNotified()) asked.Notify();
     released.WaitForNotification();
     ++calls;
@@ -154,7 +154,7 @@ class SilentStore final : public ForwardingStore {
   absl::StatusOr<std::string> CompareSet(absl::string_view key, absl::string_view expected,
                                          absl::string_view desired) override {
     ++calls;
-    return ForwardingStore::CompareSet(key, expected, desired);
+    return cluster::ForwardingStore::CompareSet(key, expected, desired);
   }
   std::atomic<bool> silent{false};
   std::atomic<int> calls{0};

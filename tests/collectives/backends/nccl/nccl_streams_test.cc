@@ -74,7 +74,7 @@ TEST(NcclStreamsTest, ABatchWaitsForEachStreamOfItsOperations) {
 
 TEST(NcclStreamsTest, TheTimeoutCountsFromTheStartAndNotFromTheCall) {
   FakeWorld world;
-  MemoryStore store;
+  cluster::MemoryStore store;
   const auto producer = world.QueueKernel(kPerThread);
   std::thread waiter([&] {
     FakeRank me(&world, &store, 0, 1);

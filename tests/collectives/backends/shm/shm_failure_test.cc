@@ -156,7 +156,7 @@ TEST(ShmLeaveTest, ALeavingRankFailsOnlyOperationsThatNeedIt) {
 }
 
 TEST(ShmViableTest, RanksOfDifferentHostsAreRefused) {
-  MemoryStore store;
+  cluster::MemoryStore store;
   const BackendOptions options = OptionsOf(&store, 0, {"a", "a", "b"});
   EXPECT_THAT(ShmBackendFactory().viable(options),
               StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -165,7 +165,7 @@ TEST(ShmViableTest, RanksOfDifferentHostsAreRefused) {
 }
 
 TEST(ShmSetUpTest, AnAbsentRankIsNamed) {
-  MemoryStore store;
+  cluster::MemoryStore store;
   std::vector<std::thread> ranks;
   for (const int rank : {0, 2}) {
     ranks.emplace_back([&, rank] {
@@ -180,7 +180,7 @@ TEST(ShmSetUpTest, AnAbsentRankIsNamed) {
 }
 
 TEST(ShmSetUpTest, ARankThatRankZeroDoesNotKnowYetGetsTheReasonToo) {
-  MemoryStore store;
+  cluster::MemoryStore store;
   // The test takes the place of rank 0, which gives up between the connection and the greeting.
   const std::string name = absl::StrCat("tandem-shm-test-", ipc::RandomToken());
   TANDEM_ASSERT_OK_AND_ASSIGN(const ipc::Descriptor listener, ipc::ListenAbstract(name, 1));
@@ -200,7 +200,7 @@ TEST(ShmSetUpTest, ARankThatRankZeroDoesNotKnowYetGetsTheReasonToo) {
 }
 
 TEST(ShmSetUpTest, AProcessWithoutTheSecretGetsNothing) {
-  MemoryStore store;
+  cluster::MemoryStore store;
   const auto make = [&](int rank) {
     auto backend = ShmBackendFactory().make(OptionsOf(&store, rank, {"h", "h"}));
     TANDEM_ASSERT_OK(backend);

@@ -18,9 +18,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "cluster/store/file_store.h"
 #include "collectives/backends/shm/segment.h"
 #include "collectives/backends/shm/shm_backend.h"
-#include "collectives/store/file_store.h"
 #include "tests/collectives/backends/backend_fixture.h"
 
 namespace tandem::collectives {
@@ -116,7 +116,7 @@ class Children {
     return next++;
   }
   void RunChild(int rank, int world, const std::function<void(BackendOptions&)>& body) {
-    TANDEM_ASSERT_OK_AND_ASSIGN(auto store, FileStore::Open(path_));
+    TANDEM_ASSERT_OK_AND_ASSIGN(auto store, cluster::FileStore::Open(path_));
     BackendOptions options = OptionsOf(store.get(), rank, std::vector<std::string>(world, "host"));
     TANDEM_ASSERT_OK(store->Set(absl::StrCat("pid/", rank), absl::StrCat(getpid())));
     for (int s = 0; s < world; ++s) {

@@ -3,14 +3,14 @@
 
 #include <thread>
 
-#include "collectives/store/memory_store.h"
+#include "cluster/store/memory_store.h"
 #include "gtest/gtest.h"
 
 namespace tandem::collectives::tcp {
 namespace {
 
 TEST(SharedFailureStateTest, AReasonIsFoundUnderTheRankThatLeftIt) {
-  MemoryStore store;
+  cluster::MemoryStore store;
   SharedFailureState one(&store, 1), other(&store, 0);
   one.Record(absl::DataLossError("the disk is gone"));
   const auto found = other.Find({2, 1}, absl::ZeroDuration());
@@ -21,7 +21,7 @@ TEST(SharedFailureStateTest, AReasonIsFoundUnderTheRankThatLeftIt) {
 }
 
 TEST(SharedFailureStateTest, FindDoesNotBlockRecordOfAnotherThread) {
-  MemoryStore store;
+  cluster::MemoryStore store;
   SharedFailureState ours(&store, 0), theirs(&store, 1);
   // Both ranks look for the other's reason. Ours is recorded while we look; theirs comes only after that.
   std::thread looking([&] {

@@ -24,7 +24,7 @@ using ::tandem::testing::StatusIs;
 using ::testing::HasSubstr;
 
 TEST(TcpConnectTest, ARankThatGoesBeforeItConnectsIsNamed) {
-  MemoryStore store;
+  cluster::MemoryStore store;
   // The address of a process that listened only for a moment: no process listens on port 1 of this machine.
   TANDEM_ASSERT_OK(store.Set("address/0", "127.0.0.1 1"));
   BackendOptions options = OptionsOf(&store, 1, {"a", "a"});
@@ -34,7 +34,7 @@ TEST(TcpConnectTest, ARankThatGoesBeforeItConnectsIsNamed) {
 }
 
 TEST(TcpConnectTest, AnUnknownConnectionIsNotTakenForARank) {
-  MemoryStore store;
+  cluster::MemoryStore store;
   // The ranks of two groups share a store by mistake: rank 1 is of another group.
   std::thread other([&] {
     BackendOptions options = OptionsOf(&store, 1, {"a", "a"});
@@ -50,7 +50,7 @@ TEST(TcpConnectTest, AnUnknownConnectionIsNotTakenForARank) {
 }
 
 TEST(TcpConnectTest, ManySilentConnectionsDoNotKeepARankOut) {
-  MemoryStore store;
+  cluster::MemoryStore store;
   TANDEM_ASSERT_OK(store.Set("address/1", "to come"));  // so that rank 0 begins to accept
   std::thread first([&] { TANDEM_EXPECT_OK(TcpBackendFactory().make(OptionsOf(&store, 0, {"a", "a"}))); });
   const std::string where = store.Get("address/0", absl::Seconds(30)).value_or("");

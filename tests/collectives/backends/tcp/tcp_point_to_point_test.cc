@@ -234,7 +234,7 @@ TEST(TcpPointToPointTest, ASendToAFailingRankReturnsItsReason) {
 }
 
 TEST(TcpPointToPointTest, ALeavingRankFailsOnlyItsOwnMessages) {
-  MemoryStore store;
+  cluster::MemoryStore store;
   std::vector<std::thread> ranks;
   absl::Notification left;
   for (int rank = 0; rank < 3; ++rank) {

@@ -17,8 +17,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "base/status.h"
-#include "collectives/rendezvous/store_directory.h"
-#include "collectives/store/remote_store.h"
+#include "cluster/rendezvous/store_directory.h"
+#include "cluster/store/remote_store.h"
 #include "rpc/channel.h"
 #include "tests/rpc/remote/process/worker_functions.h"
 
@@ -112,9 +112,8 @@ Functions Serve(Held* held) {
 
 absl::Status Run(const std::string& name, const std::string& store_address) {
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Channel> channel, ConnectGrpc(store_address));
-  collectives::RemoteStore store(std::move(channel));
-  TANDEM_ASSIGN_OR_RETURN(const auto directory,
-                          collectives::StoreDirectory::Open(&store, {.lease = kTestLease}));
+  cluster::RemoteStore store(std::move(channel));
+  TANDEM_ASSIGN_OR_RETURN(const auto directory, cluster::StoreDirectory::Open(&store, {.lease = kTestLease}));
   Held held;
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<RpcAgent> agent,
                           RpcAgent::Start({.name = name, .threads = 64, .reference_lease = kTestLease},

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "collectives/store/remote_store.h"
+#include "cluster/store/remote_store.h"
 #include "rpc/channel.h"
 
 extern char** environ;
@@ -17,7 +17,7 @@ extern char** environ;
 namespace tandem::rpc::remote::testing {
 
 WorkerProcesses::WorkerProcesses(int workers) {
-  auto server = collectives::StoreServer::Start("127.0.0.1:0");
+  auto server = cluster::StoreServer::Start("127.0.0.1:0");
   TANDEM_CHECK_MSG(server.ok(), server.status().ToString());
   server_ = *std::move(server);
   const std::string address = absl::StrCat("127.0.0.1:", server_->port());
@@ -30,8 +30,8 @@ WorkerProcesses::WorkerProcesses(int workers) {
   }
   auto channel = ConnectGrpc(address);
   TANDEM_CHECK(channel.ok());
-  store_ = std::make_unique<collectives::RemoteStore>(*std::move(channel));
-  auto directory = collectives::StoreDirectory::Open(store_.get(), {.lease = kTestLease});
+  store_ = std::make_unique<cluster::RemoteStore>(*std::move(channel));
+  auto directory = cluster::StoreDirectory::Open(store_.get(), {.lease = kTestLease});
   TANDEM_CHECK_MSG(directory.ok(), directory.status().ToString());
   directory_ = *std::move(directory);
   auto agent =

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "collectives/rendezvous/store_directory.h"
-#include "collectives/store/store_server.h"
+#include "cluster/rendezvous/store_directory.h"
+#include "cluster/store/store_server.h"
 #include "tests/rpc/remote/process/worker_functions.h"
 
 namespace tandem::rpc::remote::testing {
@@ -31,9 +31,9 @@ class WorkerProcesses {
   void Kill(int worker);
 
  private:
-  std::unique_ptr<collectives::StoreServer> server_;
-  std::unique_ptr<collectives::Store> store_;
-  std::unique_ptr<collectives::StoreDirectory> directory_;
+  std::unique_ptr<cluster::StoreServer> server_;
+  std::unique_ptr<cluster::Store> store_;
+  std::unique_ptr<cluster::StoreDirectory> directory_;
   std::unique_ptr<RpcAgent> agent_;
   std::vector<pid_t> pids_;  // 0: ended
 };

@@ -15,8 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/clock.h"
+#include "cluster/store/memory_store.h"
 #include "collectives/process_group.h"
-#include "collectives/store/memory_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "replay/client/local_replay.h"
@@ -89,7 +89,7 @@ replay::TableOptions UnrollsOf(const LearnerOptions& options, int learners) {
   return UnrollTableOptions(options, (*MakeEnvironment(options.environment))->spec(), learners);
 }
 
-std::unique_ptr<collectives::ProcessGroup> Group(collectives::Store* store, int rank, int size) {
+std::unique_ptr<collectives::ProcessGroup> Group(cluster::Store* store, int rank, int size) {
   auto group = collectives::InitProcessGroup(store, {.rank = rank, .world_size = size});
   TANDEM_CHECK_MSG(group.ok(), group.status().ToString());
   return *std::move(group);
@@ -99,7 +99,7 @@ TEST(RolesTest, LearnersKeepTheSameParametersAndActorsEndWithThem) {
   constexpr int kLearners = 2, kActors = 3;
   const LearnerOptions options = BanditOptions();
   Servers servers(options, kLearners);
-  collectives::MemoryStore rendezvous;
+  cluster::MemoryStore rendezvous;
   std::vector<std::thread> threads;
   for (int i = 0; i < kActors; ++i) {
     threads.emplace_back([&, i] {
@@ -146,7 +146,7 @@ TEST(RolesTest, ALearnerThatIsAskedToStopStopsTheOthersWithIt) {
   options.env_steps = 1'000'000'000;
   for (const bool interrupted : {true, false}) {
     Servers servers(options, 2);
-    collectives::MemoryStore rendezvous;
+    cluster::MemoryStore rendezvous;
     std::vector<std::thread> threads;
     threads.emplace_back([&] {
       TANDEM_EXPECT_OK(RunActorLoop({.actor = ActorOptions(options, 0)}, &servers.replay, &servers.local));
@@ -175,7 +175,7 @@ TEST(RolesTest, ALearnerThatIsAskedToStopStopsTheOthersWithIt) {
 TEST(RolesTest, ALearnerThatWaitsForUnrollsSeesThatItIsAskedToStop) {
   const LearnerOptions options = BanditOptions();
   Servers servers(options);  // there are no actors
-  collectives::MemoryStore rendezvous;
+  cluster::MemoryStore rendezvous;
   const auto group = Group(&rendezvous, 0, 1);
   std::atomic<bool> stop{false};
   const auto learner = MakeRoleLearner({.learner = options, .patience = absl::Minutes(10), .stop = &stop},
@@ -239,7 +239,7 @@ TEST(RolesTest, ALearnerThatIsAskedToStopBeforeItHasBegunEndsWithoutAnError) {
     } else {
       servers.versions = 0;
     }
-    collectives::MemoryStore rendezvous;
+    cluster::MemoryStore rendezvous;
     std::vector<std::thread> threads;
     for (int rank = 0; rank < 2; ++rank) {
       threads.emplace_back([&, rank] {
@@ -271,7 +271,7 @@ TEST(RolesTest, ALearnerThatIsAskedToStopWhileItPublishesDoesNotWaitForItsServer
     TANDEM_EXPECT_OK(
         RunActorLoop({.actor = ActorOptions(options, 0), .stop = &stop_actor}, &servers, &servers));
   });
-  collectives::MemoryStore rendezvous;
+  cluster::MemoryStore rendezvous;
   const auto group = Group(&rendezvous, 0, 1);
   const auto learner =
       MakeRoleLearner({.learner = options, .stop = &servers.stop}, &servers, &servers, group.get());
@@ -290,7 +290,7 @@ TEST(RolesTest, ALearnerThatIsAskedToStopWhileItPublishesDoesNotWaitForItsServer
 TEST(RolesTest, ALearnerWithoutActorsSaysWhatItWaitsFor) {
   const LearnerOptions options = BanditOptions();
   Servers servers(options);
-  collectives::MemoryStore rendezvous;
+  cluster::MemoryStore rendezvous;
   const auto group = Group(&rendezvous, 0, 1);
   const auto learner = MakeRoleLearner({.learner = options, .patience = absl::ZeroDuration()},
                                        &servers.replay, &servers.local, group.get());
@@ -317,7 +317,7 @@ TEST(RolesTest, AnActorWithoutALearnerGivesUp) {
 TEST(RolesTest, ALearnerThatIsReplacedEnds) {
   const LearnerOptions options = BanditOptions();
   Servers servers(options);
-  collectives::MemoryStore rendezvous[2];
+  cluster::MemoryStore rendezvous[2];
   const auto first_group = Group(&rendezvous[0], 0, 1), second_group = Group(&rendezvous[1], 0, 1);
   const auto make = [&](collectives::ProcessGroup* group) {
     return *MakeRoleLearner({.learner = options, .patience = absl::ZeroDuration()}, &servers.replay,
@@ -337,7 +337,7 @@ TEST(RolesTest, VersionsGoOnAboveThoseThatATableKnows) {
   const LearnerOptions options = BanditOptions();
   Servers servers(options);
   TANDEM_ASSERT_OK(servers.replay.Commit(kUnrollTable, {.epoch = 1, .version = 50}));
-  collectives::MemoryStore rendezvous;
+  cluster::MemoryStore rendezvous;
   const auto group = Group(&rendezvous, 0, 1);
   const std::unique_ptr<Learner> learner = *MakeRoleLearner(
       {.learner = options, .patience = absl::ZeroDuration()}, &servers.replay, &servers.local, group.get());
@@ -363,7 +363,7 @@ TEST(RolesTest, ALearnerThatBeginsWaitsForItsReplayServer) {
   std::thread actor([&] {
     TANDEM_EXPECT_OK(RunActorLoop({.actor = ActorOptions(options, 0), .stop = &stop}, &of_actor, &weights));
   });
-  collectives::MemoryStore rendezvous;
+  cluster::MemoryStore rendezvous;
   const auto group = Group(&rendezvous, 0, 1);
   const std::unique_ptr<Learner> learner =
       *MakeRoleLearner({.learner = options}, &replay, &weights, group.get());
@@ -376,7 +376,7 @@ TEST(RolesTest, ALearnerThatBeginsWaitsForItsReplayServer) {
 TEST(RolesTest, ATableForOtherLearnersIsRefused) {
   const LearnerOptions options = BanditOptions();
   Servers servers(options, /*learners=*/2);
-  collectives::MemoryStore rendezvous;
+  cluster::MemoryStore rendezvous;
   const auto group = Group(&rendezvous, 0, 1);
   const std::unique_ptr<Learner> learner =
       *MakeRoleLearner({.learner = options}, &servers.replay, &servers.local, group.get());
@@ -466,7 +466,7 @@ TEST(RolesTest, AServerThatComesBackWhileALearnerHasItsBatchLearnsTheVersionFrom
       {});
   weights::ModelStore store;
   weights::LocalWeights weights(&store);
-  collectives::MemoryStore rendezvous;
+  cluster::MemoryStore rendezvous;
   std::atomic<bool> stop{false};
   std::vector<std::thread> actors, learners;
   for (replay::Replay* const replay : {&of_earlier, &of_later}) {
@@ -494,7 +494,7 @@ TEST(RolesTest, WeightsThatAreLostWhileRankZeroWaitsForTheOthersAreThereAgain) {
   replay::LocalReplay replays[2];
   for (replay::LocalReplay& replay : replays) TANDEM_ASSERT_OK(replay.CreateTable(UnrollsOf(options, 1)));
   WeightsOfLives weights;
-  collectives::MemoryStore rendezvous;
+  cluster::MemoryStore rendezvous;
   std::atomic<bool> stop{false};
   std::vector<std::thread> actors, learners;
   const auto act = [&](size_t index) {
@@ -524,7 +524,7 @@ TEST(RolesTest, TheLastWeightsAreThereAgainIfTheyAreLostBeforeAllLearnersHaveEnd
   const LearnerOptions options = BanditOptions();
   Servers servers(options, 2);
   WeightsOfLives weights;
-  collectives::MemoryStore rendezvous;
+  cluster::MemoryStore rendezvous;
   const auto is_last = [&] {
     const auto head = weights.Newer(kPolicyModel, {}, absl::InfinitePast());
     return head.ok() && *head != nullptr && (*head)->info.last;
@@ -676,7 +676,7 @@ TEST(RolesTest, LearnersOfDqnSampleFromAllReplayServersAndKeepTheSameParameters)
   constexpr int kLearners = 2, kActors = 2;
   const LearnerOptions options = DqnBanditOptions();
   DqnServers servers(options);
-  collectives::MemoryStore rendezvous;
+  cluster::MemoryStore rendezvous;
   std::vector<std::thread> threads;
   for (size_t i = 0; i < kActors; ++i) {
     threads.emplace_back([&, i] {
@@ -725,7 +725,7 @@ TEST(RolesTest, LearnersOfDqnSampleFromAllReplayServersAndKeepTheSameParameters)
 TEST(RolesTest, ALearnerOfDqnWithoutActorsSaysSoAndSeesThatItIsAskedToStop) {
   const LearnerOptions options = DqnBanditOptions();
   DqnServers servers(options);
-  collectives::MemoryStore rendezvous;
+  cluster::MemoryStore rendezvous;
   const auto group = Group(&rendezvous, 0, 1);
   const auto impatient = MakeDqnRoleLearner({.learner = options, .patience = absl::ZeroDuration()},
                                             servers.shards(), &servers.local, group.get());
@@ -763,7 +763,7 @@ void InsertTransitions(const LearnerOptions& options, replay::Replay* replay, in
 TEST(RolesTest, ALearnerOfDqnDrawsNothingBeforeTheTablesHaveTheTransitionsThatLearningBeginsWith) {
   const LearnerOptions options = DqnBanditOptions();
   DqnServers servers(options);
-  collectives::MemoryStore rendezvous;
+  cluster::MemoryStore rendezvous;
   const auto group = Group(&rendezvous, 0, 1);
   auto learner = *MakeDqnRoleLearner({.learner = options}, servers.shards(), &servers.local, group.get());
   const auto samples = [&] {
@@ -793,7 +793,7 @@ TEST(RolesTest, ALearnerOfDqnGoesOnFromItsStateWithTheTablesThatAreThere) {
   LearnerState state;
   std::vector<float> parameters;
   for (const uint64_t goal : {600u, 1200u}) {
-    collectives::MemoryStore rendezvous;
+    cluster::MemoryStore rendezvous;
     const auto group = Group(&rendezvous, 0, 1);
     auto learner = *MakeDqnRoleLearner({.learner = options}, servers.shards(), &servers.local, group.get());
     if (state.updates > 0) {
@@ -819,7 +819,7 @@ TEST(RolesTest, ALearnerOfDqnCountsStepsFromThoseOfACheckpointOfAnotherRate) {
     TANDEM_EXPECT_OK(RunTransitionActorLoop({.actor = {.learner = options}, .stop = &stop},
                                             &servers.replays[0], &servers.local));
   });
-  collectives::MemoryStore rendezvous;
+  cluster::MemoryStore rendezvous;
   const auto group = Group(&rendezvous, 0, 1);
   auto learner = *MakeDqnRoleLearner({.learner = options}, servers.shards(), &servers.local, group.get());
   LearnerState state = learner->state();
@@ -852,7 +852,7 @@ TEST(RolesTest, ALearnerOfDqnGoesOnWithoutTheTransitionsOfAReplayServerThatStart
     TANDEM_EXPECT_OK(RunTransitionActorLoop(
         {.actor = {.learner = options}, .patience = absl::Minutes(1), .stop = &stop}, &of_actor, &weights));
   });
-  collectives::MemoryStore rendezvous;
+  cluster::MemoryStore rendezvous;
   const auto group = Group(&rendezvous, 0, 1);
   auto learner = *MakeDqnRoleLearner({.learner = options, .patience = absl::Minutes(1)}, {&of_learner},
                                      &weights, group.get());
@@ -890,7 +890,7 @@ TEST(RolesTest, ActorsOfDqnExploreMoreAndLess) {
 TEST(RolesTest, JobsThatCannotHaveRolesAreRefused) {
   LearnerOptions options = BanditOptions();
   Servers servers(options);
-  collectives::MemoryStore rendezvous;
+  cluster::MemoryStore rendezvous;
   std::vector<std::thread> threads;
   options.policy.normalize_observations = true;
   for (int rank = 0; rank < 2; ++rank) {
@@ -904,7 +904,7 @@ TEST(RolesTest, JobsThatCannotHaveRolesAreRefused) {
   for (std::thread& thread : threads) thread.join();
   options = BanditOptions();
   options.algorithm = Algorithms().Default("ppo");
-  collectives::MemoryStore alone;
+  cluster::MemoryStore alone;
   const auto group = Group(&alone, 0, 1);
   EXPECT_THAT(MakeRoleLearner({.learner = options}, &servers.replay, &servers.local, group.get()).status(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'ppo' acts in its own process")));

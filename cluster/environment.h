@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TANDEM_CLUSTER_ENVIRONMENT_H_
+#define TANDEM_CLUSTER_ENVIRONMENT_H_
+
+// The variables by which a launcher (`tandem run`, or torchrun) describes the job to each process, and the
+// connection to the job's store.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/optional.h"
+#include "cluster/store/remote_store.h"
+#include "cluster/store/store.h"
+#include "cluster/store/store_server.h"
+#include "rpc/channel.h"
+
+namespace tandem::cluster {
+
+inline constexpr int kMostFollowers = 7;  // of one shard of the parameter servers
+
+// The job as a launcher describes it to one process. A plain value. One role of a job is its main role,
+// "worker" unless the launcher named it otherwise: its processes have a RANK and take part in the job's
+// collectives. The processes of other roles ("ps", "actor", ...) have a rank within their role only.
+struct Environment {
+  std::string role = "worker";  // TANDEM_ROLE; "ps": parameter servers
+  bool worker = true;           // true if this process belongs to the main role
+  int rank = 0;                 // RANK, of workers; 0 elsewhere
+  int world_size = 1;           // WORLD_SIZE: the number of workers
+  int local_rank = 0;           // LOCAL_RANK: among the processes of the role on this node
+  int local_world_size = 1;     // LOCAL_WORLD_SIZE
+  // ROLE_RANK (of workers: RANK): among the processes of the role in the job. Of parameter servers it is
+  // ps_index + num_ps * ps_copy.
+  int role_rank = 0;
+  int role_world_size = 1;  // ROLE_WORLD_SIZE
+  int group_rank = 0;       // GROUP_RANK: of this node
+  int num_ps = 0;           // TANDEM_NUM_PS
+  int ps_index = 0;         // TANDEM_PS_INDEX, of parameter servers: the shard that they serve
+  int ps_copy = 0;          // TANDEM_PS_COPY: which copy of the shard, from 0 to ps_followers
+  int ps_followers = 0;     // TANDEM_PS_FOLLOWERS: followers of each shard
+  std::string master_addr;  // MASTER_ADDR; may be absent if `store` is set
+  int master_port = 0;      // MASTER_PORT, likewise
+  // TANDEM_STORE: "host:port" of the job's store, served by a launcher. If empty, rank 0 serves the store at
+  // master_addr:master_port.
+  std::string store;
+  int restart_count = 0;  // TORCHELASTIC_RESTART_COUNT: how often the job has been started again
+  int64_t epoch = 0;      // TANDEM_EPOCH: the rendezvous round in which this process was started, from 1
+  std::string run_id;     // TANDEM_RUN_ID, else TORCHELASTIC_RUN_ID
+  // TANDEM_JOB_TOKEN, or "". JobStore::env() has the token on which the members have agreed without it.
+  std::string token;
+
+  // Looks a variable up; returns nullopt if it is not set.
+  using Lookup = std::function<absl::optional<std::string>(absl::string_view name)>;
+
+  // Reads the environment through `lookup`. InvalidArgument names the variable, its value and what was
+  // expected. If none of RANK, WORLD_SIZE and TANDEM_ROLE is set, the rank's variables are those of Open
+  // MPI's mpirun (OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE).
+  static absl::StatusOr<Environment> FromLookup(const Lookup& lookup);
+  // Reads the process's own environment.
+  static absl::StatusOr<Environment> FromEnv();
+  // Returns true if a launcher has set its variables. A program without them may choose to run alone.
+  static bool IsLaunched(const Lookup& lookup);
+  static bool IsLaunched();
+
+  // Returns the name of this process in messages and in JobMonitor: "worker/0", "ps/1". Copies of one shard
+  // have different names: with 3 servers, "ps/1" and "ps/4" are copies of shard 1.
+  std::string member() const;
+  // Returns how this process introduces itself to the servers that it connects to.
+  rpc::Caller caller() const {
+    return {.run_id = run_id, .epoch = epoch, .member = member(), .token = token};
+  }
+  // Returns true if this process must serve the job's store.
+  bool hosts_store() const { return store.empty() && worker && rank == 0; }
+};
+
+// The connection to a job's store: a client and, in the process that hosts the store, the server. Not
+// movable; it is handled through its pointer. store() is thread-safe; Close and the destructor must be called
+// by one thread.
+class JobStore {
+ public:
+  // Calls Close(5 s) unless Close was called before.
+  ~JobStore();
+
+  Store* store() { return remote_.get(); }
+  // Returns the connection, for JobMonitor.
+  const std::shared_ptr<rpc::Channel>& channel() const { return remote_->channel(); }
+  // Returns the server in this process; nullptr if another process hosts it.
+  StoreServer* server() { return server_.get(); }
+  const std::string& address() const { return address_; }
+  // Returns the environment with which the store was opened, with the job's token. The token is "" if the
+  // other members have it from their environment and this process does not (cluster/job_token.h).
+  const Environment& env() const { return env_; }
+
+  // Announces that this process no longer needs the store. The hosting process then waits, at most `timeout`,
+  // until all workers and parameter servers have announced the same, and stops the server. It does not wait
+  // for servers that have left the job, nor for copies of servers whose lease has run out. DeadlineExceeded
+  // names the processes that have not announced it; the server stops then, too. Later calls do nothing.
+  absl::Status Close(absl::Duration timeout);
+
+ private:
+  friend absl::StatusOr<std::unique_ptr<JobStore>> OpenStore(const Environment& env, absl::Duration timeout);
+  explicit JobStore(const Environment& env) : env_(env) {}
+
+  Environment env_;
+  std::string address_;
+  std::unique_ptr<StoreServer> server_;
+  std::unique_ptr<RemoteStore> remote_;
+  bool closed_ = false;
+};
+
+// Serves the store if env.hosts_store(), and connects to it. Blocks until the store responds, at most
+// `timeout`. Errors:
+//
+//   - Unavailable naming the address: no store is there, or the port is taken
+//   - InvalidArgument if TANDEM_STORE is no address, or if MASTER_PORT is 0 and other processes could not
+//     learn the port that the kernel picks
+//   - FailedPrecondition if a store of another epoch, or of another job, is there, or if only some members
+//     of the job have TANDEM_JOB_TOKEN
+absl::StatusOr<std::unique_ptr<JobStore>> OpenStore(const Environment& env, absl::Duration timeout);
+
+}  // namespace tandem::cluster
+
+#endif  // TANDEM_CLUSTER_ENVIRONMENT_H_

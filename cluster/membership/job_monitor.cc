@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cluster/membership/job_monitor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "base/status.h"
+#include "base/utf8.h"
+#include "tandem/v1/store.pb.h"
+
+namespace tandem::cluster {
+namespace {
+
+// Makes valid UTF-8 on one line, for protobuf and for logs. Quotes are not escaped, because people read the
+// text.
+std::string Readable(absl::string_view text) {
+  return absl::StrReplaceAll(absl::Utf8SafeCEscape(ValidUtf8(text)),
+                             {{"\\\\", "\\"}, {"\\'", "'"}, {"\\\"", "\""}});
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<JobMonitor>> JobMonitor::Start(std::shared_ptr<rpc::Channel> store,
+                                                              Options options, OnEnd on_end) {
+  std::unique_ptr<JobMonitor> monitor(
+      new JobMonitor(std::move(store), std::move(options), std::move(on_end)));
+  const absl::Time sent = monitor->options_.clock->Now();
+  absl::StatusOr<JobState> first =
+      monitor->Heartbeat(/*leaving=*/false, monitor->options_.lease, /*retry=*/true);
+  if (!first.ok()) {
+    return Annotate(first.status(), absl::StrCat(monitor->options_.member, " cannot join the job at store ",
+                                                 monitor->store_->target()));
+  }
+  JobMonitor* self = monitor.get();
+  absl::MutexLock lock(&self->join_mutex_);
+  self->thread_ =
+      std::thread([self, state = *std::move(first), sent]() mutable { self->Run(std::move(state), sent); });
+  return monitor;
+}
+
+JobMonitor::JobMonitor(std::shared_ptr<rpc::Channel> store, Options options, OnEnd on_end)
+    : store_(std::move(store)), options_(std::move(options)), on_end_(std::move(on_end)) {}
+
+JobMonitor::~JobMonitor() { Stop(); }
+
+void JobMonitor::Stop() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  absl::MutexLock lock(&join_mutex_);
+  if (thread_.joinable()) thread_.join();
+}
+
+absl::StatusOr<JobState> JobMonitor::Heartbeat(bool leaving, absl::Duration timeout, bool retry) {
+  tandem::v1::HeartbeatRequest request;
+  request.set_member(Readable(options_.member));
+  request.set_lease_ms(absl::ToInt64Milliseconds(options_.lease));
+  request.set_leaving(leaving);
+  request.set_replaceable(options_.replaceable);
+  if (options_.status != nullptr) {
+    const rpc::ProcessStatus::Values values = options_.status->Get();
+    request.set_step(values.step);
+    request.set_epoch(values.epoch);
+    request.set_train_epoch(values.train_epoch);
+    request.set_state(Readable(leaving ? "left" : values.state));
+    request.set_host(Readable(values.host));
+    request.set_pid(values.pid);
+    request.set_diagnostics(Readable(values.diagnostics));
+    request.set_address(Readable(values.address));
+  }
+  tandem::v1::HeartbeatResponse response;
+  TANDEM_RETURN_IF_ERROR(
+      rpc::CallProto(*store_, "/tandem.v1.Store/Heartbeat", request, &response, {timeout, retry}));
+  return JobState{response.ended(), response.failed(), response.reason()};
+}
+
+void JobMonitor::Run(JobState state, absl::Time last_answered) {
+  absl::Time next = last_answered + options_.lease / 4;
+  const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || due_; };
+  while (!state.ended) {
+    {
+      absl::MutexLock lock(&mutex_);
+      (void)options_.clock->AwaitUntil(&mutex_, absl::Condition(&wanted), next);
+      if (stopping_) return;
+      due_ = false;
+    }
+    const absl::Time sent = options_.clock->Now();
+    absl::StatusOr<JobState> answer = Heartbeat(/*leaving=*/false, options_.lease / 4, /*retry=*/false);
+    const absl::Time now = options_.clock->Now();
+    if (answer.ok()) {
+      state = *std::move(answer);
+      last_answered = sent;
+      next = sent + options_.lease / 4;
+    } else if (now - last_answered >= options_.lease) {
+      state = JobState{
+          true, true,
+          absl::StrCat("the job's store at ", store_->target(), " has been silent for ",
+                       absl::FormatDuration(absl::Trunc(now - last_answered, absl::Milliseconds(100))),
+                       "; was rank 0, or the launcher, killed? (", answer.status().message(), ")")};
+    } else {
+      next = sent + options_.lease / 8;
+    }
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    state_ = state;
+    if (stopping_) return;
+  }
+  if (on_end_) on_end_(state);
+}
+
+void JobMonitor::ReportStatus() {
+  absl::MutexLock lock(&mutex_);
+  due_ = true;
+}
+
+absl::Status JobMonitor::Leave(absl::Duration timeout) {
+  Stop();
+  return Heartbeat(/*leaving=*/true, timeout, /*retry=*/true).status();
+}
+
+absl::Status JobMonitor::EndJob(bool failed, absl::string_view reason, absl::Duration timeout) {
+  tandem::v1::EndJobRequest request;
+  request.set_member(Readable(options_.member));
+  request.set_failed(failed);
+  request.set_reason(Readable(reason));
+  tandem::v1::EndJobResponse response;
+  return rpc::CallProto(*store_, "/tandem.v1.Store/EndJob", request, &response,
+                        {timeout, /*idempotent=*/true});
+}
+
+absl::Status JobMonitor::ReportFailure(absl::string_view reason, absl::Duration timeout) {
+  return EndJob(/*failed=*/true, reason, timeout);
+}
+
+absl::Status JobMonitor::ReportSuccess(absl::string_view reason, absl::Duration timeout) {
+  return EndJob(/*failed=*/false, reason, timeout);
+}
+
+JobState JobMonitor::state() const {
+  absl::MutexLock lock(&mutex_);
+  return state_;
+}
+
+}  // namespace tandem::cluster

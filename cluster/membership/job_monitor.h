@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TANDEM_CLUSTER_MEMBERSHIP_JOB_MONITOR_H_
+#define TANDEM_CLUSTER_MEMBERSHIP_JOB_MONITOR_H_
+
+// JobMonitor sends a member's heartbeats to its job and learns when the job is over.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "cluster/membership/membership.h"
+#include "rpc/channel.h"
+#include "rpc/diagnostics/process_status.h"
+
+namespace tandem::cluster {
+
+// Thread-safe. Owns one thread, which sends a heartbeat every quarter of the lease.
+class JobMonitor {
+ public:
+  struct Options {
+    std::string member;  // "worker/0"
+    // Silence longer than this counts as death, of the store as well as of this member.
+    absl::Duration lease = absl::Seconds(10);
+    Clock* clock = Clock::Real();
+    // The status that heartbeats report; nullptr: they report the member's name alone.
+    std::shared_ptr<const rpc::ProcessStatus> status;
+    // The job goes on without this member: its silence does not end the job, a failure that it reports does.
+    bool replaceable = false;
+  };
+  // Called at most once, on the monitor's thread: when the job has ended, or when the store has been silent
+  // for a whole lease. In the second case the state is ended and failed, and its reason names the store. The
+  // callback must not destroy the monitor nor call Leave.
+  using OnEnd = std::function<void(const JobState&)>;
+
+  // Sends the first heartbeat and blocks for its response, at most a lease. Errors: Unavailable or
+  // DeadlineExceeded if the store cannot be reached, InvalidArgument for a name or lease that it refuses.
+  static absl::StatusOr<std::unique_ptr<JobMonitor>> Start(std::shared_ptr<rpc::Channel> store,
+                                                           Options options, OnEnd on_end);
+  // Stops the heartbeats. Unless Leave was called, the job fails a lease later, as it does when the process
+  // crashes.
+  ~JobMonitor();
+
+  // Announces that this member has finished its work, and stops the heartbeats. on_end is not called any more
+  // once this has returned. Blocks at most `timeout`. An error means that the store may not have received the
+  // announcement.
+  absl::Status Leave(absl::Duration timeout = absl::Seconds(5));
+  // Ends the job for all members: it has failed for `reason`. The monitor continues and reports that end like
+  // any other.
+  absl::Status ReportFailure(absl::string_view reason, absl::Duration timeout = absl::Seconds(5));
+  // Ends the job for all members: it has reached its goal.
+  absl::Status ReportSuccess(absl::string_view reason, absl::Duration timeout = absl::Seconds(5));
+  // Sends the next heartbeat at once, so that the store has the present status. Does not block.
+  void ReportStatus();
+  // Returns the job's state as of the last heartbeat.
+  JobState state() const;
+
+ private:
+  JobMonitor(std::shared_ptr<rpc::Channel> store, Options options, OnEnd on_end);
+  absl::StatusOr<JobState> Heartbeat(bool leaving, absl::Duration timeout, bool retry);
+  absl::Status EndJob(bool failed, absl::string_view reason, absl::Duration timeout);
+  // `last_answered` is the time at which the last answered heartbeat was sent.
+  void Run(JobState state, absl::Time last_answered);
+  void Stop();
+
+  const std::shared_ptr<rpc::Channel> store_;
+  const Options options_;
+  const OnEnd on_end_;
+  mutable absl::Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool due_ ABSL_GUARDED_BY(mutex_) = false;  // a heartbeat before its time
+  JobState state_ ABSL_GUARDED_BY(mutex_);
+  absl::Mutex join_mutex_;
+  std::thread thread_ ABSL_GUARDED_BY(join_mutex_);
+};
+
+}  // namespace tandem::cluster
+
+#endif  // TANDEM_CLUSTER_MEMBERSHIP_JOB_MONITOR_H_

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cluster/membership/membership.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace tandem::cluster {
+namespace {
+constexpr size_t kMaxNameBytes = 256;
+constexpr size_t kMaxMembers = 65536;
+constexpr size_t kMaxReasonBytes = 16 << 10;
+
+// Returns at most `bytes` bytes of `text`, without splitting a UTF-8 character.
+absl::string_view Prefix(absl::string_view text, size_t bytes) {
+  size_t end = std::min(bytes, text.size());
+  while (end > 0 && end < text.size() && (text[end] & 0xC0) == 0x80) --end;
+  return text.substr(0, end);
+}
+
+// A peer may send any length; the reason is stored and sent to all members.
+std::string Bounded(absl::string_view text) {
+  return text.size() <= kMaxReasonBytes ? std::string(text)
+                                        : absl::StrCat(Prefix(text, kMaxReasonBytes), "...");
+}
+}  // namespace
+
+absl::StatusOr<JobState> Membership::Heartbeat(absl::string_view member, absl::Duration lease, bool leaving,
+                                               MemberReport report) {
+  if (member.empty() || member.size() > kMaxNameBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a member's name must have 1 to ", kMaxNameBytes, " bytes, not ", member.size()));
+  }
+  if (lease <= absl::ZeroDuration() || lease > absl::Hours(24)) {
+    return absl::InvalidArgumentError(absl::StrCat("member ", Bounded(member), " asks for a lease of ",
+                                                   absl::FormatDuration(lease), "; it must lie in (0, 24h]"));
+  }
+  for (std::string* text : {&report.state, &report.host, &report.diagnostics, &report.address}) {
+    if (text->size() > kMaxNameBytes) *text = std::string(Prefix(*text, kMaxNameBytes));
+  }
+  const absl::Time now = clock_->Now();
+  absl::MutexLock lock(&mutex_);
+  auto it = leases_.find(member);
+  if (it == leases_.end()) {
+    if (leases_.size() >= kMaxMembers) {
+      return absl::ResourceExhaustedError(absl::StrCat("the job already has ", kMaxMembers, " members"));
+    }
+    it = leases_.emplace(std::string(member), Lease{}).first;
+  }
+  it->second = Lease{now, lease, leaving, std::move(report)};
+  ++heartbeats_;
+  CheckLeases(now);
+  return state_;
+}
+
+void Membership::CheckLeases(absl::Time now) {
+  if (state_.ended) return;
+  const std::string* silent = nullptr;
+  const Lease* oldest = nullptr;
+  for (const auto& [name, lease] : leases_) {
+    if (lease.left || now - lease.last_heard <= lease.length || MayBeSilent(name, lease)) continue;
+    // If several leases ran out, the one that ran out first is the likelier cause.
+    if (oldest == nullptr || lease.last_heard + lease.length < oldest->last_heard + oldest->length) {
+      silent = &name;
+      oldest = &lease;
+    }
+  }
+  if (silent == nullptr) return;
+  const absl::Duration silence = absl::Trunc(now - oldest->last_heard, absl::Milliseconds(100));
+  state_ = JobState{true, true,
+                    absl::StrCat(Bounded(*silent), " has been silent for ", absl::FormatDuration(silence),
+                                 " (lease ", absl::FormatDuration(oldest->length), "): killed or hung?")};
+}
+
+void Membership::AllowRestart(absl::string_view role) {
+  absl::MutexLock lock(&mutex_);
+  restarting_roles_.emplace(role);
+}
+
+bool Membership::Restarts(absl::string_view member) const {
+  return restarting_roles_.contains(member.substr(0, member.find('/')));
+}
+
+bool Membership::MayBeSilent(absl::string_view member, const Lease& lease) const {
+  return lease.report.replaceable || Restarts(member);
+}
+
+void Membership::End(absl::string_view member, bool failed, absl::string_view reason) {
+  absl::MutexLock lock(&mutex_);
+  if (state_.ended || (failed && Restarts(member))) return;
+  state_ = JobState{true, failed, absl::StrCat(Bounded(member), member.empty() ? "" : ": ", Bounded(reason))};
+}
+
+JobState Membership::State() {
+  const absl::Time now = clock_->Now();
+  absl::MutexLock lock(&mutex_);
+  CheckLeases(now);
+  return state_;
+}
+
+JobState Membership::WaitUntilEnded(absl::Time deadline) {
+  while (true) {
+    const absl::Time now = clock_->Now();
+    absl::MutexLock lock(&mutex_);
+    CheckLeases(now);
+    if (state_.ended || now >= deadline) return state_;
+    absl::Time next = deadline;
+    for (const auto& [name, lease] : leases_) {
+      // A lease ends when the silence is longer than the lease, not when it is equally long.
+      if (!lease.left && !MayBeSilent(name, lease))
+        next = std::min(next, lease.last_heard + lease.length + absl::Milliseconds(1));
+    }
+    const int64_t seen = heartbeats_;
+    auto changed = [this, seen]()
+                       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return state_.ended || heartbeats_ != seen; };
+    clock_->AwaitUntil(&mutex_, absl::Condition(&changed), next);
+  }
+}
+
+std::vector<std::string> Membership::Members() {
+  std::vector<std::string> names;
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [name, lease] : leases_) {
+    if (!lease.left) names.push_back(name);
+  }
+  return names;
+}
+
+std::vector<MemberStatus> Membership::Statuses() {
+  const absl::Time now = clock_->Now();
+  std::vector<MemberStatus> statuses;
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [name, lease] : leases_) {
+    statuses.push_back({name, lease.report, lease.length, now - lease.last_heard, lease.left});
+  }
+  return statuses;
+}
+
+}  // namespace tandem::cluster

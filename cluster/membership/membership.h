@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TANDEM_CLUSTER_MEMBERSHIP_MEMBERSHIP_H_
+#define TANDEM_CLUSTER_MEMBERSHIP_MEMBERSHIP_H_
+
+// The members of a job, their leases, and whether the job is over. It lives next to the job's store; members
+// reach it through JobMonitor (job_monitor.h).
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+
+namespace tandem::cluster {
+
+struct JobState {
+  bool ended = false;
+  bool failed = false;  // only when ended
+  std::string reason;   // names the member: "worker/1 has been silent for 10s (lease 10s): killed or hung?"
+};
+
+// A member's report in its heartbeats, shown to people who look at the job.
+struct MemberReport {
+  std::string state;  // "training"
+  std::string host;
+  int64_t pid = 0;
+  std::string diagnostics;  // "host:port" of its tandem.v1.Diagnostics; empty: it serves none
+  uint64_t step = 0;
+  int64_t epoch = 0;        // of the membership: the rendezvous round; 0 if there is none
+  int64_t train_epoch = 0;  // the pass over the data, from 1; 0: none
+  // The job goes on without this member (another copy takes its place), so its silence does not end the job.
+  // A failure that it reports does.
+  bool replaceable = false;
+  std::string address;  // "host:port" at which it serves its job; empty: it serves nothing, or not yet
+};
+
+struct MemberStatus {
+  std::string name;
+  MemberReport report;
+  absl::Duration lease;
+  absl::Duration silent;  // since its last heartbeat
+  bool left = false;
+};
+
+// Thread-safe. A member is known from its first heartbeat on: a process that never sent one is not dead. The
+// job fails when the silence of a member that is not replaceable outlasts its lease. The next call
+// (Heartbeat, State, WaitUntilEnded) detects that, so no thread is needed here. The job ends once: the first
+// reason stays.
+class Membership {
+ public:
+  explicit Membership(Clock* clock) : clock_(clock) {}
+
+  // Records that `member` ("worker/0") lives and may stay silent for `lease`. With `leaving` it has finished
+  // its work, and its silence is no death; a later heartbeat makes it a member again. InvalidArgument for an
+  // empty or long name or a lease outside (0, 1 day]; ResourceExhausted beyond 65,536 members.
+  absl::StatusOr<JobState> Heartbeat(absl::string_view member, absl::Duration lease, bool leaving,
+                                     MemberReport report = {});
+  // Declares that the launcher restarts members of `role` ("ps": "ps/0", "ps/1", ...) when they die: neither
+  // their silence nor a failure that they report ends the job.
+  void AllowRestart(absl::string_view role);
+  // Ends the job unless it has ended already.
+  void End(absl::string_view member, bool failed, absl::string_view reason);
+  JobState State();
+  // Blocks until the job has ended or the clock reaches `deadline`; returns the state then.
+  JobState WaitUntilEnded(absl::Time deadline);
+  // Returns the members that have joined and not left, sorted.
+  std::vector<std::string> Members();
+  // Returns all members that ever joined, by name, with their last report.
+  std::vector<MemberStatus> Statuses();
+
+ private:
+  struct Lease {
+    absl::Time last_heard;
+    absl::Duration length;
+    bool left = false;
+    MemberReport report;
+  };
+  void CheckLeases(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool Restarts(absl::string_view member) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool MayBeSilent(absl::string_view member, const Lease& lease) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  Clock* const clock_;
+  absl::Mutex mutex_;
+  std::map<std::string, Lease, std::less<>> leases_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::string, std::less<>> restarting_roles_ ABSL_GUARDED_BY(mutex_);
+  JobState state_ ABSL_GUARDED_BY(mutex_);
+  int64_t heartbeats_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace tandem::cluster
+
+#endif  // TANDEM_CLUSTER_MEMBERSHIP_MEMBERSHIP_H_

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cluster/rendezvous/rendezvous.h"
+
+#include "base/status.h"
+#include "cluster/rendezvous/state.h"
+#include "cluster/rendezvous/store_rendezvous.h"
+
+namespace tandem::cluster {
+namespace {
+
+int Processes(const Node& node, absl::string_view role) {
+  const auto found = node.processes.find(std::string(role));
+  return found == node.processes.end() ? 0 : found->second;
+}
+
+}  // namespace
+
+int Round::FirstRank(absl::string_view role) const {
+  int first = 0;
+  for (int i = 0; i < group_rank; ++i) first += Processes(nodes[i], role);
+  return first;
+}
+
+int Round::WorldSize(absl::string_view role) const {
+  int size = 0;
+  for (const Node& node : nodes) size += Processes(node, role);
+  return size;
+}
+
+absl::StatusOr<std::unique_ptr<Rendezvous>> MakeRendezvous(Store* store, const RendezvousOptions& options,
+                                                           Clock* clock) {
+  TANDEM_RETURN_IF_ERROR(CheckOptions(options));
+  return std::make_unique<StoreRendezvous>(store, options, clock);
+}
+
+}  // namespace tandem::cluster

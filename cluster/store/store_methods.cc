@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+// The methods of tandem.v1.Store. Deferred calls and remembered responses are in store_service.cc.
+
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "cluster/store/limits.h"
+#include "cluster/store/store_service.h"
+
+namespace tandem::cluster {
+
+namespace {
+
+void SetJobState(JobState state, v1::HeartbeatResponse* response) {
+  response->set_ended(state.ended);
+  response->set_failed(state.failed);
+  response->set_reason(std::move(state.reason));
+}
+
+}  // namespace
+
+rpc::Service StoreService::MakeService() {
+  return {"tandem.v1.Store",
+          {
+              {"Set", Bind(&StoreService::Set)},
+              {"Get", Bind(&StoreService::Get)},
+              {"Add", Bind(&StoreService::Add)},
+              {"CompareSet", Bind(&StoreService::CompareSet)},
+              {"Wait", Bind(&StoreService::Wait)},
+              {"Delete", Bind(&StoreService::Delete)},
+              {"List", Bind(&StoreService::List)},
+              {"Check", Bind(&StoreService::Check)},
+              {"Append", Bind(&StoreService::Append)},
+              {"MultiGet", Bind(&StoreService::MultiGet)},
+              {"MultiSet", Bind(&StoreService::MultiSet)},
+              {"NumKeys", Bind(&StoreService::NumKeys)},
+              {"Push", Bind(&StoreService::Push)},
+              {"Pop", Bind(&StoreService::Pop)},
+              {"Length", Bind(&StoreService::Length)},
+              {"Heartbeat", Bind(&StoreService::Heartbeat)},
+              {"Members", Bind(&StoreService::Members)},
+              {"EndJob", Bind(&StoreService::EndJob)},
+          }};
+}
+
+template <typename Request, typename Response>
+rpc::Handler StoreService::Bind(absl::StatusOr<Response> (StoreService::*method)(const Request&)) {
+  return rpc::ProtoHandler<Request, Response>(
+      [this, method](const Request& request) { return (this->*method)(request); });
+}
+
+template <typename Request, typename Response>
+rpc::Handler StoreService::Bind(void (StoreService::*method)(std::shared_ptr<rpc::ServerCall>, Request,
+                                                             rpc::Reply<Response>)) {
+  return rpc::AsyncProtoHandler<Request, Response>(
+      [this, method](std::shared_ptr<rpc::ServerCall> call, Request request, rpc::Reply<Response> reply) {
+        (this->*method)(std::move(call), std::move(request), std::move(reply));
+      });
+}
+
+absl::StatusOr<v1::StoreSetResponse> StoreService::Set(const v1::StoreSetRequest& request) {
+  auto body = [&]() -> absl::StatusOr<std::string> {
+    TANDEM_RETURN_IF_ERROR(store_->Set(request.key(), request.value()));
+    return std::string();
+  };
+  TANDEM_RETURN_IF_ERROR(Once(request.request_id(), body));
+  return v1::StoreSetResponse();
+}
+
+void StoreService::Get(std::shared_ptr<rpc::ServerCall> call, v1::StoreGetRequest request,
+                       rpc::Reply<v1::StoreGetResponse> reply) {
+  if (absl::Status valid = ValidateStoreKey(request.key()); !valid.ok()) return reply(valid);
+  Defer(
+      *call, {request.key()}, 1, request.timeout_ms(),
+      [reply](std::vector<std::string> values) {
+        v1::StoreGetResponse response;
+        response.set_value(std::move(values[0]));
+        reply(std::move(response));
+      },
+      [reply](std::vector<std::string>) {
+        v1::StoreGetResponse response;
+        response.set_missing(true);
+        reply(std::move(response));
+      },
+      reply);
+}
+
+absl::StatusOr<v1::StoreAddResponse> StoreService::Add(const v1::StoreAddRequest& request) {
+  TANDEM_ASSIGN_OR_RETURN(
+      const std::string sum, Once(request.request_id(), [&]() -> absl::StatusOr<std::string> {
+        TANDEM_ASSIGN_OR_RETURN(const int64_t sum, store_->Add(request.key(), request.delta()));
+        return absl::StrCat(sum);
+      }));
+  int64_t value = 0;
+  TANDEM_CHECK(absl::SimpleAtoi(sum, &value));
+  v1::StoreAddResponse response;
+  response.set_value(value);
+  return response;
+}
+
+absl::StatusOr<v1::StoreCompareSetResponse> StoreService::CompareSet(
+    const v1::StoreCompareSetRequest& request) {
+  TANDEM_ASSIGN_OR_RETURN(std::string value, Once(request.request_id(), [&] {
+                            return store_->CompareSet(request.key(), request.expected(), request.desired());
+                          }));
+  v1::StoreCompareSetResponse response;
+  response.set_value(std::move(value));
+  return response;
+}
+
+void StoreService::Wait(std::shared_ptr<rpc::ServerCall> call, v1::StoreWaitRequest request,
+                        rpc::Reply<v1::StoreWaitResponse> reply) {
+  std::vector<std::string> keys(request.keys().begin(), request.keys().end());
+  if (absl::Status valid = ValidateStoreKeys(keys); !valid.ok()) return reply(valid);
+  if (keys.empty()) return reply(v1::StoreWaitResponse());
+  Defer(
+      *call, std::move(keys), 0, request.timeout_ms(),
+      [reply](std::vector<std::string>) { reply(v1::StoreWaitResponse()); },
+      [reply](std::vector<std::string> missing) {
+        v1::StoreWaitResponse response;
+        for (std::string& key : missing) response.add_missing(std::move(key));
+        reply(std::move(response));
+      },
+      reply);
+}
+
+absl::StatusOr<v1::StoreDeleteResponse> StoreService::Delete(const v1::StoreDeleteRequest& request) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string existed,
+                          Once(request.request_id(), [&]() -> absl::StatusOr<std::string> {
+                            TANDEM_ASSIGN_OR_RETURN(const bool existed, store_->Delete(request.key()));
+                            return existed ? "1" : "0";
+                          }));
+  v1::StoreDeleteResponse response;
+  response.set_existed(existed == "1");
+  return response;
+}
+
+absl::StatusOr<v1::StoreListResponse> StoreService::List(const v1::StoreListRequest& request) {
+  TANDEM_ASSIGN_OR_RETURN(std::vector<std::string> keys, store_->List(request.prefix()));
+  v1::StoreListResponse response;
+  for (std::string& key : keys) response.add_keys(std::move(key));
+  return response;
+}
+
+absl::StatusOr<v1::StoreCheckResponse> StoreService::Check(const v1::StoreCheckRequest& request) {
+  const std::vector<std::string> keys(request.keys().begin(), request.keys().end());
+  TANDEM_ASSIGN_OR_RETURN(const bool all, store_->Check(keys));
+  v1::StoreCheckResponse response;
+  response.set_all(all);
+  return response;
+}
+
+absl::StatusOr<v1::StoreAppendResponse> StoreService::Append(const v1::StoreAppendRequest& request) {
+  auto body = [&]() -> absl::StatusOr<std::string> {
+    TANDEM_ASSIGN_OR_RETURN(const int64_t length, store_->Append(request.key(), request.value()));
+    return absl::StrCat(length);
+  };
+  TANDEM_ASSIGN_OR_RETURN(const std::string length, Once(request.request_id(), body));
+  int64_t bytes = 0;
+  TANDEM_CHECK(absl::SimpleAtoi(length, &bytes));
+  v1::StoreAppendResponse response;
+  response.set_length(bytes);
+  return response;
+}
+
+void StoreService::MultiGet(std::shared_ptr<rpc::ServerCall> call, v1::StoreMultiGetRequest request,
+                            rpc::Reply<v1::StoreMultiGetResponse> reply) {
+  std::vector<std::string> keys(request.keys().begin(), request.keys().end());
+  if (absl::Status valid = ValidateStoreKeys(keys); !valid.ok()) return reply(valid);
+  if (keys.empty()) return reply(v1::StoreMultiGetResponse());
+  const size_t wanted = keys.size();
+  Defer(
+      *call, std::move(keys), wanted, request.timeout_ms(),
+      [reply](std::vector<std::string> values) {
+        v1::StoreMultiGetResponse response;
+        size_t bytes = 0;
+        for (std::string& value : values) {
+          bytes += value.size();
+          response.add_values(std::move(value));
+        }
+        if (absl::Status valid = ValidateStoreBatch(values.size(), bytes); !valid.ok()) return reply(valid);
+        reply(std::move(response));
+      },
+      [reply](std::vector<std::string> missing) {
+        v1::StoreMultiGetResponse response;
+        for (std::string& key : missing) response.add_missing(std::move(key));
+        reply(std::move(response));
+      },
+      reply);
+}
+
+absl::StatusOr<v1::StoreMultiSetResponse> StoreService::MultiSet(const v1::StoreMultiSetRequest& request) {
+  const std::vector<std::string> keys(request.keys().begin(), request.keys().end());
+  const std::vector<std::string> values(request.values().begin(), request.values().end());
+  auto body = [&]() -> absl::StatusOr<std::string> {
+    TANDEM_RETURN_IF_ERROR(store_->MultiSet(keys, values));
+    return std::string();
+  };
+  TANDEM_RETURN_IF_ERROR(Once(request.request_id(), body));
+  return v1::StoreMultiSetResponse();
+}
+
+absl::StatusOr<v1::StoreNumKeysResponse> StoreService::NumKeys(const v1::StoreNumKeysRequest&) {
+  TANDEM_ASSIGN_OR_RETURN(const int64_t count, store_->NumKeys());
+  v1::StoreNumKeysResponse response;
+  response.set_count(count);
+  return response;
+}
+
+absl::StatusOr<v1::StorePushResponse> StoreService::Push(const v1::StorePushRequest& request) {
+  auto body = [&]() -> absl::StatusOr<std::string> {
+    TANDEM_RETURN_IF_ERROR(store_->Push(request.queue(), request.value()));
+    return std::string();
+  };
+  TANDEM_RETURN_IF_ERROR(Once(request.request_id(), body));
+  return v1::StorePushResponse();
+}
+
+absl::StatusOr<v1::StoreLengthResponse> StoreService::Length(const v1::StoreLengthRequest& request) {
+  TANDEM_ASSIGN_OR_RETURN(const int64_t items, store_->Length(request.queue()));
+  v1::StoreLengthResponse response;
+  response.set_length(items);
+  return response;
+}
+
+absl::StatusOr<v1::HeartbeatResponse> StoreService::Heartbeat(const v1::HeartbeatRequest& request) {
+  MemberReport report{.state = request.state(),
+                      .host = request.host(),
+                      .pid = request.pid(),
+                      .diagnostics = request.diagnostics(),
+                      .step = request.step(),
+                      .epoch = request.epoch(),
+                      .train_epoch = request.train_epoch(),
+                      .replaceable = request.replaceable(),
+                      .address = request.address()};
+  TANDEM_ASSIGN_OR_RETURN(JobState state,
+                          membership_->Heartbeat(request.member(), absl::Milliseconds(request.lease_ms()),
+                                                 request.leaving(), std::move(report)));
+  v1::HeartbeatResponse response;
+  SetJobState(std::move(state), &response);
+  return response;
+}
+
+absl::StatusOr<v1::MembersResponse> StoreService::Members(const v1::MembersRequest&) {
+  v1::MembersResponse response;
+  SetJobState(membership_->State(), response.mutable_job());
+  for (MemberStatus& status : membership_->Statuses()) {
+    v1::MemberInfo* const member = response.add_members();
+    member->set_silent_ms(absl::ToInt64Milliseconds(status.silent));
+    v1::HeartbeatRequest* const last = member->mutable_last();
+    last->set_member(status.name);
+    last->set_lease_ms(absl::ToInt64Milliseconds(status.lease));
+    last->set_leaving(status.left);
+    last->set_state(std::move(status.report.state));
+    last->set_host(std::move(status.report.host));
+    last->set_pid(status.report.pid);
+    last->set_diagnostics(std::move(status.report.diagnostics));
+    last->set_step(status.report.step);
+    last->set_epoch(status.report.epoch);
+    last->set_train_epoch(status.report.train_epoch);
+    last->set_replaceable(status.report.replaceable);
+    last->set_address(status.report.address);
+  }
+  return response;
+}
+
+absl::StatusOr<v1::EndJobResponse> StoreService::EndJob(const v1::EndJobRequest& request) {
+  membership_->End(request.member(), request.failed(), request.reason());
+  return v1::EndJobResponse();
+}
+
+}  // namespace tandem::cluster

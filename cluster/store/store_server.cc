@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cluster/store/store_server.h"
+
+#include <utility>
+
+#include "base/status.h"
+
+namespace tandem::cluster {
+
+absl::StatusOr<std::unique_ptr<StoreServer>> StoreServer::Start(const std::string& listen, Clock* clock,
+                                                                std::shared_ptr<rpc::EpochGate> gate,
+                                                                const StoreLimits& limits,
+                                                                size_t max_connections) {
+  std::unique_ptr<StoreServer> store(new StoreServer(clock, limits));
+  rpc::ServerOptions options;
+  options.listen = listen;
+  options.transport = "grpc";  // calls are rare
+  // The largest MultiSet: its values, and as many keys as one call may name.
+  options.max_message_bytes = kMaxStoreBatchBytes + kMaxStoreWaitKeys * (kMaxStoreKeyBytes + 16);
+  options.max_connections = max_connections;
+  options.gate = std::move(gate);
+  std::vector<rpc::Service> services;
+  services.push_back(store->service_.MakeService());
+  TANDEM_ASSIGN_OR_RETURN(store->server_, rpc::Server::Start(options, std::move(services)));
+  return store;
+}
+
+StoreServer::~StoreServer() {
+  if (server_ != nullptr) Shutdown(absl::ZeroDuration());
+}
+
+void StoreServer::Shutdown(absl::Duration grace) {
+  service_.StopWaits();
+  server_->Shutdown(grace);
+}
+
+}  // namespace tandem::cluster

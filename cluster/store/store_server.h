@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TANDEM_CLUSTER_STORE_STORE_SERVER_H_
+#define TANDEM_CLUSTER_STORE_STORE_SERVER_H_
+
+// The server of a job's store, which any process can embed: a launcher, or rank 0.
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "cluster/membership/membership.h"
+#include "cluster/store/limits.h"
+#include "cluster/store/memory_store.h"
+#include "cluster/store/store_service.h"
+#include "rpc/epoch_gate.h"
+#include "rpc/server.h"
+
+namespace tandem::cluster {
+
+// Thread-safe. The destructor shuts down at once: clients that still wait get Aborted.
+class StoreServer {
+ public:
+  // Starts to serve at `listen`, "host:port"; port 0 lets the kernel pick. `gate` decides which callers are
+  // served; nullptr: all. `limits` bound what clients store and how many wait; `max_connections` is that of
+  // rpc::ServerOptions. Errors are those of rpc::Server::Start.
+  static absl::StatusOr<std::unique_ptr<StoreServer>> Start(const std::string& listen,
+                                                            Clock* clock = Clock::Real(),
+                                                            std::shared_ptr<rpc::EpochGate> gate = nullptr,
+                                                            const StoreLimits& limits = {},
+                                                            size_t max_connections = 0);
+  ~StoreServer();
+
+  int port() const { return server_->port(); }
+  // These give access to the same data and membership without the network. Owned by the server.
+  MemoryStore* store() { return &store_; }
+  Membership* membership() { return &membership_; }
+  // Ends deferred waits and lets running calls finish for `grace`. Idempotent.
+  void Shutdown(absl::Duration grace);
+
+ private:
+  StoreServer(Clock* clock, const StoreLimits& limits)
+      : store_(limits), membership_(clock), service_(&store_, &membership_) {}
+
+  MemoryStore store_;
+  Membership membership_;
+  StoreService service_;
+  std::unique_ptr<rpc::Server> server_;
+};
+
+}  // namespace tandem::cluster
+
+#endif  // TANDEM_CLUSTER_STORE_STORE_SERVER_H_

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cluster/membership/membership.h"
+
+#include <string>
+#include <thread>
+
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::cluster {
+namespace {
+
+using ::tandem::testing::StatusIs;
+using ::testing::ElementsAre;
+
+constexpr absl::Duration kLease = absl::Seconds(10);
+
+class MembershipTest : public ::testing::Test {
+ protected:
+  JobState Beat(const std::string& member, bool leaving = false) {
+    return membership_.Heartbeat(member, kLease, leaving).value();
+  }
+  SimulatedClock clock_;
+  Membership membership_{&clock_};
+};
+
+TEST_F(MembershipTest, AJobOfLivingMembersGoesOn) {
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_FALSE(Beat("worker/0").ended);
+    EXPECT_FALSE(Beat("worker/1").ended);
+    clock_.Advance(kLease / 4);
+  }
+  EXPECT_THAT(membership_.Members(), ElementsAre("worker/0", "worker/1"));
+}
+
+TEST_F(MembershipTest, SilenceUpToTheLeaseIsAllowedAndNotLonger) {
+  Beat("worker/0");
+  clock_.Advance(kLease);
+  EXPECT_FALSE(membership_.State().ended);
+  clock_.Advance(absl::Milliseconds(1));
+  EXPECT_TRUE(membership_.State().ended);
+}
+
+TEST_F(MembershipTest, TheDeadMemberIsNamedToTheOthers) {
+  Beat("worker/0");
+  Beat("worker/1");
+  clock_.Advance(absl::Seconds(8));
+  Beat("worker/0");
+  clock_.Advance(absl::Seconds(3));
+  const JobState state = Beat("worker/0");
+  EXPECT_TRUE(state.ended);
+  EXPECT_TRUE(state.failed);
+  EXPECT_EQ(state.reason, "worker/1 has been silent for 11s (lease 10s): killed or hung?");
+}
+
+TEST_F(MembershipTest, TheMemberWhoseLeaseEndedFirstIsNamed) {
+  Beat("ps/0");
+  clock_.Advance(absl::Seconds(1));
+  Beat("a");
+  clock_.Advance(absl::Seconds(20));
+  EXPECT_THAT(membership_.State().reason, ::testing::StartsWith("ps/0 has been silent"));
+}
+
+TEST_F(MembershipTest, AMemberThatLeftMayBeSilent) {
+  Beat("worker/0");
+  Beat("worker/0", /*leaving=*/true);
+  clock_.Advance(absl::Hours(1));
+  EXPECT_FALSE(membership_.State().ended);
+  EXPECT_THAT(membership_.Members(), ElementsAre());
+}
+
+TEST_F(MembershipTest, ARestartingRoleDoesNotEndTheJob) {
+  membership_.AllowRestart("actor");
+  Beat("actor/0");
+  Beat("worker/0");
+  clock_.Advance(kLease + absl::Milliseconds(1));
+  Beat("worker/0");
+  EXPECT_FALSE(membership_.State().ended);
+  EXPECT_FALSE(
+      membership_.WaitUntilEnded(clock_.Now()).ended);  // and does not spin over the lease that is over
+  membership_.End("actor/0", /*failed=*/true, "out of levels");
+  EXPECT_FALSE(membership_.State().ended);
+  EXPECT_FALSE(Beat("actor/0").ended);
+  clock_.Advance(kLease + absl::Milliseconds(1));
+  EXPECT_THAT(membership_.State().reason, ::testing::StartsWith("worker/0 has been silent"));
+}
+
+TEST_F(MembershipTest, TheSilenceOfAReplaceableMemberDoesNotEndTheJobAndItsFailureDoes) {
+  ASSERT_FALSE(membership_.Heartbeat("ps/0", kLease, false, {.replaceable = true}).value().ended);
+  Beat("worker/0");
+  clock_.Advance(kLease + absl::Milliseconds(1));
+  Beat("worker/0");
+  EXPECT_FALSE(membership_.WaitUntilEnded(clock_.Now()).ended);
+  membership_.End("ps/0", /*failed=*/true, "shard 0 is lost");
+  EXPECT_EQ(membership_.State().reason, "ps/0: shard 0 is lost");
+}
+
+TEST_F(MembershipTest, AMemberWithoutAHeartbeatIsNotDead) {
+  clock_.Advance(absl::Hours(1));
+  EXPECT_FALSE(membership_.State().ended);
+}
+
+TEST_F(MembershipTest, TheFirstReasonIsKept) {
+  Beat("worker/0");
+  membership_.End("worker/1", /*failed=*/true, "data file missing");
+  membership_.End("worker/2", /*failed=*/false, "all done");
+  clock_.Advance(absl::Hours(1));
+  const JobState state = Beat("worker/0");
+  EXPECT_TRUE(state.failed);
+  EXPECT_EQ(state.reason, "worker/1: data file missing");
+}
+
+TEST_F(MembershipTest, AJobCanEndWithSuccess) {
+  membership_.End("launcher", /*failed=*/false, "all workers finished");
+  const JobState state = Beat("ps/0");
+  EXPECT_TRUE(state.ended);
+  EXPECT_FALSE(state.failed);
+}
+
+TEST_F(MembershipTest, InvalidHeartbeatsAreRefused) {
+  const auto kInvalid = absl::StatusCode::kInvalidArgument;
+  EXPECT_THAT(membership_.Heartbeat("", kLease, false), StatusIs(kInvalid));
+  EXPECT_THAT(membership_.Heartbeat(std::string(300, 'm'), kLease, false), StatusIs(kInvalid));
+  EXPECT_THAT(membership_.Heartbeat("m", absl::ZeroDuration(), false), StatusIs(kInvalid));
+  EXPECT_THAT(membership_.Heartbeat("m", absl::Hours(48), false), StatusIs(kInvalid));
+}
+
+TEST_F(MembershipTest, ALongReasonIsTruncatedBetweenCharacters) {
+  std::string reason;
+  for (int i = 0; i < 10000; ++i) reason += "\xc3\xa9";
+  membership_.End("x", true, reason);
+  const std::string kept = membership_.State().reason;
+  EXPECT_LT(kept.size(), 17000u);
+  EXPECT_THAT(kept, ::testing::EndsWith("\xc3\xa9..."));
+}
+
+TEST_F(MembershipTest, AWaiterLearnsOfADeathWithoutAnybodysHeartbeat) {
+  Beat("worker/0");
+  std::thread waiter([&] {
+    EXPECT_THAT(membership_.WaitUntilEnded(clock_.Now() + absl::Hours(1)).reason,
+                ::testing::HasSubstr("worker/0"));
+  });
+  clock_.Advance(kLease + absl::Milliseconds(1));
+  waiter.join();
+}
+
+TEST_F(MembershipTest, AWaiterReturnsAtItsDeadline) {
+  Beat("worker/0", /*leaving=*/true);
+  const absl::Time deadline = clock_.Now() + absl::Minutes(1);
+  std::thread waiter([&] { EXPECT_FALSE(membership_.WaitUntilEnded(deadline).ended); });
+  clock_.Advance(absl::Minutes(1));
+  waiter.join();
+}
+
+TEST_F(MembershipTest, StatusesContainTheLastReportOfEachMember) {
+  Beat("worker/1", /*leaving=*/true);
+  MemberReport report{.state = std::string(300, 'x'), .host = "node-a", .pid = 4711, .step = 12, .epoch = 2};
+  TANDEM_ASSERT_OK(membership_.Heartbeat("worker/0", kLease, false, report));
+  clock_.Advance(absl::Seconds(3));
+  const std::vector<MemberStatus> statuses = membership_.Statuses();
+  ASSERT_EQ(statuses.size(), 2u);
+  EXPECT_EQ(statuses[0].name, "worker/0");
+  EXPECT_EQ(statuses[0].silent, absl::Seconds(3));
+  EXPECT_EQ(statuses[0].lease, kLease);
+  EXPECT_EQ(statuses[0].report.host, "node-a");
+  EXPECT_EQ(statuses[0].report.pid, 4711);
+  EXPECT_EQ(statuses[0].report.step, 12u);
+  EXPECT_EQ(statuses[0].report.epoch, 2);
+  EXPECT_EQ(statuses[0].report.state.size(), 256u);  // a peer may send any length
+  EXPECT_FALSE(statuses[0].left);
+  EXPECT_TRUE(statuses[1].left);
+}
+
+}  // namespace
+}  // namespace tandem::cluster

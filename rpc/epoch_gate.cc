@@ -70,7 +70,7 @@ void EpochGate::AcceptToken(const std::string& token) {
   later_tokens_.push_back(token);
 }
 
-absl::Status EpochGate::Authorize(const Caller& caller, absl::string_view method) const {
+absl::Status EpochGate::Authorize(const Caller& caller, absl::string_view method, Right right) const {
   if (server_.token.empty() || SameSecret(caller.token, server_.token)) return absl::OkStatus();
   {
     absl::ReaderMutexLock lock(&mutex_);
@@ -79,8 +79,9 @@ absl::Status EpochGate::Authorize(const Caller& caller, absl::string_view method
     }
   }
   return absl::PermissionDeniedError(
-      absl::StrCat(method, " is for members of the job, and ", NameOf(caller), " presents ",
-                   caller.token.empty() ? "no token" : "another token", " than ", NameOf(server_),
+      absl::StrCat(method, " needs the right to ", RightName(right), ", and ", NameOf(caller), " presents ",
+                   caller.token.empty() ? "no token of the job" : "another token than that of the job",
+                   " to ", NameOf(server_),
                    ": `tandem run` gives its processes the token of the job; start another process with "
                    "TANDEM_JOB_TOKEN set "
                    "to it, the content of the file job_token in the log directory of `tandem run`, or the "
@@ -90,10 +91,11 @@ absl::Status EpochGate::Authorize(const Caller& caller, absl::string_view method
 
 Service Gated(Service service, std::shared_ptr<EpochGate> gate) {
   for (Method& method : service.methods) {
-    if (method.right == Right::kMember) {
-      method.handler = [gate, name = absl::StrCat(service.name, "/", method.name),
+    if (NeedsToken(method.right)) {
+      method.handler = [gate, right = method.right, name = absl::StrCat(service.name, "/", method.name),
                         handler = std::move(method.handler)](std::shared_ptr<ServerCall> call) {
-        if (absl::Status refused = gate->Authorize(call->caller(), name); ABSL_PREDICT_FALSE(!refused.ok())) {
+        if (absl::Status refused = gate->Authorize(call->caller(), name, right);
+            ABSL_PREDICT_FALSE(!refused.ok())) {
           return call->Finish(std::move(refused));
         }
         handler(std::move(call));

@@ -2,8 +2,8 @@
 #ifndef TANDEM_RPC_EPOCH_GATE_H_
 #define TANDEM_RPC_EPOCH_GATE_H_
 
-// Decides which callers a server of a job serves: those of its own epoch and, for methods of Right::kMember,
-// those that present the job's token.
+// Decides which callers a server of a job serves: those of its own epoch and, for methods that NeedsToken()
+// names, those that present the job's token.
 //
 // The epoch protects a round from a process that the job has left behind: one that was cut off or stopped for
 // too long, or that finds a different server at an old address. The token protects the job from processes
@@ -19,8 +19,7 @@
 // A server that has no epoch yet (0) serves the callers of its job in every epoch. Jobs are compared only if
 // the caller and the server both have a run id.
 //
-// A server without a token (Caller::token is "") belongs to no job and serves every caller's methods of
-// Right::kMember, too.
+// A server without a token (Caller::token is "") belongs to no job and serves every caller's methods.
 //
 // A process that is restarted alone returns with the epoch of its round, so it is served. The service must
 // tell its calls from those that its predecessor left unfinished (ps/server/push_fence.h).
@@ -68,8 +67,9 @@ class EpochGate {
   // The gate remembers the last 16. No effect if the server has no token.
   void AcceptToken(const std::string& token);
   // Returns OK if `caller` presents a token of the server, or if the server has none. Otherwise
-  // PermissionDenied, which names `method` ("tandem.v1.Failover/Attach") and says where the token is.
-  absl::Status Authorize(const Caller& caller, absl::string_view method) const;
+  // PermissionDenied, which names `method` ("tandem.v1.Failover/Attach") and `right` and says where the token
+  // is.
+  absl::Status Authorize(const Caller& caller, absl::string_view method, Right right) const;
 
  private:
   const Caller server_;
@@ -79,7 +79,7 @@ class EpochGate {
   std::vector<std::string> later_tokens_ ABSL_GUARDED_BY(mutex_);  // beside that of server_
 };
 
-// Returns `service` behind `gate`: Admit for each call, Authorize for methods of Right::kMember. A refused
+// Returns `service` behind `gate`: Admit for each call, Authorize for methods that need a token. A refused
 // call gets the gate's error and does not reach its handler.
 Service Gated(Service service, std::shared_ptr<EpochGate> gate);
 

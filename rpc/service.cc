@@ -21,6 +21,26 @@ void ServerCall::FinishInChunks(std::unique_ptr<ResponseSource> answer) {
   Finish(std::move(whole));
 }
 
+absl::string_view RightName(Right right) {
+  switch (right) {
+    case Right::kObserve:
+      return "observe";
+    case Right::kRead:
+      return "read";
+    case Right::kTrain:
+      return "train";
+    case Right::kAct:
+      return "act";
+    case Right::kMember:
+      return "be a member";
+    case Right::kReplica:
+      return "be a copy of the shard";
+    case Right::kAdmin:
+      return "administer";
+  }
+  return "";
+}
+
 namespace internal {
 
 absl::Status ParseRequest(const ServerCall& call, google::protobuf::MessageLite* request) {

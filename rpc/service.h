@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
@@ -56,17 +57,28 @@ class ServerCall {
 
 using Handler = std::function<void(std::shared_ptr<ServerCall>)>;
 
-// The callers that a method serves. EpochGate checks them.
+// What the caller of a method must be allowed to do. EpochGate checks it: everyone may observe and read,
+// everything else needs the job's token (Caller::token).
 enum class Right {
-  kAnyone,  // observes or reads
-  kMember,  // changes something: the caller must present the job's token (Caller::token)
+  kObserve,  // looks at states and figures
+  kRead,     // reads the job's data: rows, weights, items, keys
+  kTrain,    // changes the data as training does
+  kAct,      // computes actions, adds experience, runs functions
+  kMember,   // joins the job, changes what its members agree on
+  kReplica,  // is a copy of the same shard
+  kAdmin,    // moves, empties or ends what others use
 };
+inline bool NeedsToken(Right right) { return right != Right::kObserve && right != Right::kRead; }
+// Returns "observe", "read", ...
+absl::string_view RightName(Right right);
 
-// A method of a service.
+// A method of a service. There is no default for its right.
 struct Method {
+  Method(std::string name_of, Right needs, Handler runs)
+      : name(std::move(name_of)), right(needs), handler(std::move(runs)) {}
   std::string name;  // "Pull"
-  Handler handler;   // runs on an RPC thread: must not block
-  Right right = Right::kAnyone;
+  Right right;
+  Handler handler;  // runs on an RPC thread: must not block
 };
 
 // A named set of methods.

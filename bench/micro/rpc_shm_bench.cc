@@ -64,7 +64,7 @@ void RunServer(int port_pipe) {
     const char* data = memory.get();
     call->Finish(Bytes(Slice(std::move(memory), data, request.bytes)));
   };
-  auto server = Server::Start({}, {{"bench.Rows", {{"Gather", gather}}}});
+  auto server = Server::Start({}, {{"bench.Rows", {{"Gather", Right::kRead, gather}}}});
   TANDEM_CHECK_MSG(server.ok(), server.status().ToString());
   const int port = (*server)->port();
   TANDEM_CHECK(write(port_pipe, &port, sizeof(port)) == sizeof(port));

@@ -37,7 +37,7 @@ constexpr char kRows[] = "/bench.Rows/Get";
 // Responds with the number of bytes that the request asks for.
 Service RowsService() {
   auto rows = std::make_shared<std::string>(size_t{64} << 20, 'r');
-  return {"bench.Rows", {{"Get", [rows](std::shared_ptr<ServerCall> call) {
+  return {"bench.Rows", {{"Get", Right::kRead, [rows](std::shared_ptr<ServerCall> call) {
                             uint64_t bytes = 0;
                             BytesReader reader(call->request());
                             if (!reader.Copy(&bytes, sizeof(bytes)) || bytes > rows->size()) {

@@ -90,7 +90,7 @@ class Placement {
   // The object must outlive the service.
   rpc::Service service() {
     return {.name = "tandem.v1.Failover",
-            .methods = {{"GetPlacement",
+            .methods = {{"GetPlacement", rpc::Right::kObserve,
                          rpc::ProtoHandler<v1::GetPlacementRequest, v1::ReplicaStatus>(
                              [this](const v1::GetPlacementRequest&) -> absl::StatusOr<v1::ReplicaStatus> {
                                absl::MutexLock lock(&mutex_);

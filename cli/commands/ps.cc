@@ -264,8 +264,7 @@ absl::StatusOr<int> Serve(const ServeFlags& flags) {
        .cold_store = std::move(cold_store),
        .max_memory_bytes = flags.max_memory,
        .checkpoint_root = flags.checkpoint_root,
-       // Without a launcher the members of a job have no epoch either.
-       .members_only = env.epoch > 0,
+       .gate = gate,
        .job = [run_id = env.run_id, gate] { return rpc::Caller{.run_id = run_id, .epoch = gate->epoch()}; },
        .first_free_rank = env.epoch > 0 ? static_cast<uint32_t>(env.world_size) : 0,
        .durability = {.directory = flags.wal_dir,

@@ -50,7 +50,7 @@ class Shards {
   static absl::StatusOr<Shards> Find(const JobFlags& flags) {
     TANDEM_ASSIGN_OR_RETURN(const launcher::JobAddress job, FindJob(flags));
     TANDEM_ASSIGN_OR_RETURN(std::string store, FindStore(flags));
-    TANDEM_ASSIGN_OR_RETURN(std::string token, FindToken(flags, store));
+    TANDEM_ASSIGN_OR_RETURN(std::string token, FindToken(flags));
     return Shards(std::move(store), std::move(token),
                   static_cast<uint32_t>(std::clamp(job.num_servers, 0, 1 << 16)),
                   MonotonicNow() + absl::Seconds(flags.timeout_seconds));

@@ -139,7 +139,8 @@ absl::StatusOr<const tandem::v1::TableInfo*> FindOrExplain(const Snapshot& snaps
 // Calls a method of all servers that changes the table. The error says which servers have made the change.
 absl::Status ChangeAll(const View& view, const TableFlags& flags, const std::string& method,
                        const google::protobuf::MessageLite& request) {
-  TANDEM_RETURN_IF_ERROR(view.servers->Register(absl::Seconds(flags.job.timeout_seconds)));
+  TANDEM_ASSIGN_OR_RETURN(const std::string token, FindToken(flags.job));
+  TANDEM_RETURN_IF_ERROR(view.servers->Present(token));
   const std::vector<absl::StatusOr<Bytes>> responses =
       view.servers->CallAll(method, request, absl::Seconds(flags.job.timeout_seconds), /*insist=*/true);
   std::vector<std::string> changed;

@@ -97,11 +97,12 @@ absl::StatusOr<std::string> FindStore(const JobFlags& flags) {
   return StoreOf(job, flags.timeout_seconds);
 }
 
-absl::StatusOr<std::string> FindToken(const JobFlags& flags, const std::string& store) {
+absl::StatusOr<std::string> FindToken(const JobFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(std::string token, cluster::JobTokenFromEnv());
-  if (!token.empty()) return token;
+  if (!token.empty() || !flags.servers.empty()) return token;
   TANDEM_ASSIGN_OR_RETURN(const launcher::JobAddress job, FindJob(flags));
   if (!job.token.empty()) return job.token;
+  TANDEM_ASSIGN_OR_RETURN(const std::string store, StoreOf(job, flags.timeout_seconds));
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(store));
   cluster::RemoteStore remote(std::move(channel), absl::Seconds(flags.timeout_seconds));
   TANDEM_ASSIGN_OR_RETURN(token,

@@ -41,10 +41,10 @@ absl::StatusOr<std::vector<std::string>> FindServers(const JobFlags& flags);
 absl::StatusOr<std::string> FindStore(const JobFlags& flags);
 
 // Returns the job's token (rpc::Caller::token), for a command that changes something: that of
-// TANDEM_JOB_TOKEN, else of the job file's directory, else the one in the job's store at `store`. "" if none
-// of them has it; the servers' refusal then says what to do. Blocks for at most the timeout in the call to
-// the store. Errors are those of FindServers.
-absl::StatusOr<std::string> FindToken(const JobFlags& flags, const std::string& store);
+// TANDEM_JOB_TOKEN, else of the job file's directory, else the one in the job's store. "" if none of them has
+// it, or if the flags name servers alone; the servers' refusal then says what to do. Blocks for at most the
+// timeout in the call to the store. Errors are those of FindStore.
+absl::StatusOr<std::string> FindToken(const JobFlags& flags);
 
 }  // namespace tandem::cli
 

@@ -75,18 +75,12 @@ std::vector<absl::StatusOr<Bytes>> ServerSet::CallAll(absl::string_view method,
   return responses;
 }
 
-absl::Status ServerSet::Register(absl::Duration timeout) {
-  tandem::v1::RegisterResponse job;
-  const std::vector<absl::StatusOr<Bytes>> responses =
-      CallAll("Register", tandem::v1::RegisterRequest(), timeout, /*insist=*/true);
+absl::Status ServerSet::Present(const std::string& token) {
   for (size_t s = 0; s < size(); ++s) {
-    // A server from before this method serves every process.
-    if (absl::IsUnimplemented(responses[s].status())) continue;
-    TANDEM_RETURN_IF_ERROR(Annotate(Parse(responses[s], &job), absl::StrCat("server ", s)));
-    if (job.epoch() == 0) continue;
-    rpc::ChannelOptions options;
-    options.caller = {.run_id = job.run_id(), .epoch = job.epoch(), .member = "tandem table"};
-    TANDEM_ASSIGN_OR_RETURN(channels_[s], rpc::ConnectGrpc(addresses_[s], options));
+    if (channels_[s] == nullptr) continue;
+    TANDEM_ASSIGN_OR_RETURN(
+        channels_[s],
+        rpc::ConnectGrpc(addresses_[s], {.caller = {.member = "tandem table", .token = token}}));
   }
   return absl::OkStatus();
 }

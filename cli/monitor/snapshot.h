@@ -52,9 +52,9 @@ class ServerSet {
   // Takes a snapshot, with the `hottest` most frequently pulled ids of each table. Calls all servers
   // concurrently and blocks for at most `timeout`. A server that does not respond has an error as its status.
   Snapshot Take(size_t hottest, absl::Duration timeout);
-  // Registers with the job's servers, so that they accept calls that change something, and connects again as
-  // a process of the job. Call it before such a CallAll. Blocks for at most `timeout`.
-  absl::Status Register(absl::Duration timeout);
+  // Connects again with the job's token, so that servers accept calls that change something. Call it before
+  // such a CallAll. Does not block. InvalidArgument for a malformed address.
+  absl::Status Present(const std::string& token);
   // Sends `request` to all servers concurrently and returns their responses, by index. Blocks for at most
   // `timeout`. With `insist`, a call to a server that cannot be reached is retried until then.
   std::vector<absl::StatusOr<Bytes>> CallAll(absl::string_view method,

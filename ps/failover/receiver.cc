@@ -458,7 +458,7 @@ rpc::Method AppendMethod(Receiver* receiver) {
       call->Finish(Bytes(response->SerializeAsString()));
     });
   };
-  return {"Append", append};
+  return {"Append", rpc::Right::kReplica, append};
 }
 
 void Receiver::Run() {

@@ -158,46 +158,46 @@ rpc::Service Replica::Impl::MakeService() {
   rpc::Service service;
   service.name = "tandem.v1.Failover";
   service.methods = {
-      {"Attach", rpc::AsyncProtoHandler<v1::AttachRequest, v1::AttachResponse>(
-                     [self](const std::shared_ptr<rpc::ServerCall>& call, const v1::AttachRequest& request,
-                            rpc::Reply<v1::AttachResponse> reply) {
-                       self->HandleAttach(call, request, std::move(reply));
-                     })},
+      {"Attach", rpc::Right::kReplica,
+       rpc::AsyncProtoHandler<v1::AttachRequest, v1::AttachResponse>(
+           [self](const std::shared_ptr<rpc::ServerCall>& call, const v1::AttachRequest& request,
+                  rpc::Reply<v1::AttachResponse> reply) {
+             self->HandleAttach(call, request, std::move(reply));
+           })},
       AppendMethod(&path_.receiver()),
-      {"Watch",
+      {"Watch", rpc::Right::kReplica,
        rpc::AsyncProtoHandler<v1::WatchRequest, v1::WatchResponse>(
            [self](const std::shared_ptr<rpc::ServerCall>& call, const v1::WatchRequest& request,
                   const rpc::Reply<v1::WatchResponse>& reply) { self->HandleWatch(call, request, reply); })},
-      {"HandOver", rpc::AsyncProtoHandler<v1::HandOverRequest, v1::HandOverResponse>(
-                       [self](const std::shared_ptr<rpc::ServerCall>& call,
-                              const v1::HandOverRequest& request, rpc::Reply<v1::HandOverResponse> reply) {
-                         self->HandleHandOver(call, request, std::move(reply));
-                       })},
-      {"TakeOver", rpc::AsyncProtoHandler<v1::TakeOverRequest, v1::TakeOverResponse>(
-                       [self](const std::shared_ptr<rpc::ServerCall>&, const v1::TakeOverRequest& request,
-                              rpc::Reply<v1::TakeOverResponse> reply) {
-                         self->HandleTakeOver(request, std::move(reply));
-                       })},
-      {"Leave", rpc::AsyncProtoHandler<v1::LeaveRequest, v1::LeaveResponse>(
-                    [self](const std::shared_ptr<rpc::ServerCall>& call, const v1::LeaveRequest& request,
-                           rpc::Reply<v1::LeaveResponse> reply) {
-                      self->HandleLeave(call, request, std::move(reply));
-                    })},
-      {"Detach",
+      {"HandOver", rpc::Right::kAdmin,
+       rpc::AsyncProtoHandler<v1::HandOverRequest, v1::HandOverResponse>(
+           [self](const std::shared_ptr<rpc::ServerCall>& call, const v1::HandOverRequest& request,
+                  rpc::Reply<v1::HandOverResponse> reply) {
+             self->HandleHandOver(call, request, std::move(reply));
+           })},
+      {"TakeOver", rpc::Right::kReplica,
+       rpc::AsyncProtoHandler<v1::TakeOverRequest, v1::TakeOverResponse>(
+           [self](const std::shared_ptr<rpc::ServerCall>&, const v1::TakeOverRequest& request,
+                  rpc::Reply<v1::TakeOverResponse> reply) {
+             self->HandleTakeOver(request, std::move(reply));
+           })},
+      {"Leave", rpc::Right::kAdmin,
+       rpc::AsyncProtoHandler<v1::LeaveRequest, v1::LeaveResponse>(
+           [self](const std::shared_ptr<rpc::ServerCall>& call, const v1::LeaveRequest& request,
+                  rpc::Reply<v1::LeaveResponse> reply) {
+             self->HandleLeave(call, request, std::move(reply));
+           })},
+      {"Detach", rpc::Right::kReplica,
        rpc::AsyncProtoHandler<v1::DetachRequest, v1::DetachResponse>(
            [self](const std::shared_ptr<rpc::ServerCall>&, const v1::DetachRequest& request,
                   rpc::Reply<v1::DetachResponse> reply) { self->HandleDetach(request, std::move(reply)); })},
-      {"GetPlacement",
+      {"GetPlacement", rpc::Right::kObserve,
        rpc::AsyncProtoHandler<v1::GetPlacementRequest, v1::ReplicaStatus>(
            [self](const std::shared_ptr<rpc::ServerCall>& call, const v1::GetPlacementRequest& request,
                   const rpc::Reply<v1::ReplicaStatus>& reply) {
              self->HandleGetPlacement(call, request, reply);
            })},
   };
-  // Copies of the shard call these, and members that move it.
-  for (rpc::Method& method : service.methods) {
-    if (method.name != "GetPlacement") method.right = rpc::Right::kMember;
-  }
   return service;
 }
 

@@ -39,11 +39,6 @@ constexpr size_t kMaxRegisteredName = 256;
 constexpr size_t kMaxRegistered = 4096;
 
 // Methods that change nothing.
-bool Observes(absl::string_view method) {
-  return method == "ListTables" || method == "GetServerInfo" || method == "GetServerStatistics" ||
-         method == "FrequentlyUpdatedRows" || method == "ReadRowStates" || method == "ScanRows";
-}
-
 // Methods that a copy of a shard answers whatever its role: they read no rows.
 bool AnyCopyAnswers(absl::string_view method) {
   return method == "ListTables" || method == "GetServerInfo" || method == "GetServerStatistics";
@@ -82,8 +77,6 @@ class ParameterServer::Impl {
   absl::StatusOr<Response> WithinRoot(
       const std::string& directory,
       absl::FunctionRef<absl::StatusOr<Response>(const std::string& path)> body) const;
-  // Returns a handler that refuses callers of no job (ParameterServerOptions::members_only).
-  rpc::Method ForMembers(rpc::Method method) const;
   // Returns a handler that refuses calls while this copy of the shard does not serve, except pulls that a
   // follower may answer.
   rpc::Method IfServing(rpc::Method method);
@@ -274,21 +267,21 @@ void ParameterServer::Impl::ReplyWhenDurable(const rpc::Reply<Response>& reply,
 rpc::Service ParameterServer::Impl::MakeDurabilityService() {
   rpc::Service service;
   service.name = "tandem.v1.Durability";
-  service.methods = {
-      {"GetDurability", rpc::ProtoHandler<v1::GetDurabilityRequest, v1::DurabilityInfo>(
-                            [this](const v1::GetDurabilityRequest&) { return GetDurability(); })}};
+  service.methods = {{"GetDurability", rpc::Right::kObserve,
+                      rpc::ProtoHandler<v1::GetDurabilityRequest, v1::DurabilityInfo>(
+                          [this](const v1::GetDurabilityRequest&) { return GetDurability(); })}};
   return service;
 }
 
 rpc::Service ParameterServer::Impl::MakeSubscriptionsService() {
   rpc::Service service;
   service.name = "tandem.v1.Subscriptions";
-  service.methods = {
-      {"GetChanges", rpc::AsyncProtoHandler<v1::GetChangesRequest, v1::GetChangesResponse>(
-                         [this](const std::shared_ptr<rpc::ServerCall>& call, v1::GetChangesRequest request,
-                                const rpc::Reply<v1::GetChangesResponse>& reply) {
-                           subscriptions_.GetChanges(*call, std::move(request), reply);
-                         })}};
+  service.methods = {{"GetChanges", rpc::Right::kRead,
+                      rpc::AsyncProtoHandler<v1::GetChangesRequest, v1::GetChangesResponse>(
+                          [this](const std::shared_ptr<rpc::ServerCall>& call, v1::GetChangesRequest request,
+                                 const rpc::Reply<v1::GetChangesResponse>& reply) {
+                            subscriptions_.GetChanges(*call, std::move(request), reply);
+                          })}};
   if (copy_role_ != nullptr) {
     for (rpc::Method& method : service.methods) method = IfServing(std::move(method));
   }
@@ -303,24 +296,31 @@ rpc::Service ParameterServer::Impl::MakeService() {
   rpc::Service service;
   service.name = "tandem.v1.ParameterServer";
   service.methods = {
-      {"Pull", std::bind_front(&RequestHandler::HandlePull, &requests_)},
-      {"Push", std::bind_front(&RequestHandler::HandlePush, &requests_)},
-      {"CreateTable", Background<v1::CreateTableRequest, v1::CreateTableResponse>(
-                          [this](const v1::CreateTableRequest& request) { return CreateTable(request); })},
-      {"DropTable", Background<v1::DropTableRequest, v1::DropTableResponse>(
-                        [this](const v1::DropTableRequest& request) { return DropTable(request); })},
-      {"ListTables", rpc::ProtoHandler<v1::ListTablesRequest, v1::ListTablesResponse>(
-                         [this](const v1::ListTablesRequest& request) { return ListTables(request); })},
-      {"SetUpdateMode",
+      // Pulls that may create rows are checked where that is known.
+      {"Pull", rpc::Right::kRead, std::bind_front(&RequestHandler::HandlePull, &requests_)},
+      {"Push", rpc::Right::kTrain, std::bind_front(&RequestHandler::HandlePush, &requests_)},
+      {"CreateTable", rpc::Right::kTrain,
+       Background<v1::CreateTableRequest, v1::CreateTableResponse>(
+           [this](const v1::CreateTableRequest& request) { return CreateTable(request); })},
+      {"DropTable", rpc::Right::kAdmin,
+       Background<v1::DropTableRequest, v1::DropTableResponse>(
+           [this](const v1::DropTableRequest& request) { return DropTable(request); })},
+      {"ListTables", rpc::Right::kObserve,
+       rpc::ProtoHandler<v1::ListTablesRequest, v1::ListTablesResponse>(
+           [this](const v1::ListTablesRequest& request) { return ListTables(request); })},
+      {"SetUpdateMode", rpc::Right::kTrain,
        Background<v1::SetUpdateModeRequest, v1::SetUpdateModeResponse>(
            [this](const v1::SetUpdateModeRequest& request) { return SetUpdateMode(request); })},
-      {"Flush", Background<v1::FlushRequest, v1::FlushResponse>(
-                    [this](const v1::FlushRequest& request) { return Flush(request.table()); })},
-      {"GetServerInfo", rpc::ProtoHandler<v1::GetServerInfoRequest, v1::ServerInfo>(
-                            [this](const v1::GetServerInfoRequest&) { return Info(); })},
-      {"GetServerStatistics", rpc::ProtoHandler<v1::GetServerStatisticsRequest, v1::ServerStatistics>(
-                                  [this](const v1::GetServerStatisticsRequest&) { return Statistics(); })},
-      {"StartPushEpoch",
+      {"Flush", rpc::Right::kTrain,
+       Background<v1::FlushRequest, v1::FlushResponse>(
+           [this](const v1::FlushRequest& request) { return Flush(request.table()); })},
+      {"GetServerInfo", rpc::Right::kObserve,
+       rpc::ProtoHandler<v1::GetServerInfoRequest, v1::ServerInfo>(
+           [this](const v1::GetServerInfoRequest&) { return Info(); })},
+      {"GetServerStatistics", rpc::Right::kObserve,
+       rpc::ProtoHandler<v1::GetServerStatisticsRequest, v1::ServerStatistics>(
+           [this](const v1::GetServerStatisticsRequest&) { return Statistics(); })},
+      {"StartPushEpoch", rpc::Right::kTrain,
        rpc::AsyncProtoHandler<v1::StartPushEpochRequest, v1::StartPushEpochResponse>(
            [this](std::shared_ptr<rpc::ServerCall> call, const v1::StartPushEpochRequest& request,
                   const rpc::Reply<v1::StartPushEpochResponse>& reply) {
@@ -328,7 +328,7 @@ rpc::Service ParameterServer::Impl::MakeService() {
              if (!itself.ok()) return reply(std::move(itself));
              ReplyWhenDurable(reply, requests_.StartPushEpoch(request));
            })},
-      {"SaveCheckpoint",
+      {"SaveCheckpoint", rpc::Right::kTrain,
        Background<v1::SaveCheckpointRequest, v1::SaveCheckpointResponse>(
            [this](const v1::SaveCheckpointRequest& request) {
              return WithinRoot<v1::SaveCheckpointResponse>(request.directory(), [&](const std::string& path) {
@@ -336,52 +336,41 @@ rpc::Service ParameterServer::Impl::MakeService() {
                                       : checkpoints_.Save(path, request.name(), request.base());
              });
            })},
-      {"BeginCheckpoint", Background<v1::BeginCheckpointRequest, v1::BeginCheckpointResponse>(
-                              [this](const v1::BeginCheckpointRequest& request) { return Begin(request); })},
-      {"LoadCheckpoint", Background<v1::LoadCheckpointRequest, v1::LoadCheckpointResponse>(
-                             [this](const v1::LoadCheckpointRequest& request) {
-                               return WithinRoot<v1::LoadCheckpointResponse>(
-                                   request.directory(),
-                                   [this](const std::string& path) { return Load(path); });
-                             })},
-      {"FrequentlyUpdatedRows",
+      {"BeginCheckpoint", rpc::Right::kTrain,
+       Background<v1::BeginCheckpointRequest, v1::BeginCheckpointResponse>(
+           [this](const v1::BeginCheckpointRequest& request) { return Begin(request); })},
+      {"LoadCheckpoint", rpc::Right::kTrain,
+       Background<v1::LoadCheckpointRequest, v1::LoadCheckpointResponse>(
+           [this](const v1::LoadCheckpointRequest& request) {
+             return WithinRoot<v1::LoadCheckpointResponse>(
+                 request.directory(), [this](const std::string& path) { return Load(path); });
+           })},
+      {"FrequentlyUpdatedRows", rpc::Right::kRead,
        rpc::ProtoHandler<v1::FrequentlyUpdatedRowsRequest, v1::FrequentlyUpdatedRowsResponse>(
            [this](const v1::FrequentlyUpdatedRowsRequest& request) {
              return row_states_.Frequent(request);
            })},
-      {"ReadRowStates",
+      {"ReadRowStates", rpc::Right::kRead,
        rpc::ProtoHandler<v1::ReadRowStatesRequest, v1::ReadRowStatesResponse>(
            [this](const v1::ReadRowStatesRequest& request) { return row_states_.Read(request); })},
-      {"WriteRowStates",
+      {"WriteRowStates", rpc::Right::kTrain,
        Background<v1::WriteRowStatesRequest, v1::WriteRowStatesResponse>(
            [this](const v1::WriteRowStatesRequest& request) { return row_states_.Write(request); })},
       // A bucket may have millions of rows; the threads that serve pulls do not wait for it.
-      {"ScanRows", Background<v1::ScanRowsRequest, v1::ScanRowsResponse>(
-                       [this](const v1::ScanRowsRequest& request) { return row_states_.Scan(request); })},
-      {"Register", rpc::AsyncProtoHandler<v1::RegisterRequest, v1::RegisterResponse>(
-                       [this](std::shared_ptr<rpc::ServerCall>, const v1::RegisterRequest& request,
-                              const rpc::Reply<v1::RegisterResponse>& reply) {
-                         ReplyWhenDurable(reply, Register(request));
-                       })},
+      {"ScanRows", rpc::Right::kRead,
+       Background<v1::ScanRowsRequest, v1::ScanRowsResponse>(
+           [this](const v1::ScanRowsRequest& request) { return row_states_.Scan(request); })},
+      {"Register", rpc::Right::kTrain,
+       rpc::AsyncProtoHandler<v1::RegisterRequest, v1::RegisterResponse>(
+           [this](std::shared_ptr<rpc::ServerCall>, const v1::RegisterRequest& request,
+                  const rpc::Reply<v1::RegisterResponse>& reply) {
+             ReplyWhenDurable(reply, Register(request));
+           })},
   };
   for (rpc::Method& method : service.methods) {
-    // Pulls are checked where it is known whether they only read.
-    const bool open = Observes(method.name) || method.name == "Pull" || method.name == "Register";
-    if (options_.members_only && !open) method = ForMembers(std::move(method));
     if (copy_role_ != nullptr && !AnyCopyAnswers(method.name)) method = IfServing(std::move(method));
   }
   return service;
-}
-
-rpc::Method ParameterServer::Impl::ForMembers(rpc::Method method) const {
-  method.handler = [this, name = method.name,
-                    handler = std::move(method.handler)](std::shared_ptr<rpc::ServerCall> call) {
-    if (absl::Status allowed = requests_.CheckMember(call->caller(), name); !allowed.ok()) {
-      return call->Finish(std::move(allowed));
-    }
-    handler(std::move(call));
-  };
-  return method;
 }
 
 rpc::Method ParameterServer::Impl::IfServing(rpc::Method method) {

@@ -36,6 +36,7 @@
 #include "ps/shard_map.h"
 #include "ps/storage/spill/cold_tier.h"
 #include "rpc/caller.h"
+#include "rpc/epoch_gate.h"
 #include "rpc/service.h"
 
 namespace tandem::ps {
@@ -88,9 +89,9 @@ struct ParameterServerOptions {
   std::function<void()> before_checkpoint_row;
   // Directories of checkpoints must lie below this one, "": any directory.
   std::string checkpoint_root;
-  // True: a caller of epoch 0, which belongs to no job, may only observe (ListTables, GetServerInfo,
-  // GetServerStatistics), read (read-only pulls) and register. Everything else fails with PermissionDenied.
-  bool members_only = false;
+  // Decides who may create rows by a pull (rpc::Right::kTrain). The rights of all other calls are checked
+  // before they reach the server (rpc::ServerOptions::gate). nullptr: everyone may.
+  std::shared_ptr<const rpc::EpochGate> gate;
   // Returns the run id and the epoch with which callers must connect, for Register. nullptr: none.
   std::function<rpc::Caller()> job;
   uint32_t first_free_rank = 0;  // the first rank that Register gives

@@ -191,7 +191,10 @@ void RequestHandler::HandlePull(std::shared_ptr<rpc::ServerCall> call) {
       ParsePull(call->request(), {.buffers = buffers_, .max_message_bytes = options_.max_message_bytes});
   if (!parsed.ok()) return call->Finish(parsed.status());
   if (!parsed->read_only) {
-    absl::Status allowed = CheckMember(call->caller(), "a pull that may create rows");
+    absl::Status allowed =
+        options_.gate == nullptr
+            ? absl::OkStatus()
+            : options_.gate->Authorize(call->caller(), "a pull that may create rows", rpc::Right::kTrain);
     if (allowed.ok()) allowed = CheckWorker(call->caller(), parsed->worker, "pull");
     if (allowed.ok()) allowed = tables_.CheckMemory();
     if (!allowed.ok()) return call->Finish(std::move(allowed));
@@ -297,15 +300,6 @@ void RequestHandler::ExpirePull(const PendingPull& pull, rpc::DeferredCalls::Rea
     pull.call->Finish(absl::DeadlineExceededError(why));
   }
   for (const BoundSlice& slice : request.slices) slice.table->Forget(pull.ticket);
-}
-
-absl::Status RequestHandler::CheckMember(const rpc::Caller& caller, absl::string_view what) const {
-  if (!options_.members_only || caller.epoch != 0) return absl::OkStatus();
-  return absl::PermissionDeniedError(absl::StrCat(
-      "server ", options_.index, ": ", what, " is for processes of the job, and the caller ",
-      caller.member.empty() ? "" : absl::StrCat("(", caller.member, ") "),
-      "has epoch 0, that of no job: it may read and observe. Register (tandem.v1.ParameterServer/Register) "
-      "and connect with the epoch of the answer"));
 }
 
 void RequestHandler::HandlePush(std::shared_ptr<rpc::ServerCall> call) {

@@ -104,10 +104,6 @@ class RequestHandler {
   // Takes the sequence, unless a newer epoch of the worker has begun.
   void TakeSequence(uint32_t worker, uint64_t epoch, uint64_t sequence);
 
-  // Returns PermissionDenied, naming `what` the caller wants, if only members of the job may do that
-  // (ParameterServerOptions::members_only) and the caller is none.
-  absl::Status CheckMember(const rpc::Caller& caller, absl::string_view what) const;
-
   // Runs `body` while no push is under way; pushes that arrive meanwhile are deferred. Afterwards runs the
   // pulls that `body` adds to `released`. Blocks until the pushes under way are done, and while
   // another thread's call runs.

@@ -11,6 +11,7 @@
 #include "base/logging.h"
 #include "base/status.h"
 #include "base/timed_wait.h"
+#include "cluster/job_token.h"
 #include "ps/client/route/connect_shard.h"
 #include "ps/storage/spill/spill_store.h"
 #include "rpc/connect.h"
@@ -30,7 +31,7 @@ ps::ClientOptions ClientOptionsOf(const ConnectionOptions& options, uint32_t wor
           .pinned_bytes = options.pinned_bytes};
 }
 
-// Calls Register on server 0. Returns an empty response if the server is from before this method.
+// Calls Register on server 0.
 absl::StatusOr<v1::RegisterResponse> Register(rpc::Channel& server, const std::string& name,
                                               absl::Duration timeout) {
   v1::RegisterRequest request;
@@ -38,7 +39,6 @@ absl::StatusOr<v1::RegisterResponse> Register(rpc::Channel& server, const std::s
   v1::RegisterResponse response;
   const absl::Status status = rpc::CallProto(server, "/tandem.v1.ParameterServer/Register", request,
                                              &response, {.timeout = timeout, .idempotent = true});
-  if (absl::IsUnimplemented(status)) return v1::RegisterResponse();
   if (!status.ok()) return Annotate(status, absl::StrCat("server 0 (", server.target(), ")"));
   return response;
 }
@@ -171,20 +171,28 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::ToServers(const std::vec
     channels[server] = std::move(shard.channel);
     return absl::OkStatus();
   };
-  TANDEM_RETURN_IF_ERROR(connect_to(0, {}));
-  TANDEM_ASSIGN_OR_RETURN(v1::RegisterResponse job, Register(*channels[0], "", options.timeout));
-  rpc::ConnectOptions connect;
-  // Servers keep the names that have registered, so connections that only read leave none.
-  if (job.epoch() != 0 && !read_only) {
-    // The servers of a launcher's job let only processes that state its epoch create anything.
+  TANDEM_ASSIGN_OR_RETURN(const std::string token, cluster::JobTokenFromEnv());
+  rpc::ConnectOptions connect{.channel = {.caller = {.token = token}}};
+  TANDEM_RETURN_IF_ERROR(connect_to(0, connect));
+  v1::RegisterResponse job;
+  if (!read_only) {
+    absl::StatusOr<v1::RegisterResponse> registered = Register(*channels[0], "", options.timeout);
+    // Without the job's token the connection can read; a call that changes something gets this error.
+    if (!registered.ok() && !absl::IsPermissionDenied(registered.status())) return registered.status();
+    if (registered.ok()) job = *std::move(registered);
+  }
+  if (job.epoch() != 0) {
+    // Servers keep the names that have registered, so connections that only read leave none.
     if (!worker.has_value()) {
       connection->number_ = TakeNumber();
       TANDEM_ASSIGN_OR_RETURN(
           job, Register(*channels[0], NameOfConnection(*connection->number_), options.timeout));
       worker = job.worker();
     }
-    connect.channel.caller = {
-        .run_id = job.run_id(), .epoch = job.epoch(), .member = absl::StrCat("worker/", *worker)};
+    connect.channel.caller = {.run_id = job.run_id(),
+                              .epoch = job.epoch(),
+                              .member = absl::StrCat("worker/", *worker),
+                              .token = token};
     channels[0].reset();
   }
   for (size_t s = 0; s < addresses.size(); ++s) {

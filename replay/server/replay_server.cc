@@ -196,42 +196,48 @@ rpc::Service ReplayServerImpl::service() {
   rpc::Service service;
   service.name = "tandem.v1.Replay";
   service.methods = {
-      {"CreateTable", rpc::ProtoHandler<v1::CreateReplayTableRequest, v1::CreateReplayTableResponse>(
-                          [this](const auto& request) { return Create(request); })},
-      {"ListTables", rpc::ProtoHandler<v1::ListReplayTablesRequest, v1::ListReplayTablesResponse>(
-                         [this](const auto& request) { return List(request); })},
-      {"Insert", [this](std::shared_ptr<rpc::ServerCall> call) { inserts_.Handle(std::move(call)); }},
-      {"Sample", [this](std::shared_ptr<rpc::ServerCall> call) { samples_.Handle(std::move(call)); }},
-      {"UpdatePriorities",
+      {"CreateTable", rpc::Right::kTrain,
+       rpc::ProtoHandler<v1::CreateReplayTableRequest, v1::CreateReplayTableResponse>(
+           [this](const auto& request) { return Create(request); })},
+      {"ListTables", rpc::Right::kObserve,
+       rpc::ProtoHandler<v1::ListReplayTablesRequest, v1::ListReplayTablesResponse>(
+           [this](const auto& request) { return List(request); })},
+      {"Insert", rpc::Right::kAct,
+       [this](std::shared_ptr<rpc::ServerCall> call) { inserts_.Handle(std::move(call)); }},
+      {"Sample", rpc::Right::kTrain,
+       [this](std::shared_ptr<rpc::ServerCall> call) { samples_.Handle(std::move(call)); }},
+      {"UpdatePriorities", rpc::Right::kTrain,
        rpc::ProtoHandler<v1::ReplayUpdatePrioritiesRequest, v1::ReplayUpdatePrioritiesResponse>(
            [this](const auto& request) { return UpdatePriorities(request); })},
-      {"Admit",
+      {"Admit", rpc::Right::kAct,
        rpc::AsyncProtoHandler<v1::ReplayAdmitRequest, v1::ReplayAdmitResponse>(
            [this](std::shared_ptr<rpc::ServerCall> call, const v1::ReplayAdmitRequest& request,
                   const rpc::Reply<v1::ReplayAdmitResponse>& reply) { Admit(call, request, reply); })},
-      {"RenewTickets", rpc::ProtoHandler<v1::ReplayRenewTicketsRequest, v1::ReplayRenewTicketsResponse>(
-                           [this](const auto& request) { return RenewTickets(request); })},
-      {"Commit", rpc::ProtoHandler<v1::ReplayCommitRequest, v1::ReplayCommitResponse>(
-                     [this](const auto& request) { return Commit(request); })},
-      {"SetLimits", rpc::ProtoHandler<v1::ReplaySetLimitsRequest, v1::ReplaySetLimitsResponse>(
-                        [this](const auto& request) { return SetLimits(request); })},
-      {"Reset", rpc::ProtoHandler<v1::ReplayResetRequest, v1::ReplayResetResponse>(
-                    [this](const auto& request) { return Reset(request); })},
-      {"Explain", rpc::ProtoHandler<v1::ReplayExplainRequest, v1::ReplayExplainResponse>(
-                      [this](const auto& request) { return Explain(request); })},
-      {"Peek", rpc::ProtoHandler<v1::ReplayPeekRequest, v1::ReplayPeekResponse>(
-                   [this](const auto& request) { return Peek(request); })},
-      {"SaveCheckpoint",
+      {"RenewTickets", rpc::Right::kAct,
+       rpc::ProtoHandler<v1::ReplayRenewTicketsRequest, v1::ReplayRenewTicketsResponse>(
+           [this](const auto& request) { return RenewTickets(request); })},
+      {"Commit", rpc::Right::kAct,
+       rpc::ProtoHandler<v1::ReplayCommitRequest, v1::ReplayCommitResponse>(
+           [this](const auto& request) { return Commit(request); })},
+      {"SetLimits", rpc::Right::kTrain,
+       rpc::ProtoHandler<v1::ReplaySetLimitsRequest, v1::ReplaySetLimitsResponse>(
+           [this](const auto& request) { return SetLimits(request); })},
+      {"Reset", rpc::Right::kAdmin,
+       rpc::ProtoHandler<v1::ReplayResetRequest, v1::ReplayResetResponse>(
+           [this](const auto& request) { return Reset(request); })},
+      {"Explain", rpc::Right::kObserve,
+       rpc::ProtoHandler<v1::ReplayExplainRequest, v1::ReplayExplainResponse>(
+           [this](const auto& request) { return Explain(request); })},
+      {"Peek", rpc::Right::kRead,
+       rpc::ProtoHandler<v1::ReplayPeekRequest, v1::ReplayPeekResponse>(
+           [this](const auto& request) { return Peek(request); })},
+      {"SaveCheckpoint", rpc::Right::kAdmin,
        rpc::AsyncProtoHandler<v1::ReplaySaveCheckpointRequest, v1::ReplaySaveCheckpointResponse>(
            [this](std::shared_ptr<rpc::ServerCall>, const v1::ReplaySaveCheckpointRequest&,
                   const rpc::Reply<v1::ReplaySaveCheckpointResponse>& reply) {
              background_.RunSoon([this, reply] { reply(SaveCheckpoint()); });
            })},
   };
-  for (rpc::Method& method : service.methods) {
-    const bool looks = method.name == "ListTables" || method.name == "Explain" || method.name == "Peek";
-    if (!looks) method.right = rpc::Right::kMember;
-  }
   return service;
 }
 

@@ -38,14 +38,18 @@ class DiagnosticsServer::Service {
   rpc::Service MakeService() {
     using namespace tandem::v1;  // NOLINT: the messages of this one service
     return {"tandem.v1.Diagnostics",
-            {{"GetProcess", ProtoHandler<GetProcessRequest, ProcessInfo>(
-                                [this](const GetProcessRequest&) { return GetProcess(); })},
-             {"ReadClock", ProtoHandler<ReadClockRequest, ReadClockResponse>(
-                               [this](const ReadClockRequest&) { return ReadClock(); })},
-             {"StartTrace", ProtoHandler<StartTraceRequest, StartTraceResponse>(
-                                [this](const StartTraceRequest& request) { return StartTrace(request); })},
-             {"StopTrace", ProtoHandler<StopTraceRequest, TraceRecording>(
-                               [this](const StopTraceRequest& request) { return StopTrace(request); })}}};
+            {{"GetProcess", Right::kObserve,
+              ProtoHandler<GetProcessRequest, ProcessInfo>(
+                  [this](const GetProcessRequest&) { return GetProcess(); })},
+             {"ReadClock", Right::kObserve,
+              ProtoHandler<ReadClockRequest, ReadClockResponse>(
+                  [this](const ReadClockRequest&) { return ReadClock(); })},
+             {"StartTrace", Right::kObserve,
+              ProtoHandler<StartTraceRequest, StartTraceResponse>(
+                  [this](const StartTraceRequest& request) { return StartTrace(request); })},
+             {"StopTrace", Right::kObserve,
+              ProtoHandler<StopTraceRequest, TraceRecording>(
+                  [this](const StopTraceRequest& request) { return StopTrace(request); })}}};
   }
 
  private:
@@ -143,6 +147,8 @@ absl::StatusOr<std::unique_ptr<DiagnosticsServer>> DiagnosticsServer::Start(
   status->SetDiagnostics(diagnostics->address_);
   return diagnostics;
 }
+
+rpc::Service DiagnosticsServer::service() { return service_->MakeService(); }
 
 void DiagnosticsServer::SetServing(bool serving) { server_->SetServing("", serving); }
 

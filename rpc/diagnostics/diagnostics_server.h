@@ -40,6 +40,8 @@ class DiagnosticsServer {
   ~DiagnosticsServer();
 
   const std::string& address() const { return address_; }
+  // Returns the service that it serves, whose handlers refer to this object.
+  rpc::Service service();
   // Sets the state that gRPC health checking reports for the process as a whole (""). NOT_SERVING until the
   // first call.
   void SetServing(bool serving);

@@ -107,13 +107,16 @@ absl::Status RpcAgent::Listen() {
         absl::StrCat("RpcAgentOptions::listen is ", options_.listen,
                      ": say in RpcAgentOptions::advertise under which host others reach it"));
   }
-  std::vector<Service> services = {
-      {kService, {{"Call", [this](std::shared_ptr<ServerCall> call) { OnCall(std::move(call)); }}}}};
-  TANDEM_ASSIGN_OR_RETURN(server_, Server::Start(server, std::move(services)));
+  TANDEM_ASSIGN_OR_RETURN(server_, Server::Start(server, {service()}));
   member_.address = address.is_unix()              ? options_.listen
                     : absl::StrContains(host, ":") ? absl::StrCat("[", host, "]:", server_->port())
                                                    : absl::StrCat(host, ":", server_->port());
   return absl::OkStatus();
+}
+
+Service RpcAgent::service() {
+  return {kService,
+          {{"Call", Right::kAct, [this](std::shared_ptr<ServerCall> call) { OnCall(std::move(call)); }}}};
 }
 
 void RpcAgent::ScheduleMaintenance() {

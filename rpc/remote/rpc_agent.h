@@ -100,6 +100,9 @@ class RpcAgent : private Runtime {
                                                          Functions functions);
   ~RpcAgent() override;
 
+  // Returns the service that it serves, whose handlers refer to this object.
+  rpc::Service service();
+
   const std::string& name() const { return member_.name; }
   const Member& member() const { return member_; }
   // Returns "host:port" or "unix:/path", as other workers reach this one.

@@ -269,7 +269,7 @@ Service OfferService(const ShmServer* server, std::string refusal) {
     return response;
   };
   return {"tandem.v1.SharedMemory",
-          {{"Offer",
+          {{"Offer", Right::kObserve,
             ProtoHandler<v1::SharedMemoryOfferRequest, v1::SharedMemoryOfferResponse>(std::move(offer))}}};
 }
 

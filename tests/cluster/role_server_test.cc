@@ -71,10 +71,8 @@ TEST(RoleServerTest, MembersThatJoinAtANewStoreAreLetIn) {
   Job job;
   job.env.token = "the token of before";
   rpc::Service service{.name = "test.Service"};
-  service.methods.push_back(
-      {.name = "Change",
-       .handler = [](std::shared_ptr<rpc::ServerCall> call) { call->Finish(Bytes("done")); },
-       .right = rpc::Right::kMember});
+  service.methods.push_back({"Change", rpc::Right::kTrain,
+                             [](std::shared_ptr<rpc::ServerCall> call) { call->Finish(Bytes("done")); }});
   const auto serving = *RoleServer::Start({service}, job.env, job.Connect(), {});
   const auto call = [&](const std::string& token) {
     const auto channel = *rpc::ConnectGrpc(serving->address(), {.caller = {.token = token}});

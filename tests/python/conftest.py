@@ -4,6 +4,7 @@
 import contextlib
 import dataclasses
 import faulthandler
+import os
 import sys
 from typing import Iterator
 
@@ -14,6 +15,10 @@ import tandem
 
 # Less than the time limit of the whole run (CMakeLists.txt).
 TEST_DEADLINE_S = 240
+
+
+# Tests and the processes that they start are members of one job.
+os.environ.setdefault("TANDEM_JOB_TOKEN", "the-token-of-the-tests")
 
 
 @pytest.fixture(autouse=True)

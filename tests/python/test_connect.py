@@ -93,6 +93,26 @@ with tandem.connect(timeout=30) as client:
             (tmp_path / "go on").write_bytes(b"!")
             assert job.wait() == 0, job.output
 
+    def test_a_process_without_the_token_of_the_job_reads_and_changes_nothing(self, servers, monkeypatch):
+        with tandem.connect(servers=servers.addresses, timeout=20) as member:
+            member.create_table("t", 4, tandem.optim.SGD(lr=1.0), tandem.init.Constant(2.0))
+            member.pull("t", [1])
+            monkeypatch.delenv("TANDEM_JOB_TOKEN")
+            with tandem.connect(servers=servers.addresses, timeout=20) as stranger:
+                assert stranger.stats("t")["rows"] == 1
+                rows, version = stranger.pull("t", [1, 2], read_only=True)
+                np.testing.assert_array_equal(rows, [[2.0] * 4, [2.0] * 4])
+                for change in (
+                    lambda: stranger.pull("t", [2]),
+                    lambda: stranger.push("t", [1], np.ones((1, 4)), version=version),
+                    lambda: stranger.create_table("own", 2, tandem.optim.SGD(lr=1.0)),
+                    lambda: stranger.drop_table("t"),
+                ):
+                    with pytest.raises(errors.PermissionDeniedError, match="TANDEM_JOB_TOKEN"):
+                        change()
+            np.testing.assert_array_equal(member.pull("t", [1])[0], [[2.0] * 4])
+            assert member.stats("t")["rows"] == 1
+
     def test_a_notebook_trains_tables_of_its_own_in_every_mode_and_the_async_ones_of_the_job(self, tmp_path):
         os.mkfifo(tmp_path / "go on")
         train = f"""

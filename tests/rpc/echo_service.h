@@ -52,7 +52,9 @@ inline bool AwaitCancelled(ServerCall& call) {
   return gone->WaitForNotificationWithTimeout(kTestTimeout) && call.IsCancelled();
 }
 
-inline Service EchoService(Handler handler) { return {"tandem.v1.Echo", {{"Echo", std::move(handler)}}}; }
+inline Service EchoService(Handler handler, Right right = Right::kRead) {
+  return {"tandem.v1.Echo", {{"Echo", right, std::move(handler)}}};
+}
 
 // Decodes and encodes the message, as a bulk handler does. The response shares the request's memory.
 inline Service PlainEchoService() {

@@ -110,18 +110,19 @@ constexpr char kOther[] = "0123456789abcdeF";
 
 TEST(EpochGateTest, OnlyTheTokenOfTheServerShowsAMember) {
   const EpochGate gate(Caller{.run_id = "job7", .epoch = 5, .member = "ps/0", .token = kToken});
-  EXPECT_THAT(gate.Authorize({.token = kToken}, "Echo/Call"), IsOk());
+  EXPECT_THAT(gate.Authorize({.token = kToken}, "Echo/Call", Right::kTrain), IsOk());
   for (const std::string& wrong :
        {std::string(), std::string(kOther), std::string(kToken) + "0", std::string(kToken).substr(1)}) {
     // An epoch and a name prove nothing.
-    EXPECT_THAT(
-        gate.Authorize({.run_id = "job7", .epoch = 5, .member = "worker/3", .token = wrong}, "Echo/Call"),
-        StatusIs(absl::StatusCode::kPermissionDenied,
-                 AllOf(HasSubstr("Echo/Call"), HasSubstr("worker/3"), HasSubstr("ps/0"),
-                       HasSubstr("TANDEM_JOB_TOKEN"), ::testing::Not(HasSubstr(kToken)),
-                       ::testing::Not(HasSubstr(kOther)))));
+    EXPECT_THAT(gate.Authorize({.run_id = "job7", .epoch = 5, .member = "worker/3", .token = wrong},
+                               "Echo/Call", Right::kTrain),
+                StatusIs(absl::StatusCode::kPermissionDenied,
+                         AllOf(HasSubstr("Echo/Call"), HasSubstr("right to train"), HasSubstr("worker/3"),
+                               HasSubstr("ps/0"), HasSubstr("TANDEM_JOB_TOKEN"),
+                               ::testing::Not(HasSubstr(kToken)), ::testing::Not(HasSubstr(kOther)))));
   }
-  EXPECT_THAT(EpochGate(Server(5)).Authorize({}, "Echo/Call"), IsOk());  // it belongs to no job
+  EXPECT_THAT(EpochGate(Server(5)).Authorize({}, "Echo/Call", Right::kTrain),
+              IsOk());  // it belongs to no job
 }
 
 // A server behind a gate, reached over each transport.
@@ -166,11 +167,12 @@ class GatedServerTest : public ::testing::TestWithParam<std::string> {
 TEST_P(GatedServerTest, AMethodForMembersNeedsTheToken) {
   gate_ =
       std::make_shared<EpochGate>(Caller{.run_id = "job7", .epoch = 5, .member = "ps/0", .token = kToken});
-  Service echo = testing::EchoService([this](std::shared_ptr<ServerCall> call) {
-    ++served_;
-    call->Finish(Bytes("served"));
-  });
-  for (Method& method : echo.methods) method.right = Right::kMember;
+  const Service echo = testing::EchoService(
+      [this](std::shared_ptr<ServerCall> call) {
+        ++served_;
+        call->Finish(Bytes("served"));
+      },
+      Right::kTrain);
   Start(echo);
   Caller caller = Worker(5);
   EXPECT_THAT(Call(*Connect(caller)), StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("worker/3")));

@@ -23,11 +23,12 @@ class FakeCopy {
   FakeCopy() {
     const rpc::Service service = {
         "tandem.v1.Failover",
-        {{"GetPlacement", rpc::ProtoHandler<v1::GetPlacementRequest, v1::ReplicaStatus>(
-                              [this](const v1::GetPlacementRequest&) -> absl::StatusOr<v1::ReplicaStatus> {
-                                absl::MutexLock lock(&mutex_);
-                                return status_;
-                              })}}};
+        {{"GetPlacement", rpc::Right::kObserve,
+          rpc::ProtoHandler<v1::GetPlacementRequest, v1::ReplicaStatus>(
+              [this](const v1::GetPlacementRequest&) -> absl::StatusOr<v1::ReplicaStatus> {
+                absl::MutexLock lock(&mutex_);
+                return status_;
+              })}}};
     server_ = rpc::Server::Start({.listen = "127.0.0.1:0", .transport = "grpc"}, {service}).value();
   }
   // Does not wait for questions that are under way.

@@ -49,10 +49,11 @@ void Together(First first, Second second) {
 // Makes a call whose handler runs `body` on a gRPC thread.
 void Serve(std::function<void()> body, std::function<void()> meanwhile) {
   auto server = rpc::Server::Start(
-      {}, {rpc::Service{"test.Race", {rpc::Method{"Run", [body](std::shared_ptr<rpc::ServerCall> call) {
-                                                    body();
-                                                    call->Finish(Bytes());
-                                                  }}}}});
+      {}, {rpc::Service{"test.Race",
+                        {rpc::Method{"Run", rpc::Right::kRead, [body](std::shared_ptr<rpc::ServerCall> call) {
+                                       body();
+                                       call->Finish(Bytes());
+                                     }}}}});
   TANDEM_CHECK(server.ok());
   auto channel = rpc::ConnectGrpc(absl::StrCat("127.0.0.1:", (*server)->port()), {});
   TANDEM_CHECK(channel.ok());

@@ -33,31 +33,30 @@ rpc::Service WeightServer::service() {
   rpc::Service service;
   service.name = "tandem.v1.Weights";
   service.methods = {
-      {"StartEpoch", rpc::ProtoHandler<v1::StartWeightsEpochRequest, v1::StartWeightsEpochResponse>(
-                         [this](const auto& request) -> absl::StatusOr<v1::StartWeightsEpochResponse> {
-                           TANDEM_ASSIGN_OR_RETURN(
-                               const EpochGrant grant,
-                               store_.StartEpoch(request.model(), request.publisher(), request.token()));
-                           v1::StartWeightsEpochResponse response;
-                           response.set_epoch(grant.epoch);
-                           response.set_version(grant.version);
-                           return response;
-                         })},
-      {"Publish", [this](std::shared_ptr<rpc::ServerCall> call) { Publish(call); }},
-      {"BeginUpload", rpc::ProtoHandler<v1::BeginWeightsUploadRequest, v1::BeginWeightsUploadResponse>(
-                          [this](const auto& request) -> absl::StatusOr<v1::BeginWeightsUploadResponse> {
-                            return BeginUpload(request);
-                          })},
-      {"PutPiece", [this](std::shared_ptr<rpc::ServerCall> call) { PutPiece(call); }},
-      {"Head", [this](std::shared_ptr<rpc::ServerCall> call) { Head(call); }},
-      {"Pull", [this](std::shared_ptr<rpc::ServerCall> call) { Pull(call); }},
-      {"ListModels", rpc::ProtoHandler<v1::ListWeightsRequest, v1::ListWeightsResponse>(
-                         [this](const auto&) -> absl::StatusOr<v1::ListWeightsResponse> { return State(); })},
+      {"StartEpoch", rpc::Right::kTrain,
+       rpc::ProtoHandler<v1::StartWeightsEpochRequest, v1::StartWeightsEpochResponse>(
+           [this](const auto& request) -> absl::StatusOr<v1::StartWeightsEpochResponse> {
+             TANDEM_ASSIGN_OR_RETURN(
+                 const EpochGrant grant,
+                 store_.StartEpoch(request.model(), request.publisher(), request.token()));
+             v1::StartWeightsEpochResponse response;
+             response.set_epoch(grant.epoch);
+             response.set_version(grant.version);
+             return response;
+           })},
+      {"Publish", rpc::Right::kTrain, [this](std::shared_ptr<rpc::ServerCall> call) { Publish(call); }},
+      {"BeginUpload", rpc::Right::kTrain,
+       rpc::ProtoHandler<v1::BeginWeightsUploadRequest, v1::BeginWeightsUploadResponse>(
+           [this](const auto& request) -> absl::StatusOr<v1::BeginWeightsUploadResponse> {
+             return BeginUpload(request);
+           })},
+      {"PutPiece", rpc::Right::kTrain, [this](std::shared_ptr<rpc::ServerCall> call) { PutPiece(call); }},
+      {"Head", rpc::Right::kRead, [this](std::shared_ptr<rpc::ServerCall> call) { Head(call); }},
+      {"Pull", rpc::Right::kRead, [this](std::shared_ptr<rpc::ServerCall> call) { Pull(call); }},
+      {"ListModels", rpc::Right::kObserve,
+       rpc::ProtoHandler<v1::ListWeightsRequest, v1::ListWeightsResponse>(
+           [this](const auto&) -> absl::StatusOr<v1::ListWeightsResponse> { return State(); })},
   };
-  for (rpc::Method& method : service.methods) {
-    const bool reads = method.name == "Head" || method.name == "Pull" || method.name == "ListModels";
-    if (!reads) method.right = rpc::Right::kMember;
-  }
   return service;
 }
 

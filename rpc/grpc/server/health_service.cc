@@ -192,7 +192,7 @@ HealthService::HealthService() : methods_(MakeCheck()) {}
 
 rpc::Service HealthService::MakeCheck() {
   return {"grpc.health.v1.Health",
-          {{"Check", [this](std::shared_ptr<ServerCall> call) {
+          {{"Check", Right::kObserve, [this](std::shared_ptr<ServerCall> call) {
               const absl::StatusOr<std::string> service = ServiceOf(call->request());
               if (!service.ok()) return call->Finish(service.status());
               Status status;

@@ -20,6 +20,7 @@
 #include "rpc/server.h"
 #include "rpc/service.h"
 #include "tandem/v1/parameter_server.pb.h"
+#include "tests/testing/job_token.h"
 #include "tests/testing/processes/tandem_process.h"
 #include "tests/testing/status_matchers.h"
 
@@ -38,7 +39,8 @@ class PsTest : public ::testing::Test {
  protected:
   void SetUp() override { TANDEM_ASSERT_OK_AND_ASSIGN(store_, cluster::StoreServer::Start("127.0.0.1:0")); }
   std::map<std::string, std::string> Variables() const {
-    return {{"TANDEM_STORE", absl::StrCat("127.0.0.1:", store_->port())}};
+    return {{"TANDEM_STORE", absl::StrCat("127.0.0.1:", store_->port())},
+            {"TANDEM_JOB_TOKEN", testing::kTestJobToken}};
   }
   static std::vector<std::string> Args(std::vector<std::string> more = {}) {
     std::vector<std::string> args = {"ps", "--index", "1", "--num-servers", "2"};
@@ -72,9 +74,10 @@ TEST(PsExitCodeTest, ACancelledCallIsAnErrorAndNoHandOver) {
   const auto refuse = [](const std::shared_ptr<rpc::ServerCall>& call) {
     call->Finish(absl::CancelledError("the proxy gives up"));
   };
-  TANDEM_ASSERT_OK_AND_ASSIGN(const auto store,
-                              rpc::Server::Start({.listen = "127.0.0.1:0", .transport = "grpc"},
-                                                 {rpc::Service{"tandem.v1.Store", {{"Set", refuse}}}}));
+  TANDEM_ASSERT_OK_AND_ASSIGN(
+      const auto store,
+      rpc::Server::Start({.listen = "127.0.0.1:0", .transport = "grpc"},
+                         {rpc::Service{"tandem.v1.Store", {{"Set", rpc::Right::kMember, refuse}}}}));
   const Finished ps = RunTandem({"ps", "--index", "0", "--num-servers", "1"},
                                 {{"TANDEM_STORE", absl::StrCat("127.0.0.1:", store->port())}});
   EXPECT_EQ(ps.exit_code, 1) << ps.err;
@@ -170,9 +173,10 @@ TEST_F(PsTest, SigtermIsAGracefulEnd) {
 // A worker's connections to one server, in epoch `epoch` of the job.
 absl::StatusOr<std::unique_ptr<ps::Client>> ClientOf(const std::string& address, int64_t epoch,
                                                      uint64_t pushes_as,
-                                                     absl::Duration timeout = absl::Seconds(5)) {
+                                                     absl::Duration timeout = absl::Seconds(5),
+                                                     const std::string& token = testing::kTestJobToken) {
   std::vector<std::unique_ptr<rpc::Channel>> channels(1);
-  const rpc::Caller caller = {.run_id = "job7", .epoch = epoch, .member = "worker/0"};
+  const rpc::Caller caller = {.run_id = "job7", .epoch = epoch, .member = "worker/0", .token = token};
   TANDEM_ASSIGN_OR_RETURN(channels[0], rpc::Connect(address, {.channel = {.caller = caller}}));
   return ps::Client::Connect(std::move(channels), {.epoch = pushes_as, .timeout = timeout});
 }
@@ -249,12 +253,16 @@ TEST_F(PsTest, InALaunchedJobOnlyItsMembersChangeTables) {
   TANDEM_ASSERT_OK_AND_ASSIGN(const std::string address, store_->store()->Get("ps/0", kTestTimeout));
   TANDEM_ASSERT_OK_AND_ASSIGN(auto worker, ClientOf(address, 5, 1));
   TANDEM_ASSERT_OK(worker->CreateTable(OneRow()));
-  TANDEM_ASSERT_OK_AND_ASSIGN(auto stranger, ClientOf(address, 0, 1));
+  // An epoch and a name make no member.
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto stranger, ClientOf(address, 5, 1, absl::Seconds(5), /*token=*/""));
   EXPECT_THAT(stranger->CreateTable(OneRow()),
-              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("Register")));
-  // The command registers by itself.
-  const Finished set =
-      RunTandem({"table", "set-mode", "--servers", address, "--table", "w", "--mode", "bounded:3"}, {});
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("TANDEM_JOB_TOKEN")));
+  const std::vector<std::string> set_mode = {"table",   "set-mode", "--servers", address,
+                                             "--table", "w",        "--mode",    "bounded:3"};
+  const Finished refused = RunTandem(set_mode, {});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("TANDEM_JOB_TOKEN"));
+  const Finished set = RunTandem(set_mode, {{"TANDEM_JOB_TOKEN", testing::kTestJobToken}});
   EXPECT_EQ(set.exit_code, 0) << set.err;
   EXPECT_THAT(set.out, HasSubstr("bounded:3, was async"));
 }

@@ -69,16 +69,25 @@ ShardCopies::~ShardCopies() {
   }
 }
 
+// Returns the token on which the servers have agreed in the store.
+static absl::StatusOr<std::string> TokenIn(const std::string& store_address) {
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(store_address));
+  cluster::RemoteStore store(std::move(channel), kTestTimeout);
+  return store.Get(cluster::kJobTokenKey, kTestTimeout);
+}
+
 absl::StatusOr<std::unique_ptr<ps::Client>> ConnectToShards(const ShardAddresses& addresses,
                                                             const ps::ClientOptions& client) {
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<rpc::Channel> store, rpc::ConnectGrpc(addresses.store));
   const auto board = std::make_shared<ps::StoreBoard>(std::move(store));
+  TANDEM_ASSIGN_OR_RETURN(const std::string token, TokenIn(addresses.store));
   std::vector<std::unique_ptr<rpc::Channel>> channels;
   for (uint32_t s = 0; s < addresses.copies.size(); ++s) {
     ps::RoutedChannelOptions options;
     options.shard = s;
     options.locate = [board, s](absl::Duration limit) { return board->Read(s, limit); };
     options.addresses = addresses.copies[s];
+    options.connect.channel.caller.token = token;
     TANDEM_ASSIGN_OR_RETURN(auto channel, ps::ConnectRouted(std::move(options)));
     channels.push_back(std::move(channel));
   }
@@ -140,11 +149,7 @@ void ShardCopies::AwaitListening(uint32_t shard, uint32_t copy) {
   one.address = addresses[0];
   const std::string listens(absl::StripSuffix(addresses.back(), ")"));
   if (network_ == Network::kRelayed) one.callers->Forward(PortOf(listens));
-  // The servers have agreed on a token in the store.
-  absl::StatusOr<std::unique_ptr<rpc::Channel>> to_store = rpc::ConnectGrpc(store_address_);
-  TANDEM_CHECK_MSG(to_store.ok(), to_store.status().message());
-  cluster::RemoteStore store(*std::move(to_store), kTestTimeout);
-  const absl::StatusOr<std::string> token = store.Get(cluster::kJobTokenKey, kTestTimeout);
+  const absl::StatusOr<std::string> token = TokenIn(store_address_);
   TANDEM_CHECK_MSG(token.ok(), token.status().message());
   absl::StatusOr<std::unique_ptr<rpc::Channel>> channel =
       rpc::ConnectGrpc(listens, {.caller = {.member = "the test", .token = *token}});

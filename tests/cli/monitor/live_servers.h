@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/monitor/metrics_server.h"
+#include "cluster/job_token.h"
 #include "cluster/store/store_server.h"
 #include "gtest/gtest.h"
 #include "ps/client/client.h"
@@ -32,7 +33,11 @@ class LiveServers : public ::testing::Test {
       TANDEM_ASSERT_OK_AND_ASSIGN(const std::string address,
                                   store_->store()->Get(absl::StrCat("ps/", i), testing::kTestTimeout));
       addresses_.push_back(address);
-      TANDEM_ASSERT_OK_AND_ASSIGN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(address));
+      // On which the servers have agreed.
+      TANDEM_ASSERT_OK_AND_ASSIGN(const std::string token,
+                                  store_->store()->Get(cluster::kJobTokenKey, testing::kTestTimeout));
+      TANDEM_ASSERT_OK_AND_ASSIGN(std::unique_ptr<rpc::Channel> channel,
+                                  rpc::ConnectGrpc(address, {.caller = {.token = token}}));
       channels.push_back(std::move(channel));
     }
     TANDEM_ASSERT_OK_AND_ASSIGN(client_,

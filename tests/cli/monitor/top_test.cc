@@ -87,7 +87,7 @@ TEST_F(TopTest, AServerThatDiesDoesNotEndIt) {
 
 TEST_F(TopTest, SetModeSaysThatARunInModeSyncReplicatesNoRows) {
   const auto set = [this](const char* mode) {
-    return RunTandem({"table", "set-mode", "--table", "user", "--mode", mode, "--servers", Servers()}).out;
+    return RunTandem({"table", "set-mode", "--table", "user", "--mode", mode, "--store", Store()}).out;
   };
   EXPECT_EQ(set("sync"), "table 'user': sync, was async\n");
   EXPECT_THAT(set("async"),
@@ -97,7 +97,7 @@ TEST_F(TopTest, SetModeSaysThatARunInModeSyncReplicatesNoRows) {
 
 TEST_F(TopTest, SetModeChangesTheModeOnAllServers) {
   Finished finished =
-      RunTandem({"table", "set-mode", "--table", "user", "--mode", "gba:4:3", "--servers", Servers()});
+      RunTandem({"table", "set-mode", "--table", "user", "--mode", "gba:4:3", "--store", Store()});
   EXPECT_EQ(finished.exit_code, 0) << finished.err;
   EXPECT_EQ(finished.out, "table 'user': gba:4:3, was async\n");
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto servers, client_->ListTablesPerServer(0));
@@ -111,17 +111,17 @@ TEST_F(TopTest, SetModeChangesTheModeOnAllServers) {
   EXPECT_THAT(finished.out, HasSubstr("gba:4:3"));
   EXPECT_THAT(finished.out, HasSubstr("4 updates, older ones are left out"));
   EXPECT_THAT(finished.out, HasSubstr(absl::StrCat("pushes by staleness  0: ", 2 * kSteps)));
-  finished = RunTandem({"table", "flush", "--table", "user", "--servers", Servers()});
+  finished = RunTandem({"table", "flush", "--table", "user", "--store", Store()});
   EXPECT_EQ(finished.out, "table 'user': 2 kept pushes applied\n");  // one on each server
 }
 
 TEST_F(TopTest, DropRemovesTheTableFromAllServers) {
-  Finished finished = RunTandem({"table", "drop", "--table", "user", "--servers", Servers()});
+  Finished finished = RunTandem({"table", "drop", "--table", "user", "--store", Store()});
   EXPECT_EQ(finished.exit_code, 0) << finished.err;
   EXPECT_THAT(finished.out, HasSubstr("table 'user': dropped, it had "));
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto servers, client_->ListTablesPerServer(0));
   for (const auto& server : servers) EXPECT_TRUE(server.empty());
-  finished = RunTandem({"table", "drop", "--table", "user", "--servers", Servers()});
+  finished = RunTandem({"table", "drop", "--table", "user", "--store", Store()});
   EXPECT_EQ(finished.exit_code, 1);
   EXPECT_THAT(finished.err, HasSubstr("no table 'user'; it has: none"));
 }

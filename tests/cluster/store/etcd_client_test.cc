@@ -27,8 +27,9 @@ class FakeMember {
  public:
   FakeMember(std::string name, absl::Status error) : name_(std::move(name)), error_(std::move(error)) {
     rpc::Service kv = {"etcdserverpb.KV",
-                       {{"Range", rpc::ProtoHandler<etcdserverpb::RangeRequest, etcdserverpb::RangeResponse>(
-                                      [this](const etcdserverpb::RangeRequest&) { return Range(); })}}};
+                       {{"Range", rpc::Right::kRead,
+                         rpc::ProtoHandler<etcdserverpb::RangeRequest, etcdserverpb::RangeResponse>(
+                             [this](const etcdserverpb::RangeRequest&) { return Range(); })}}};
     server_ = rpc::Server::Start({.listen = "127.0.0.1:0", .transport = "grpc"}, {std::move(kv)}).value();
   }
   std::string address() const { return absl::StrCat("127.0.0.1:", server_->port()); }
@@ -91,17 +92,19 @@ class PausingMember {
     using etcdserverpb::LeaseKeepAliveRequest, etcdserverpb::LeaseKeepAliveResponse;
     using etcdserverpb::RangeRequest, etcdserverpb::RangeResponse;
     using etcdserverpb::TxnRequest, etcdserverpb::TxnResponse;
-    rpc::Service kv = {"etcdserverpb.KV",
-                       {{"Range", rpc::ProtoHandler<RangeRequest, RangeResponse>([](const RangeRequest&) {
-                           RangeResponse response;
-                           response.add_kvs()->set_value("7");  // the lease's number
-                           return absl::StatusOr<RangeResponse>(response);
-                         })},
-                        {"Txn", rpc::ProtoHandler<TxnRequest, TxnResponse>(
-                                    [this](const TxnRequest& txn) { return Change(txn); })}}};
+    rpc::Service kv = {
+        "etcdserverpb.KV",
+        {{"Range", rpc::Right::kRead, rpc::ProtoHandler<RangeRequest, RangeResponse>([](const RangeRequest&) {
+            RangeResponse response;
+            response.add_kvs()->set_value("7");  // the lease's number
+            return absl::StatusOr<RangeResponse>(response);
+          })},
+         {"Txn", rpc::Right::kTrain,
+          rpc::ProtoHandler<TxnRequest, TxnResponse>(
+              [this](const TxnRequest& txn) { return Change(txn); })}}};
     rpc::Service lease = {
         "etcdserverpb.Lease",
-        {{"LeaseKeepAlive",
+        {{"LeaseKeepAlive", rpc::Right::kTrain,
           rpc::ProtoHandler<LeaseKeepAliveRequest, LeaseKeepAliveResponse>([](const LeaseKeepAliveRequest&) {
             LeaseKeepAliveResponse response;
             response.set_ttl(1000);

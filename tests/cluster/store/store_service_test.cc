@@ -298,7 +298,8 @@ TEST(RemoteStore, TheServerHasTheTimeOutOfTheCallerToSayWhetherAKeyExists) {
   };
   rpc::Service service;
   service.name = "tandem.v1.Store";
-  service.methods = {{"Get", rpc::AsyncProtoHandler<v1::StoreGetRequest, v1::StoreGetResponse>(get)}};
+  service.methods = {
+      {"Get", rpc::Right::kRead, rpc::AsyncProtoHandler<v1::StoreGetRequest, v1::StoreGetResponse>(get)}};
   RemoteStore store(
       rpc::ConnectLoopback(std::make_shared<std::vector<rpc::Service>>(std::vector<rpc::Service>{service})),
       absl::Seconds(30));

@@ -77,9 +77,9 @@ class ServerCopy {
   explicit ServerCopy(std::string id, ParameterServerOptions options = {}) : id_(std::move(id)) {
     options.failover = true;
     driver_ = std::make_unique<Driver>(options);
-    append_ = AppendMethod(&path().receiver());
-    services_ = std::make_shared<const std::vector<rpc::Service>>(
-        std::vector<rpc::Service>{{"tandem.v1.Failover", {{"Append", [this](auto call) { Append(call); }}}}});
+    append_ = std::make_unique<rpc::Method>(AppendMethod(&path().receiver()));
+    services_ = std::make_shared<const std::vector<rpc::Service>>(std::vector<rpc::Service>{
+        {"tandem.v1.Failover", {{"Append", rpc::Right::kReplica, [this](auto call) { Append(call); }}}}});
   }
 
   Driver* operator->() { return driver_.get(); }
@@ -170,7 +170,7 @@ class ServerCopy {
       if (cut_off_ || header.number() > cut_)
         return call->Finish(absl::UnavailableError("the connection was lost"));
     }
-    append_.handler(call);
+    append_->handler(call);
   }
 
   std::string id_;
@@ -180,7 +180,7 @@ class ServerCopy {
   uint64_t cut_ ABSL_GUARDED_BY(mutex_) = ~uint64_t{0};
   bool cut_off_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<Driver> driver_;
-  rpc::Method append_;
+  std::unique_ptr<rpc::Method> append_;
   std::shared_ptr<const std::vector<rpc::Service>> services_;
 };
 

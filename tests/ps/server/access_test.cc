@@ -24,6 +24,7 @@ using ::testing::HasSubstr;
 constexpr auto kNotAllowed = absl::StatusCode::kPermissionDenied;
 constexpr auto kUsedUp = absl::StatusCode::kResourceExhausted;
 
+constexpr char kToken[] = "0123456789abcdef";
 const PushOf kGradientOfOne = {.table = "user", .dim = 1, .ids = {42}, .gradients = {1.0f}};
 
 class CallOf : public TestCall {
@@ -39,7 +40,7 @@ class CallOf : public TestCall {
 // A server of a launched job, at epoch 5.
 class AccessTest : public ::testing::Test {
  protected:
-  AccessTest() : service_(server_.service()) {
+  AccessTest() : service_(rpc::Gated(server_.service(), gate_)) {
     for (const char* name : {"user", "item"}) {
       v1::CreateTableRequest request;
       *request.mutable_config() = TestTable(name, 1, 3, Async(), Sgd(1.0f));
@@ -97,12 +98,14 @@ class AccessTest : public ::testing::Test {
     return Call("WriteRowStates", request, caller);
   }
 
-  const rpc::Caller kWorker1 = {.run_id = "job", .epoch = 5, .member = "worker/1"};
+  const rpc::Caller kWorker1 = {.run_id = "job", .epoch = 5, .member = "worker/1", .token = kToken};
   const rpc::Caller kStranger = {};
+  const rpc::Caller kNotebook = {.token = kToken};  // has not registered yet
   uint64_t step_ = 0;
-  ParameterServer server_{{.members_only = true,
-                           .job = [] { return rpc::Caller{.run_id = "job", .epoch = 5}; },
-                           .first_free_rank = 2}};
+  const std::shared_ptr<rpc::EpochGate> gate_ = std::make_shared<rpc::EpochGate>(
+      rpc::Caller{.run_id = "job", .epoch = 5, .member = "ps/0", .token = kToken});
+  ParameterServer server_{
+      {.gate = gate_, .job = [] { return rpc::Caller{.run_id = "job", .epoch = 5}; }, .first_free_rank = 2}};
   const rpc::Service service_;
 };
 
@@ -114,7 +117,9 @@ TEST_F(AccessTest, AProcessOfNoJobObservesAndReads) {
 }
 
 TEST_F(AccessTest, AProcessOfNoJobChangesNothing) {
-  EXPECT_THAT(Push(0, kStranger), StatusIs(kNotAllowed, AllOf(HasSubstr("Push"), HasSubstr("Register"))));
+  EXPECT_THAT(Push(0, kStranger),
+              StatusIs(kNotAllowed, AllOf(HasSubstr("Push"), HasSubstr("TANDEM_JOB_TOKEN"))));
+  EXPECT_THAT(Register("notebook/eve", kStranger), StatusIs(kNotAllowed, HasSubstr("Register")));
   EXPECT_THAT(Pull(0, /*read_only=*/false, kStranger), StatusIs(kNotAllowed, HasSubstr("may create rows")));
   v1::CreateTableRequest create;
   *create.mutable_config() = TestTable("other", 1, 1, Async(), Sgd(1.0f));
@@ -142,32 +147,33 @@ TEST_F(AccessTest, AWorkerSpeaksForItselfOnly) {
   TANDEM_EXPECT_OK(Write(1, kWorker1));
   EXPECT_THAT(StartEpoch(0, kWorker1), StatusIs(kNotAllowed, HasSubstr("a push epoch as worker 0")));
   // A refused call takes no sequence and no epoch, so that worker 0 is not disturbed.
-  TANDEM_EXPECT_OK(Push(0, {.run_id = "job", .epoch = 5, .member = "worker/0"}));
+  TANDEM_EXPECT_OK(Push(0, {.run_id = "job", .epoch = 5, .member = "worker/0", .token = kToken}));
 }
 
 TEST_F(AccessTest, AProcessThatRegistersGetsAnEpochAndARank) {
-  TANDEM_ASSERT_OK_AND_ASSIGN(const v1::RegisterResponse one, Register("notebook/ann", kStranger));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const v1::RegisterResponse one, Register("notebook/ann", kNotebook));
   EXPECT_EQ(one.run_id(), "job");
   EXPECT_EQ(one.epoch(), 5);
   EXPECT_EQ(one.worker(), 2);
-  const rpc::Caller ann = {.run_id = one.run_id(), .epoch = one.epoch(), .member = "notebook/ann"};
+  const rpc::Caller ann = {
+      .run_id = one.run_id(), .epoch = one.epoch(), .member = "notebook/ann", .token = kToken};
   TANDEM_ASSERT_OK_AND_ASSIGN(const uint64_t first, StartEpoch(one.worker(), ann));
   TANDEM_EXPECT_OK(Push(one.worker(), ann, first));
   // The process registers again, which fences off its earlier pushes.
-  TANDEM_ASSERT_OK_AND_ASSIGN(const v1::RegisterResponse again, Register("notebook/ann", kStranger));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const v1::RegisterResponse again, Register("notebook/ann", kNotebook));
   EXPECT_EQ(again.worker(), 2);
   TANDEM_ASSERT_OK_AND_ASSIGN(const uint64_t second, StartEpoch(again.worker(), ann));
   EXPECT_GT(second, first);
   EXPECT_THAT(Push(one.worker(), ann, first), StatusIs(absl::StatusCode::kFailedPrecondition));
-  TANDEM_ASSERT_OK_AND_ASSIGN(const v1::RegisterResponse other, Register("notebook/bob", kStranger));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const v1::RegisterResponse other, Register("notebook/bob", kNotebook));
   EXPECT_EQ(other.worker(), 3);
   // A tool that only changes modes needs no rank.
-  TANDEM_ASSERT_OK_AND_ASSIGN(const v1::RegisterResponse tool, Register("", kStranger));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const v1::RegisterResponse tool, Register("", kNotebook));
   EXPECT_EQ(tool.epoch(), 5);
-  EXPECT_THAT(Register(std::string(257, 'x'), kStranger), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(Register(std::string(257, 'x'), kNotebook), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-TEST(Access, WithoutALauncherProcessesWithoutAnEpochAreServed) {
+TEST(Access, AServerWithoutATokenServesProcessesOfNoJob) {
   Driver driver;
   TANDEM_ASSERT_OK(driver.CreateTable(TestTable("user", 1, 1, Async(), Sgd(1.0f))));
   TANDEM_EXPECT_OK(driver.Push({}, {kGradientOfOne}));

@@ -118,7 +118,7 @@ class CallProxy {
       calls_.push_back(std::move(call));
     };
     absl::StatusOr<std::unique_ptr<Server>> server =
-        Server::Start({.transport = "grpc"}, {{"tandem.v1.RemoteFunctions", {{"Call", keep}}}});
+        Server::Start({.transport = "grpc"}, {{"tandem.v1.RemoteFunctions", {{"Call", Right::kAct, keep}}}});
     TANDEM_CHECK_MSG(server.ok(), server.status().ToString());
     server_ = *std::move(server);
   }

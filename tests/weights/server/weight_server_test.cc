@@ -13,7 +13,6 @@
 #include "rpc/server.h"
 #include "rpc/transport/loopback.h"
 #include "rpc/wire/bulk_codec.h"
-#include "tests/rpc/method_rights.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/weights/models.h"
 #include "weights/client/publisher.h"
@@ -87,12 +86,6 @@ class ReplaceableServer {
   std::shared_ptr<Process> current_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<rpc::Channel> channel_;  // destroyed first
 };
-
-TEST(WeightServer, OnlyReadsAreForEveryone) {
-  WeightServer server({});
-  EXPECT_THAT(tandem::testing::MethodsForAnyone(server.service()),
-              ::testing::ElementsAre("Head", "ListModels", "Pull"));
-}
 
 // One call of StartEpoch of a process without any identity ended a job.
 TEST(WeightServer, AStrangerCannotTakeTheEpochOfAJobsLearner) {

@@ -53,8 +53,8 @@ rpc::Service InferenceServer::service() {
   rpc::Service service;
   service.name = "tandem.v1.Inference";
   service.methods = {
-      {"Act", [this](std::shared_ptr<rpc::ServerCall> call) { Act(call); }},
-      {"GetStatistics",
+      {"Act", rpc::Right::kAct, [this](std::shared_ptr<rpc::ServerCall> call) { Act(call); }},
+      {"GetStatistics", rpc::Right::kObserve,
        rpc::ProtoHandler<v1::InferenceStatisticsRequest, v1::InferenceStatistics>(
            [this](const auto&) -> absl::StatusOr<v1::InferenceStatistics> { return Statistics(); })},
   };

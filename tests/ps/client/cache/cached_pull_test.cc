@@ -531,7 +531,8 @@ class MortalServer {
   std::unique_ptr<rpc::Channel> Channel() {
     rpc::Service front{.name = service_.name, .methods = {}};
     for (size_t m = 0; m < service_.methods.size(); ++m) {
-      front.methods.push_back({service_.methods[m].name, [this, m](std::shared_ptr<rpc::ServerCall> call) {
+      front.methods.push_back({service_.methods[m].name, service_.methods[m].right,
+                               [this, m](std::shared_ptr<rpc::ServerCall> call) {
                                  service_.methods[m].handler(std::move(call));
                                }});
     }

@@ -37,21 +37,21 @@ class FakeCopies {
       Copy& copy = *copies_.back();
       copy.address = absl::StrCat("copy-", i);
       copy.id = absl::StrCat("id-", i);
-      copy.services = std::make_shared<const std::vector<
-          rpc::Service>>(std::vector<rpc::Service>{{"test.Shard",
-                                                    {{"Echo",
-                                                      [this, i](std::shared_ptr<rpc::ServerCall> call) {
-                                                        OnEcho(i, {call, false});
-                                                      }},
-                                                     {"Read",
-                                                      [this, i](std::shared_ptr<rpc::ServerCall> call) {
-                                                        OnEcho(i, {call, true});
-                                                      }}}},
-                                                   {"tandem.v1.Failover",
-                                                    {{"GetPlacement",
-                                                      [this, i](std::shared_ptr<rpc::ServerCall> call) {
-                                                        OnGetPlacement(i, call);
-                                                      }}}}});
+      copy.services = std::make_shared<const std::vector<rpc::Service>>(
+          std::vector<rpc::Service>{{"test.Shard",
+                                     {{"Echo", rpc::Right::kRead,
+                                       [this, i](std::shared_ptr<rpc::ServerCall> call) {
+                                         OnEcho(i, {call, false});
+                                       }},
+                                      {"Read", rpc::Right::kRead,
+                                       [this, i](std::shared_ptr<rpc::ServerCall> call) {
+                                         OnEcho(i, {call, true});
+                                       }}}},
+                                    {"tandem.v1.Failover",
+                                     {{"GetPlacement", rpc::Right::kObserve,
+                                       [this, i](std::shared_ptr<rpc::ServerCall> call) {
+                                         OnGetPlacement(i, call);
+                                       }}}}});
     }
     Name(0);
     for (auto& copy : copies_) copy->known = document_;

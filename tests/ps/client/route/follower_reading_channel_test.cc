@@ -149,8 +149,9 @@ TEST_F(FollowerReadingTest, AReadWaitsForAPrimaryThatDoesNotServeYet) {
 
 TEST(FollowerSetTest, AFollowerWithoutAConnectionIsTriedOnceASecondHoweverOftenOthersAreRead) {
   const auto services = std::make_shared<const std::vector<rpc::Service>>(std::vector<rpc::Service>{
-      {"test.Shard",
-       {{"Read", [](std::shared_ptr<rpc::ServerCall> call) { call->Finish(call->request()); }}}}});
+      {"test.Shard", {{"Read", rpc::Right::kRead, [](std::shared_ptr<rpc::ServerCall> call) {
+                         call->Finish(call->request());
+                       }}}}});
   std::atomic<int> tried{0}, opened{0};
   const auto set = std::make_shared<FollowerSet>(FollowerSet::Options{
       .open = [&](const std::string& address) -> absl::StatusOr<std::unique_ptr<rpc::Channel>> {

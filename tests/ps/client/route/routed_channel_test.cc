@@ -430,17 +430,18 @@ class RealCopy {
   explicit RealCopy(std::shared_ptr<v1::ShardPlacement> document, std::shared_ptr<absl::Mutex> mutex)
       : document_(std::move(document)), mutex_(std::move(mutex)) {
     absl::StatusOr<std::unique_ptr<rpc::Server>> server = rpc::Server::Start(
-        {},
-        {{"test.Shard",
-          {{"Echo", [](std::shared_ptr<rpc::ServerCall> call) { call->Finish(Bytes(call->request())); }}}},
-         {"tandem.v1.Failover",
-          {{"GetPlacement", rpc::ProtoHandler<v1::GetPlacementRequest, v1::ReplicaStatus>(
-                                [this](const v1::GetPlacementRequest&) -> absl::StatusOr<v1::ReplicaStatus> {
-                                  absl::MutexLock lock(mutex_.get());
-                                  v1::ReplicaStatus status;
-                                  *status.mutable_placement() = *document_;
-                                  return status;
-                                })}}}});
+        {}, {{"test.Shard",
+              {{"Echo", rpc::Right::kRead,
+                [](std::shared_ptr<rpc::ServerCall> call) { call->Finish(Bytes(call->request())); }}}},
+             {"tandem.v1.Failover",
+              {{"GetPlacement", rpc::Right::kObserve,
+                rpc::ProtoHandler<v1::GetPlacementRequest, v1::ReplicaStatus>(
+                    [this](const v1::GetPlacementRequest&) -> absl::StatusOr<v1::ReplicaStatus> {
+                      absl::MutexLock lock(mutex_.get());
+                      v1::ReplicaStatus status;
+                      *status.mutable_placement() = *document_;
+                      return status;
+                    })}}}});
     TANDEM_CHECK(server.ok());
     server_ = *std::move(server);
     address_ = absl::StrCat("127.0.0.1:", server_->port());

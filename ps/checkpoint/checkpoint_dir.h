@@ -80,9 +80,9 @@ std::string UnfinishedPath(const std::string& root, uint64_t step);
 // the call may be repeated. Errors: InvalidArgument if `unfinished` is not a path that BeginCheckpoint
 // returns, or if files build on several checkpoints or on the one that is replaced; DataLoss, naming the
 // file, if a file of `written` is missing or has another size here; Aborted if a table lacks the part of a
-// server, because the table was created or dropped while the servers began to save. If the rename succeeds but `root` cannot
-// be synced, or the replaced checkpoint cannot be removed, the checkpoint is committed, and a warning is
-// logged.
+// server, because the table was created or dropped while the servers began to save. If the rename succeeds
+// but `root` cannot be synced, or the replaced checkpoint cannot be removed, the checkpoint is committed, and
+// a warning is logged.
 absl::StatusOr<std::string> CommitCheckpoint(const std::string& unfinished, v1::CheckpointManifest manifest,
                                              absl::Span<const v1::SavedFile> written = {});
 // Replaces the MANIFEST of the committed checkpoint in `directory`, atomically and durably. `format_version`,

@@ -26,6 +26,7 @@
 #include "base/status.h"
 #include "base/timed_wait.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/left_workers.h"
 #include "cli/commands/ps_moves.h"
 #include "cli/commands/ps_status.h"
 #include "cli/commands/ps_subscribe.h"
@@ -303,6 +304,7 @@ absl::StatusOr<int> Serve(const ServeFlags& flags) {
         .on_end = [&end](const absl::Status& why) { end.Failed(why); }});
     services.push_back(copy->service());
   }
+  const LeftWorkers left_workers(&server, store->channel());
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Server> listening,
                           rpc::Server::Start({.listen = flags.listen,
                                               .transport = flags.transport,

@@ -54,6 +54,7 @@ class ParameterServer::Impl {
 
   absl::Status Recover();
   DataPath* data_path() { return copy_role_ == nullptr ? nullptr : copy_role_->data_path(); }
+  RequestHandler& requests() { return requests_; }
   rpc::Service MakeService();
   rpc::Service MakeDurabilityService();
   rpc::Service MakeSubscriptionsService();
@@ -121,6 +122,10 @@ ParameterServer::ParameterServer(const ParameterServerOptions& options)
 ParameterServer::~ParameterServer() = default;
 absl::Status ParameterServer::Recover() { return impl_->Recover(); }
 DataPath* ParameterServer::data_path() { return impl_->data_path(); }
+size_t ParameterServer::waiting_calls() const { return impl_->requests().waiting_calls(); }
+void ParameterServer::SetWorkersThatLeft(const std::set<uint32_t>& workers) {
+  impl_->requests().SetWorkersThatLeft(workers);
+}
 rpc::Service ParameterServer::service() { return impl_->MakeService(); }
 rpc::Service ParameterServer::durability_service() { return impl_->MakeDurabilityService(); }
 rpc::Service ParameterServer::subscriptions_service() { return impl_->MakeSubscriptionsService(); }

@@ -28,6 +28,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "absl/status/status.h"
@@ -125,6 +126,13 @@ class ParameterServer {
   rpc::Service service();
   rpc::Service durability_service();
   rpc::Service subscriptions_service();
+
+  // Returns the number of calls that wait: for another worker's push, or for room in the log.
+  size_t waiting_calls() const;
+  // Tells which workers have left the job for good, by rank, instead of those of the call before. A pull of a
+  // SYNC or BOUNDED table that waits for a push of one of them fails with FailedPrecondition, which names it,
+  // and does not wait for its deadline. A rank that is not in the next call has come back.
+  void SetWorkersThatLeft(const std::set<uint32_t>& workers);
 
   // Finishes all deferred calls: with Cancelled, or with Unavailable if another life or copy of the server
   // will answer them (durability, failover). Refuses later pulls and pushes with Unavailable. Ends background

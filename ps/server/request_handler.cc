@@ -27,9 +27,11 @@ absl::Status CheckPart(const ServerTable& table, const TablePush& part) {
                                  : table.CheckPush(part.worker, part.step);
 }
 
-// Returns NotFound if a table of the request was dropped after the request had found it.
-absl::Status CheckTablesExist(const BoundRequest& request) {
-  for (const BoundSlice& slice : request.slices) TANDEM_RETURN_IF_ERROR(slice.table->CheckExists());
+// Returns the error of a table by which a pull must not run (ServerTable::CheckPull).
+absl::Status CheckTables(const BoundRequest& request) {
+  for (const BoundSlice& slice : request.slices) {
+    TANDEM_RETURN_IF_ERROR(slice.table->CheckPull(request.step, request.worker));
+  }
   return absl::OkStatus();
 }
 }  // namespace
@@ -92,6 +94,13 @@ absl::Time RequestHandler::ExpiryTime(const rpc::ServerCall& call) const {
   const absl::Time now = options_.clock->Now();
   const absl::Duration left = std::min(call.deadline() - now, options_.max_wait);
   return now + left - std::clamp(left / 10, absl::Milliseconds(5), absl::Seconds(1));
+}
+
+void RequestHandler::SetWorkersThatLeft(const std::set<uint32_t>& workers) {
+  Waiters released;
+  for (const std::shared_ptr<ServerTable>& table : tables_.All())
+    table->SetWorkersThatLeft(workers, &released);
+  Dispatch(std::move(released));
 }
 
 void RequestHandler::Dispatch(Waiters released) {
@@ -208,7 +217,7 @@ void RequestHandler::HandlePull(std::shared_ptr<rpc::ServerCall> call) {
   const bool ready = std::all_of(request->slices.begin(), request->slices.end(),
                                  [step](const BoundSlice& slice) { return slice.table->Ready(step); });
   if (ready) {
-    if (absl::Status exist = CheckTablesExist(*request); !exist.ok()) return call->Finish(std::move(exist));
+    if (absl::Status may = CheckTables(*request); !may.ok()) return call->Finish(std::move(may));
     return RespondToPull(*std::move(request), std::move(call), arrived, &buffers_);
   }
   if (absl::Status status = CheckDeferredBytes(request->memory_bytes); !status.ok()) {
@@ -259,7 +268,7 @@ void RequestHandler::HandlePullAtFollower(std::shared_ptr<rpc::ServerCall> call,
     return refuse(absl::OutOfRangeError(
         absl::StrCat(slice.table->WhyWaiting(step, request->worker), ": only the primary lets pulls wait")));
   }
-  if (absl::Status exist = CheckTablesExist(*request); !exist.ok()) return call->Finish(std::move(exist));
+  if (absl::Status may = CheckTables(*request); !may.ok()) return call->Finish(std::move(may));
   role.CountRead(true);
   RespondToPull(*std::move(request), std::move(call), arrived, &buffers_,
                 {.follower = true, .lag = read->lag});
@@ -277,8 +286,7 @@ void RequestHandler::ContinuePull(const std::shared_ptr<PendingPull>& pull) {
   }
   if (!deferred_.Resume(pull->ticket)) return;
   deferred_bytes_ -= request.memory_bytes;
-  if (absl::Status exist = CheckTablesExist(request); !exist.ok())
-    return pull->call->Finish(std::move(exist));
+  if (absl::Status may = CheckTables(request); !may.ok()) return pull->call->Finish(std::move(may));
   RespondToPull(std::move(pull->request), pull->call, pull->arrived, &buffers_);
 }
 

@@ -104,6 +104,10 @@ class RequestHandler {
   // Takes the sequence, unless a newer epoch of the worker has begun.
   void TakeSequence(uint32_t worker, uint64_t epoch, uint64_t sequence);
 
+  // Implement ParameterServer::waiting_calls and SetWorkersThatLeft.
+  size_t waiting_calls() const { return deferred_.size(); }
+  void SetWorkersThatLeft(const std::set<uint32_t>& workers);
+
   // Runs `body` while no push is under way; pushes that arrive meanwhile are deferred. Afterwards runs the
   // pulls that `body` adds to `released`. Blocks until the pushes under way are done, and while
   // another thread's call runs.

@@ -50,6 +50,25 @@ with tandem.connect(timeout=30) as client:
         with start_job(tmp_path, train, "--ps", "1", "--workers", "2") as job:
             assert job.wait() == 0, job.output
 
+    def test_a_worker_that_waits_for_one_that_has_ended_is_told_so_long_before_its_timeout(self, tmp_path):
+        train = """
+import tandem
+from tandem import errors
+with tandem.connect(timeout=600) as client:
+    client.create_table("t", 4, tandem.optim.SGD(lr=1.0), mode="sync")
+    for step in range(2 if client.rank == 1 else 5):
+        try:
+            rows, version = client.pull("t", [1])
+        except errors.FailedPreconditionError as error:
+            assert step == 3 and "worker 1 has left the job" in str(error), error
+            print("rank 0 was told")
+            break
+        client.push("t", [1], [[1.0] * 4], version=version)
+"""
+        with start_job(tmp_path, train, "--ps", "2", "--workers", "2") as job:
+            assert job.wait() == 0, job.output
+            assert "rank 0 was told" in job.output
+
     def test_an_exception_of_one_worker_is_the_reason_for_the_end_of_the_job(self, tmp_path):
         train = """
 import tandem

@@ -118,12 +118,16 @@ ServerTable::WriteScope::~WriteScope() {
 
 bool ServerTable::Ready(uint64_t step) const {
   absl::MutexLock lock(&mutex_);
-  return dropped_ || order_.PullMayRun(step);
+  return ReadyLocked(step);
+}
+
+bool ServerTable::ReadyLocked(uint64_t step) const {
+  return dropped_ || order_.PullMayRun(step) || order_.FirstAwaited(step, left_).has_value();
 }
 
 bool ServerTable::ReadyOrWait(uint64_t step, uint64_t ticket, Waiter waiter) {
   absl::MutexLock lock(&mutex_);
-  if (dropped_ || order_.PullMayRun(step)) return true;
+  if (ReadyLocked(step)) return true;
   waiting_pulls_.push_back({step, ticket, std::move(waiter)});
   return false;
 }
@@ -135,9 +139,28 @@ void ServerTable::Drop(std::vector<Waiter>* released) {
   waiting_pulls_.clear();
 }
 
-absl::Status ServerTable::CheckExists() const {
-  if (!dropped_.load(std::memory_order_acquire)) return absl::OkStatus();
-  return absl::NotFoundError(absl::StrCat("table '", name(), "' was dropped while the call waited for it"));
+void ServerTable::SetWorkersThatLeft(const std::set<uint32_t>& workers, std::vector<Waiter>* released) {
+  absl::MutexLock lock(&mutex_);
+  left_ = workers;
+  if (!left_.empty()) some_left_ = true;
+  CollectReadyLocked(released);
+}
+
+absl::Status ServerTable::CheckPull(uint64_t step, uint32_t worker) const {
+  if (dropped_.load(std::memory_order_acquire)) {
+    return absl::NotFoundError(absl::StrCat("table '", name(), "' was dropped while the call waited for it"));
+  }
+  if (!some_left_.load(std::memory_order_acquire)) return absl::OkStatus();
+  absl::MutexLock lock(&mutex_);
+  if (order_.PullMayRun(step)) return absl::OkStatus();
+  const std::string why = order_.WhyWaiting(step, worker);
+  const std::optional<uint32_t> awaited = order_.FirstAwaited(step, left_);
+  // The worker was started again meanwhile.
+  if (!awaited.has_value()) return absl::UnavailableError(why);
+  return absl::FailedPreconditionError(
+      absl::StrCat(why, ", and worker ", *awaited,
+                   " has left the job: it had fewer batches, or ended early. With uneven inputs use "
+                   "torch.distributed.algorithms.Join, or mode async"));
 }
 
 void ServerTable::Forget(uint64_t ticket) {
@@ -294,7 +317,7 @@ void ServerTable::ApplyBatchLocked(std::vector<TablePush> batch) {
 
 void ServerTable::CollectReadyLocked(std::vector<Waiter>* released) {
   for (size_t i = 0; i < waiting_pulls_.size();) {
-    if (order_.PullMayRun(waiting_pulls_[i].step)) {
+    if (ReadyLocked(waiting_pulls_[i].step)) {
       released->push_back(std::move(waiting_pulls_[i].waiter));
       waiting_pulls_[i] = std::move(waiting_pulls_.back());
       waiting_pulls_.pop_back();

@@ -104,10 +104,10 @@ class ServerTable {
   };
   View Look() const;
 
-  // Returns whether a pull of `step` may run now.
+  // Returns whether a pull of `step` need not wait: it may run now, or never will (CheckPull).
   bool Ready(uint64_t step) const;
-  // Returns whether a pull of `step` may run now. If not, stores `waiter` under `ticket` and runs it once the
-  // pull may run.
+  // Returns whether a pull of `step` need not wait. If it must, stores `waiter` under `ticket` and runs it
+  // once the pull need not wait any more.
   bool ReadyOrWait(uint64_t step, uint64_t ticket, Waiter waiter);
   // Removes the waiter of that ticket, if it is still stored.
   void Forget(uint64_t ticket);
@@ -134,11 +134,16 @@ class ServerTable {
   std::vector<Waiter> Drain();
 
   // Notes that the server no longer has the table: pulls need not wait for it. Adds those that do to
-  // `released`. Code that then runs a pull asks CheckExists. Rows and queued pushes stay until the last
+  // `released`. Code that then runs a pull asks CheckPull. Rows and queued pushes stay until the last
   // user of the object is gone.
   void Drop(std::vector<Waiter>* released);
-  // Returns NotFound, which names the table, after Drop.
-  absl::Status CheckExists() const;
+  // Notes which workers have left the job, instead of those of the call before: pulls need not wait for their
+  // pushes. Adds those that do to `released`. Code that then runs a pull asks CheckPull.
+  void SetWorkersThatLeft(const std::set<uint32_t>& workers, std::vector<Waiter>* released);
+  // Returns why a pull of `step` by `worker` must not run, though it need not wait: NotFound after Drop;
+  // FailedPrecondition, which names a worker that has left, if the pull lacks that worker's push. Both name
+  // the table.
+  absl::Status CheckPull(uint64_t step, uint32_t worker) const;
 
   // Returns the memory of pushes that are queued.
   uint64_t waiting_bytes() const { return waiting_bytes_.load(std::memory_order_relaxed); }
@@ -190,6 +195,7 @@ class ServerTable {
   // Makes one update of a global batch that was begun; releases the lock while it computes.
   void ApplyBatchLocked(std::vector<TablePush> batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FlushLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool ReadyLocked(uint64_t step) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void CollectReadyLocked(std::vector<Waiter>* released) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Counts an applied push; `before` is the version without its update.
   void CountApplied(const TablePush& push, uint64_t missing, uint64_t before);
@@ -207,11 +213,14 @@ class ServerTable {
   std::atomic<uint64_t> version_{0};
   std::atomic<uint64_t> writes_{0};
   std::atomic<uint64_t> waiting_bytes_{0};
-  std::atomic<bool> dropped_{false};            // set under mutex_
+  std::atomic<bool> dropped_{false};  // set under mutex_
+  // Whether a worker has ever left, so that CheckPull has to look. Set under mutex_.
+  std::atomic<bool> some_left_{false};
   std::shared_ptr<const ReplayFilter> filter_;  // set before the server serves
 
   mutable absl::Mutex mutex_;
   UpdateOrder order_ ABSL_GUARDED_BY(mutex_);
+  std::set<uint32_t> left_ ABSL_GUARDED_BY(mutex_);  // workers, by rank in the job
   std::shared_ptr<TableStorage> storage_ ABSL_GUARDED_BY(mutex_);
   // The storage's clock at the begin of each update that is being applied, and of each WriteScope.
   std::multiset<uint64_t> under_way_ ABSL_GUARDED_BY(mutex_);

@@ -58,9 +58,22 @@ uint64_t UpdateOrder::NextStep(uint32_t worker) const {
   return step;
 }
 
-std::string UpdateOrder::WhyWaiting(uint64_t step, uint32_t worker) const {
+uint64_t UpdateOrder::StepsNeeded(uint64_t step) const {
   const uint64_t slack = mode_.kind() == v1::UpdateMode::BOUNDED ? mode_.staleness() : 0;
-  const uint64_t needed = step > slack ? step - slack : 0;
+  return step > slack ? step - slack : 0;
+}
+
+std::optional<uint32_t> UpdateOrder::FirstAwaited(uint64_t step, const std::set<uint32_t>& workers) const {
+  if (workers.empty() || PullMayRun(step)) return std::nullopt;
+  for (const uint32_t worker : workers) {
+    if (worker < first_worker_ || worker - first_worker_ >= workers_.size()) continue;
+    if (NextStep(worker - first_worker_) < StepsNeeded(step)) return worker;
+  }
+  return std::nullopt;
+}
+
+std::string UpdateOrder::WhyWaiting(uint64_t step, uint32_t worker) const {
+  const uint64_t needed = StepsNeeded(step);
   constexpr size_t kNamed = 8;
   std::vector<std::string> missing;
   size_t unnamed = 0;

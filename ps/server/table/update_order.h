@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -67,6 +68,8 @@ class UpdateOrder {
   bool PullMayRun(uint64_t step) const;
   // Returns "table 'user': pull of step 12 by worker 0 waits for the push of step 11 from worker 1 (sync)".
   std::string WhyWaiting(uint64_t step, uint32_t worker) const;
+  // Returns the first of `workers`, by rank in the job, for whose push a pull of `step` waits.
+  std::optional<uint32_t> FirstAwaited(uint64_t step, const std::set<uint32_t>& workers) const;
 
   // Accepting pushes.
 
@@ -144,6 +147,9 @@ class UpdateOrder {
   std::vector<uint64_t> QueuedPositions() const;
 
  private:
+  // Returns how many steps each worker must have pushed before a pull of `step` runs.
+  uint64_t StepsNeeded(uint64_t step) const;
+
   struct Worker {
     bool busy = false;  // its first push is being applied
     // By step; deferred gradients, which are applied on arrival, come first, with 0.

@@ -2,6 +2,7 @@
 #include "replay/staleness/pace.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "base/counted.h"
@@ -18,15 +19,20 @@ std::string NameOf(const std::string& actor) { return actor.empty() ? "an actor"
 }  // namespace
 
 int64_t Pace::Deadline(uint64_t commit) const {
-  const int64_t commits_left = Signed(commit) + options_.max_lag + 1 - Signed(versions_.commits());
-  return Signed(versions_.consumed()) + commits_left * options_.batch * options_.every;
+  // A file from elsewhere may hold any numbers, so this is computed in 128 bits.
+  const __int128 commits_left =
+      static_cast<__int128>(Signed(commit)) + options_.max_lag + 1 - Signed(versions_.commits());
+  const __int128 deadline = Signed(versions_.consumed()) + commits_left * options_.batch * options_.every;
+  constexpr __int128 kFurthest = std::numeric_limits<int64_t>::max() / 4;
+  return static_cast<int64_t>(std::clamp(deadline, -kFurthest, kFurthest));
 }
 
 uint64_t Pace::Admissible() const {
   if (versions_.commits() == 0) return 0;
   const uint64_t unsampled = tickets_.size() + residents_.size();
-  const int64_t admissible = Deadline(versions_.commits()) - Signed(sampled_ + unsampled);
-  return static_cast<uint64_t>(std::max<int64_t>(admissible, 0));
+  const __int128 admissible =
+      static_cast<__int128>(Deadline(versions_.commits())) - Signed(sampled_ + unsampled);
+  return static_cast<uint64_t>(std::max<__int128>(admissible, 0));
 }
 
 std::vector<Ticket> Pace::Granted(const AdmitRequest& request) const {

@@ -41,16 +41,20 @@ LeftWorkers::~LeftWorkers() {
 }
 
 void LeftWorkers::Run() {
-  for (bool waited = false; !stop_.WaitFor(kLookEvery);) {
+  bool waited = false, some_left = false;
+  while (!stop_.WaitFor(kLookEvery)) {
     const bool waits = server_->waiting_calls() > 0;
-    if (waits && waited) {
+    // Pulls that need a worker which has left do not wait, so that one who comes back is looked for.
+    if ((waits && waited) || some_left) {
       tandem::v1::MembersResponse members;
       const absl::Status asked =
           rpc::CallProto(*store_, "/tandem.v1.Store/Members", tandem::v1::MembersRequest(), &members,
                          {.timeout = kAnswerWithin, .idempotent = true});
       // The deadlines of the calls that wait remain.
       if (asked.ok()) {
-        server_->SetWorkersThatLeft(LeftOf(members));
+        const std::set<uint32_t> left = LeftOf(members);
+        server_->SetWorkersThatLeft(left);
+        some_left = !left.empty();
       } else {
         LogDebug(asked.message());
       }

@@ -13,7 +13,7 @@ namespace tandem::cli {
 
 // Tells a parameter server which workers have left its job, so that no pull waits for them until its
 // deadline. Owns a thread, which asks the job's store once a second, and only while calls of the server have
-// waited for a second.
+// waited for a second, or after a worker has left.
 class LeftWorkers {
  public:
   // `server` must outlive this object. `store` is the channel to the job's store.

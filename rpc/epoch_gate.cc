@@ -78,15 +78,13 @@ absl::Status EpochGate::Authorize(const Caller& caller, absl::string_view method
       if (SameSecret(caller.token, token)) return absl::OkStatus();
     }
   }
-  return absl::PermissionDeniedError(
-      absl::StrCat(method, " needs the right to ", RightName(right), ", and ", NameOf(caller), " presents ",
-                   caller.token.empty() ? "no token of the job" : "another token than that of the job",
-                   " to ", NameOf(server_),
-                   ": `tandem run` gives its processes the token of the job; start another process with "
-                   "TANDEM_JOB_TOKEN set "
-                   "to it, the content of the file job_token in the log directory of `tandem run`, or the "
-                   "value with which "
-                   "the job's other processes were started"));
+  return absl::PermissionDeniedError(absl::StrCat(
+      method, " needs the right to ", RightName(right), ", and ", NameOf(caller), " presents ",
+      caller.token.empty() ? "no token of the job" : "another token than that of the job", " to ",
+      NameOf(server_),
+      ": `tandem run` gives its processes the token of the job; start another "
+      "process with TANDEM_JOB_TOKEN set to it: the content of the file job_token in the log "
+      "directory of `tandem run`, or the value with which the job's other processes were started"));
 }
 
 Service Gated(Service service, std::shared_ptr<EpochGate> gate) {

@@ -2,8 +2,8 @@
 #ifndef TANDEM_RPC_EPOCH_GATE_H_
 #define TANDEM_RPC_EPOCH_GATE_H_
 
-// Decides which callers a server of a job serves: those of its own epoch and, for methods that NeedsToken()
-// names, those that present the job's token.
+// Decides which callers a server of a job serves: those of its own epoch. Methods whose right needs the job's
+// token (NeedsToken) serve only callers that present it.
 //
 // The epoch protects a round from a process that the job has left behind: one that was cut off or stopped for
 // too long, or that finds a different server at an old address. The token protects the job from processes

@@ -57,8 +57,8 @@ class ServerCall {
 
 using Handler = std::function<void(std::shared_ptr<ServerCall>)>;
 
-// What the caller of a method must be allowed to do. EpochGate checks it: everyone may observe and read,
-// everything else needs the job's token (Caller::token).
+// A method states the right that its callers need. EpochGate checks it: everyone may observe and read, all
+// other rights need the job's token (Caller::token).
 enum class Right {
   kObserve,  // looks at states and figures
   kRead,     // reads the job's data: rows, weights, items, keys

@@ -2,10 +2,10 @@
 #ifndef TANDEM_PS_CHECKPOINT_FORMAT_H_
 #define TANDEM_PS_CHECKPOINT_FORMAT_H_
 
-// Writes and reads table files. A complete table file contains the rows of one table that one server owned,
-// grouped by bucket (ps/shard_map.h). Another kind holds only the rows that have changed since another file
-// was written; ps/checkpoint/chain.h puts the two together. All integers and floats are little-endian. CRC-32
-// is zlib's (Crc32). A file has these fields:
+// Writes and reads table files. A complete table file contains the rows of one table that one server owned.
+// They are grouped by bucket (ps/shard_map.h). Another kind holds only the rows that have changed since
+// another file was written; ps/checkpoint/chain.h puts the two together. All integers and floats are
+// little-endian. CRC-32 is zlib's (Crc32). A file has these fields:
 //
 //   A  8 bytes   magic "TANDEMT2"; the last character is the version of the format
 //   B  u32       size of C in bytes

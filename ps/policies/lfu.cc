@@ -25,11 +25,11 @@ std::array<uint64_t, (1 << kStepBits) + 1> PowersOfHalf() {
 }
 
 // Rows whose ids occurred least often in pushes leave first. The weight of an occurrence halves with each
-// `half_life` updates of the table (Lee et al., "LRFU", IEEE Trans. Computers 2001), so that a row that was
-// hot long ago leaves before one that is used now. An id that repeats in a push occurs as often: with large
-// batches hot ids are in every push, and only their repeats tell them apart. The count in the row is the sum
-// of its occurrences' weights at its last update, so that ageing costs nothing between updates, and nothing
-// but the row's own count and version decides.
+// `half_life` updates of the table (Lee et al., "LRFU", IEEE Trans. Computers 2001). A row that was hot long
+// ago therefore leaves before one that is used now. Each repeat of an id in a push is an occurrence: with
+// large batches hot ids are in every push, and only their repeats tell them apart. The count in the row is
+// the sum of its occurrences' weights at its last update. So ageing costs nothing between updates, and only
+// the row's own count and version decide.
 //
 // The default half-life is 100. A simulation drew batches of 4096 ids from 100,000 (Zipf 1.05) for a table of
 // 10,000 rows. Without drift of the popularity the half-lives 10, 100 and 1000 found .814, .846 and .838 of

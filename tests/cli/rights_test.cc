@@ -129,7 +129,7 @@ class RightsTest : public ::testing::Test {
 };
 
 TEST_F(RightsTest, EveryMethodThatIsDefinedIsServedAndNoOther) {
-  // Of the transport itself and of tests.
+  // The transport serves the first itself; tests serve the second.
   const std::set<std::string> others = {"tandem.v1.Data", "tandem.v1.Echo"};
   std::set<std::string> defined;
   for (const char* file :

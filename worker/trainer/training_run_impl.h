@@ -98,8 +98,9 @@ class TrainingRun {
   absl::StatusOr<Quality> Evaluate(Split split, ScoredExamples* all);
   // Saves a checkpoint. Called by every rank. Returns false if it could not be saved and the job goes on.
   absl::StatusOr<bool> SaveCheckpoint(const ModelState& state);
-  // Rank 0: writes a checkpoint; again if a server died meanwhile whose follower or log has the same tables,
-  // as no push is in flight, or if another process created or dropped a table of its own meanwhile.
+  // Writes a checkpoint; called by rank 0. Writes it again if a server died meanwhile: its follower or log
+  // has the same tables, as no push is in flight. Also if another process created or dropped a table
+  // meanwhile.
   absl::StatusOr<std::string> SaveAgain(const ModelState& complete);
   // Begins to save a checkpoint that is written while training goes on; leaves it out if the one before is
   // still being written. Takes over the result of that one. Called by every rank.

@@ -214,7 +214,7 @@ class ServerTable {
   std::atomic<uint64_t> writes_{0};
   std::atomic<uint64_t> waiting_bytes_{0};
   std::atomic<bool> dropped_{false};  // set under mutex_
-  // Whether a worker has ever left, so that CheckPull has to look. Set under mutex_.
+  // True once a worker has left: CheckPull then looks at left_. Set under mutex_.
   std::atomic<bool> some_left_{false};
   std::shared_ptr<const ReplayFilter> filter_;  // set before the server serves
 

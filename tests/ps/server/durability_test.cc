@@ -100,7 +100,7 @@ TEST(Durability, QueuedPushesAreInSnapshotsToo) {
   }
 }
 
-// The same pushes go to a server that is killed and to one that is not. Then the same rows must have left.
+// A server that is killed and one that is not get equal pushes. Then the same rows must have left.
 TEST(Durability, OccurrencesAreReplayedAndInSnapshots) {
   for (const Mode& mode : Modes()) {
     SCOPED_TRACE(mode.name);

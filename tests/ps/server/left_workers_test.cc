@@ -48,7 +48,7 @@ TEST_P(LeftWorkersTest, APullThatWaitsForOneFailsByItsNameAtOnce) {
   EXPECT_EQ(server_.server().waiting_calls(), 0u);
   EXPECT_THAT(StartPull(server_, 2, 1 + slack_)->Wait().status(),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("worker 1 has left the job")));
-  // What needs no push of it is served.
+  // Pulls that need no push of it are served.
   EXPECT_THAT(StartPull(server_, 0, slack_)->Wait().status(), IsOk());
 }
 

@@ -80,13 +80,14 @@ void LauncherControl::Listen() {
         absl::MutexLock lock(&mutex_);
         --running_;
       };
-      absl::optional<std::string> at_once =
-          store_->StartPop(collectives::kPeerFailureQueue, {nullptr, ready}, &id);
-      if (!at_once.has_value()) {
+      absl::StatusOr<absl::optional<std::string>> at_once =
+          store_->StartPop(collectives::kPeerFailureQueue, {nullptr, ready, {}}, &id);
+      TANDEM_CHECK(at_once.ok());  // a launcher's store has no journal
+      if (!at_once->has_value()) {
         wait_ = id;
         return;
       }
-      item = *std::move(at_once);
+      item = **std::move(at_once);
     }
     Tell(item);
   }

@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Returns the process id of the server that uses `directory`; nullopt if none does. A server holds a lock of
-// the file LOCK (ps/log/file_system.h).
+// the file LOCK (base/directory_lock.h).
 std::optional<std::string> UserOf(const fs::path& directory) {
   const std::string path = (directory / "LOCK").string();
   const ipc::Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));

@@ -8,8 +8,10 @@
 #include <string>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/logging.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/serve.h"
@@ -24,6 +26,7 @@ struct StoreFlags {
   std::string listen = "127.0.0.1:0";
   cluster::StoreLimits limits;
   size_t max_connections = 0;  // as rpc::ServerOptions::max_connections
+  std::string data;            // the directory; empty: in memory only
 };
 
 absl::Status Serve(const StoreFlags& flags) {
@@ -31,10 +34,16 @@ absl::Status Serve(const StoreFlags& flags) {
                           launcher::SignalPipe::Install({SIGTERM, SIGINT}));
   TANDEM_ASSIGN_OR_RETURN(
       const std::unique_ptr<cluster::StoreServer> store,
-      cluster::StoreServer::Start(flags.listen, Clock::Real(), nullptr, flags.limits, flags.max_connections));
+      cluster::StoreServer::Start(flags.listen, Clock::Real(), nullptr, flags.limits, flags.max_connections,
+                                  {.directory = flags.data, .on_failure = [] { ::raise(SIGTERM); }}));
+  if (store->disk() != nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(const int64_t keys, store->store()->NumKeys());
+    LogInfo(absl::StrCat("the store in ", flags.data, " has ", keys, " keys; its log has ",
+                         store->disk()->log_bytes(), " bytes"));
+  }
   TANDEM_RETURN_IF_ERROR(ServeUntilSignal(flags.listen, store->port(), *signals));
   store->Shutdown(absl::Seconds(1));
-  return absl::OkStatus();
+  return store->disk() == nullptr ? absl::OkStatus() : store->disk()->failure();
 }
 
 }  // namespace
@@ -49,6 +58,10 @@ void AddStore(CLI::App& app, CommandContext* context) {
       "PROGRAM");
   store->add_option("--listen", flags->listen, "host:port to bind; port 0: the kernel picks")
       ->capture_default_str();
+  store->add_option(
+      "--data", flags->data,
+      "Directory that keeps keys and queues: each change is on its disk before it is "
+      "acknowledged, and a store that is started again goes on with them. Default: in memory only");
   store->add_option("--max-keys", flags->limits.keys, "Keys and queued items; more are refused")
       ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str();

@@ -2,7 +2,6 @@
 #include "cluster/store/file_store.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -13,32 +12,14 @@
 #include "base/status.h"
 #include "base/timed_wait.h"
 #include "cluster/store/limits.h"
+#include "cluster/store/record.h"
 
 namespace tandem::cluster {
 namespace {
 
-// A record is one of these kinds, then fields; each field is a u32 size and its bytes.
-constexpr char kSet = 'S';  // key, value, key, value, ...
-constexpr char kAppend = 'A';
-constexpr char kDelete = 'D';
-constexpr char kPush = 'P';
-constexpr char kPop = 'O';
+// The kinds of records beyond those of record.h; they have no fields.
 constexpr char kJoin = 'J';
 constexpr char kLeave = 'L';
-
-// Returns false if `record` ends within a field.
-bool Split(absl::string_view record, std::vector<absl::string_view>* fields) {
-  while (!record.empty()) {
-    uint32_t size = 0;
-    if (record.size() < sizeof(size)) return false;
-    std::memcpy(&size, record.data(), sizeof(size));
-    record.remove_prefix(sizeof(size));
-    if (record.size() < size) return false;
-    fields->push_back(record.substr(0, size));
-    record.remove_prefix(size);
-  }
-  return true;
-}
 
 }  // namespace
 
@@ -130,39 +111,20 @@ absl::StatusOr<bool> FileStore::Poll(bool exclusive, absl::Duration timeout,
 }
 
 absl::Status FileStore::Write(char kind, absl::Span<const absl::string_view> fields) {
-  std::string record(1, kind);
-  for (absl::string_view field : fields) {
-    const uint32_t size = static_cast<uint32_t>(field.size());
-    record.append(reinterpret_cast<const char*>(&size), sizeof(size));
-    record.append(field.data(), field.size());
-  }
+  const std::string record = MakeStoreRecord(kind, fields);
   TANDEM_RETURN_IF_ERROR(log_->Append(record));
   return Apply(record);
 }
 
 absl::Status FileStore::Apply(absl::string_view record) {
-  std::vector<absl::string_view> fields;
-  const char kind = record.empty() ? '\0' : record[0];
-  const bool whole = !record.empty() && Split(record.substr(1), &fields);
-  const size_t n = fields.size();
-  if (whole && kind == kSet && n % 2 == 0) {
-    for (size_t i = 0; i < n; i += 2) TANDEM_RETURN_IF_ERROR(state_.Set(fields[i], fields[i + 1]));
-    return absl::OkStatus();
-  }
-  if (whole && kind == kAppend && n == 2) return state_.Append(fields[0], fields[1]).status();
-  if (whole && kind == kDelete && n == 1) return state_.Delete(fields[0]).status();
-  if (whole && kind == kPush && n == 2) return state_.Push(fields[0], fields[1]);
-  if (whole && kind == kPop && n == 1) {
-    (void)state_.TryPop(fields[0]);
-    return absl::OkStatus();
-  }
-  if (whole && kind == kJoin && n == 0) {
-    ++joined_;
-    return absl::OkStatus();
-  }
-  if (whole && kind == kLeave && n == 0) {
-    ++left_;
-    return absl::OkStatus();
+  const absl::StatusOr<ParsedStoreRecord> parsed = ParseStoreRecord(record);
+  if (parsed.ok()) {
+    TANDEM_ASSIGN_OR_RETURN(const bool known, ApplyStoreRecord(*parsed, /*request_id=*/{}, &state_));
+    if (known) return absl::OkStatus();
+    if (parsed->fields.empty() && (parsed->kind == kJoin || parsed->kind == kLeave)) {
+      ++(parsed->kind == kJoin ? joined_ : left_);
+      return absl::OkStatus();
+    }
   }
   return absl::DataLossError(absl::StrCat("store file '", log_->path(),
                                           "' holds a record that this version does not know; all ranks must "
@@ -172,14 +134,14 @@ absl::Status FileStore::Apply(absl::string_view record) {
 absl::Status FileStore::Set(absl::string_view key, absl::string_view value) {
   TANDEM_RETURN_IF_ERROR(ValidateStoreKey(key));
   TANDEM_RETURN_IF_ERROR(ValidateStoreValue(key, value));
-  return Change([&] { return Write(kSet, {key, value}); });
+  return Change([&] { return Write(kStoreSet, {key, value}); });
 }
 
 absl::Status FileStore::MultiSet(absl::Span<const std::string> keys, absl::Span<const std::string> values) {
   TANDEM_RETURN_IF_ERROR(ValidateStoreEntries(keys, values));
   std::vector<absl::string_view> fields;
   for (size_t i = 0; i < keys.size(); ++i) fields.insert(fields.end(), {keys[i], values[i]});
-  return Change([&] { return Write(kSet, fields); });
+  return Change([&] { return Write(kStoreSet, fields); });
 }
 
 absl::StatusOr<int64_t> FileStore::Add(absl::string_view key, int64_t delta) {
@@ -188,7 +150,7 @@ absl::StatusOr<int64_t> FileStore::Add(absl::string_view key, int64_t delta) {
   TANDEM_RETURN_IF_ERROR(Change([&]() -> absl::Status {
     const absl::optional<std::string> held = state_.TryGet(key);
     TANDEM_ASSIGN_OR_RETURN(sum, StoreSum(key, held, delta));
-    return Write(kSet, {key, absl::StrCat(sum)});
+    return Write(kStoreSet, {key, absl::StrCat(sum)});
   }));
   return sum;
 }
@@ -200,7 +162,7 @@ absl::StatusOr<int64_t> FileStore::Append(absl::string_view key, absl::string_vi
   TANDEM_RETURN_IF_ERROR(Change([&] {
     length = state_.TryGet(key).value_or("").size() + value.size();
     TANDEM_RETURN_IF_ERROR(ValidateStoreSize(key, length));
-    return Write(kAppend, {key, value});
+    return Write(kStoreAppend, {key, value});
   }));
   return static_cast<int64_t>(length);
 }
@@ -213,7 +175,7 @@ absl::StatusOr<std::string> FileStore::CompareSet(absl::string_view key, absl::s
   TANDEM_RETURN_IF_ERROR(Change([&]() -> absl::Status {
     now = state_.TryGet(key).value_or("");  // "" also matches an absent key
     if (now != expected) return absl::OkStatus();
-    TANDEM_RETURN_IF_ERROR(Write(kSet, {key, desired}));
+    TANDEM_RETURN_IF_ERROR(Write(kStoreSet, {key, desired}));
     now = std::string(desired);
     return absl::OkStatus();
   }));
@@ -225,7 +187,7 @@ absl::StatusOr<bool> FileStore::Delete(absl::string_view key) {
   bool existed = false;
   TANDEM_RETURN_IF_ERROR(Change([&] {
     existed = state_.TryGet(key).has_value();
-    return existed ? Write(kDelete, {key}) : absl::OkStatus();
+    return existed ? Write(kStoreDelete, {key}) : absl::OkStatus();
   }));
   return existed;
 }
@@ -283,7 +245,7 @@ absl::StatusOr<int64_t> FileStore::NumKeys() {
 absl::Status FileStore::Push(absl::string_view queue, absl::string_view value) {
   TANDEM_RETURN_IF_ERROR(ValidateStoreKey(queue));
   TANDEM_RETURN_IF_ERROR(ValidateStoreValue(queue, value));
-  return Change([&] { return Write(kPush, {queue, value}); });
+  return Change([&] { return Write(kStorePush, {queue, value}); });
 }
 
 absl::StatusOr<std::string> FileStore::Pop(absl::string_view queue, absl::Duration timeout) {
@@ -302,7 +264,7 @@ absl::StatusOr<std::string> FileStore::Pop(absl::string_view queue, absl::Durati
     TANDEM_RETURN_IF_ERROR(Change([&]() -> absl::Status {
       absl::optional<std::string> front = state_.Front(queue);
       if (!front) return absl::OkStatus();  // another process was quicker
-      TANDEM_RETURN_IF_ERROR(Write(kPop, {queue}));
+      TANDEM_RETURN_IF_ERROR(Write(kStorePop, {queue}));
       item = *std::move(front);
       popped = true;
       return absl::OkStatus();

@@ -85,6 +85,17 @@ ssize_t ReadAt(int fd, char* into, size_t size, uint64_t at) {
   return static_cast<ssize_t>(done);
 }
 
+// Returns whether the file has nothing but zeros from `at` on.
+bool EndsInZeros(int fd, uint64_t at) {
+  std::string chunk(1 << 16, '\0');
+  while (true) {
+    const ssize_t n = ReadAt(fd, chunk.data(), chunk.size(), at);
+    if (n <= 0) return n == 0;
+    if (absl::string_view(chunk.data(), n).find_first_not_of('\0') != absl::string_view::npos) return false;
+    at += static_cast<uint64_t>(n);
+  }
+}
+
 absl::Status ErrorOf(const std::string& path, absl::string_view doing, int error) {
   const std::string text =
       absl::StrCat("store file '", path, "': cannot ", doing, ": ", std::strerror(error));
@@ -221,7 +232,7 @@ absl::Status FileLog::Read(bool exclusive, const Apply& apply) {
     if (n < 0) return Failed("read it", errno);
     if (static_cast<size_t>(n) < size) break;
     if (Checksum(size, body) != checksum) {
-      if (next == end) break;
+      if (EndsInZeros(fd_, next)) break;  // also at the end of the file
       return damaged("is damaged");
     }
     TANDEM_RETURN_IF_ERROR(apply(body));
@@ -259,6 +270,16 @@ absl::Status FileLog::Append(absl::string_view body) {
                      "): it is unknown whether the change has happened"));
   }
   read_ += record.size();
+  return absl::OkStatus();
+}
+
+absl::Status FileLog::Sync() const {
+  return fdatasync(fd_) == 0 ? absl::OkStatus() : Failed("sync it", errno);
+}
+
+absl::Status FileLog::MoveTo(const std::string& path) {
+  if (rename(path_.c_str(), path.c_str()) != 0) return Failed(absl::StrCat("rename it to ", path), errno);
+  path_ = path;
   return absl::OkStatus();
 }
 

@@ -30,8 +30,8 @@ namespace tandem::cluster {
 //   byte 1   held shared by every user for its lifetime, so that a process can detect other users
 //   byte 2   held by the process that waits for byte 0, so that waiting processes do not starve
 //
-// A writer that is killed leaves at most one torn record, at the end. Readers stop before it; the next writer
-// cuts it off.
+// A writer that is killed leaves at most one torn record, at the end; a machine that dies may leave zeros
+// there. Readers stop before that; the next writer cuts it off.
 //
 // Errors name the file: PermissionDenied, NotFound (of its directory), ResourceExhausted (disk full, quota),
 // FailedPrecondition (no regular file, not a store's file, no fcntl locks), DataLoss, Unavailable (I/O error,
@@ -58,6 +58,14 @@ class FileLog {
   // Appends a record. Requires an exclusive lock, and a Read before. After an error nothing of the record is
   // in the file; except after Unavailable, when the whole record may be.
   absl::Status Append(absl::string_view body);
+  // Blocks until all records are on the disk. May run while another thread appends; whether the record that
+  // is appended meanwhile is on the disk afterwards is unknown. After an error it is unknown for all records
+  // since the last Sync that has succeeded, and later calls cannot tell.
+  absl::Status Sync() const;
+  // Returns the size of the file up to the last record that was read or appended.
+  uint64_t size() const { return read_; }
+  // Renames the file, which replaces another one of that name. SyncDirectory makes that durable.
+  absl::Status MoveTo(const std::string& path);
 
   // Returns true if no other process or object uses the file now. Also registers this object as a user of the
   // file (byte 1) until it is destroyed. Requires an exclusive lock.
@@ -78,7 +86,7 @@ class FileLog {
   absl::Status LockByte(int64_t byte, short type, absl::Time deadline);
   absl::Status WriteAll(absl::string_view bytes, uint64_t at);
 
-  const std::string path_;
+  std::string path_;
   const int fd_;
   const bool local_;   // on a file system of this host alone: its size is never stale
   uint64_t read_ = 0;  // everything before this offset has been read

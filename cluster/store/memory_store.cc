@@ -6,12 +6,27 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "base/timed_wait.h"
 #include "cluster/store/limits.h"
+#include "cluster/store/record.h"
 
 namespace tandem::cluster {
+namespace {
+
+// The answer to a Delete of a key that existed.
+constexpr char kStoreDeleted[] = "1";
+
+// Returns the answer to an Add or an Append.
+absl::StatusOr<int64_t> NumberAnswered(const std::string& answer) {
+  int64_t number = 0;
+  if (absl::SimpleAtoi(answer, &number)) return number;
+  return absl::InvalidArgumentError("the request_id is that of a call of another kind");
+}
+
+}  // namespace
 
 bool MemoryStore::Advance(Waiter* waiter) {
   // Starts at the current key and checks every key once: a key seen earlier may have been deleted since.
@@ -89,98 +104,184 @@ void MemoryStore::Run(std::vector<Fired> fired) {
   for (Fired& one : fired) one.ready(std::move(one.values));
 }
 
-absl::Status MemoryStore::Set(absl::string_view key, absl::string_view value) {
+void MemoryStore::SetJournal(StoreJournal* journal) {
+  absl::MutexLock lock(&mutex_);
+  journal_ = journal;
+}
+
+absl::StatusOr<const std::string*> MemoryStore::Known(absl::string_view request_id) const {
+  constexpr size_t kMaxRequestIdBytes = 64;
+  if (request_id.size() > kMaxRequestIdBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a request_id has at most ", kMaxRequestIdBytes, " bytes, not ", request_id.size()));
+  }
+  const auto it = request_id.empty() ? answers_.end() : answers_.find(request_id);
+  return it == answers_.end() ? nullptr : &it->second;
+}
+
+void MemoryStore::Remember(absl::string_view request_id, absl::string_view answer) {
+  constexpr size_t kAnswers = 32768, kBytes = 256 << 20;
+  if (request_id.empty() || !answers_.try_emplace(request_id, answer).second) return;
+  answered_.emplace_back(request_id);
+  answer_bytes_ += answer.size();
+  while (answered_.size() > kAnswers || (answer_bytes_ > kBytes && answered_.size() > 1)) {
+    const auto oldest = answers_.find(answered_.front());
+    answer_bytes_ -= oldest->second.size();
+    answers_.erase(oldest);
+    answered_.pop_front();
+  }
+}
+
+absl::StatusOr<absl::optional<std::string>> MemoryStore::AnswerTo(absl::string_view request_id) const {
+  absl::MutexLock lock(&mutex_);
+  TANDEM_ASSIGN_OR_RETURN(const std::string* const known, Known(request_id));
+  return known == nullptr ? absl::nullopt : absl::optional<std::string>(*known);
+}
+
+void MemoryStore::RestoreAnswer(absl::string_view request_id, absl::string_view answer) {
+  absl::MutexLock lock(&mutex_);
+  Remember(request_id, answer);
+}
+
+StoreContents MemoryStore::Contents(const std::function<void()>& same_moment) const {
+  StoreContents contents;
+  absl::MutexLock lock(&mutex_);
+  contents.values.assign(values_.begin(), values_.end());
+  for (const auto& [name, queue] : queues_) {
+    for (const std::string& item : queue.items) contents.items.emplace_back(name, item);
+  }
+  for (const std::string& id : answered_) contents.answers.emplace_back(id, answers_.find(id)->second);
+  same_moment();
+  return contents;
+}
+
+absl::Status MemoryStore::Set(absl::string_view key, absl::string_view value, absl::string_view request_id) {
   TANDEM_RETURN_IF_ERROR(ValidateStoreKey(key));
   TANDEM_RETURN_IF_ERROR(ValidateStoreValue(key, value));
   std::vector<Fired> fired;
   {
     absl::MutexLock lock(&mutex_);
+    TANDEM_ASSIGN_OR_RETURN(const std::string* const known, Known(request_id));
+    if (known != nullptr) return absl::OkStatus();
     TANDEM_RETURN_IF_ERROR(Admit(key, value.size()));
+    TANDEM_RETURN_IF_ERROR(Journal(kStoreSet, {key, value}, request_id));
     Put(key, std::string(value), &fired);
+    Remember(request_id, "");
   }
   Run(std::move(fired));
   return absl::OkStatus();
 }
 
-absl::Status MemoryStore::MultiSet(absl::Span<const std::string> keys, absl::Span<const std::string> values) {
+absl::Status MemoryStore::MultiSet(absl::Span<const std::string> keys, absl::Span<const std::string> values,
+                                   absl::string_view request_id) {
   TANDEM_RETURN_IF_ERROR(ValidateStoreEntries(keys, values));
   std::vector<Fired> fired;
   {
     absl::MutexLock lock(&mutex_);
+    TANDEM_ASSIGN_OR_RETURN(const std::string* const known, Known(request_id));
+    if (known != nullptr) return absl::OkStatus();
     TANDEM_RETURN_IF_ERROR(AdmitAll(keys, values));
+    std::vector<absl::string_view> fields;
+    fields.reserve(2 * keys.size());
+    for (size_t i = 0; i < keys.size(); ++i) fields.insert(fields.end(), {keys[i], values[i]});
+    TANDEM_RETURN_IF_ERROR(Journal(kStoreSet, fields, request_id));
     for (size_t i = 0; i < keys.size(); ++i) Put(keys[i], values[i], &fired);
+    Remember(request_id, "");
   }
   Run(std::move(fired));
   return absl::OkStatus();
 }
 
-absl::StatusOr<int64_t> MemoryStore::Add(absl::string_view key, int64_t delta) {
+absl::StatusOr<int64_t> MemoryStore::Add(absl::string_view key, int64_t delta, absl::string_view request_id) {
   TANDEM_RETURN_IF_ERROR(ValidateStoreKey(key));
   std::vector<Fired> fired;
   int64_t sum = 0;
   {
     absl::MutexLock lock(&mutex_);
+    TANDEM_ASSIGN_OR_RETURN(const std::string* const known, Known(request_id));
+    if (known != nullptr) return NumberAnswered(*known);
     auto it = values_.find(key);
     absl::optional<absl::string_view> held;
     if (it != values_.end()) held = it->second;
     TANDEM_ASSIGN_OR_RETURN(sum, StoreSum(key, held, delta));
     std::string value = absl::StrCat(sum);
     TANDEM_RETURN_IF_ERROR(Admit(key, value.size()));
+    TANDEM_RETURN_IF_ERROR(Journal(kStoreSetAndAnswer, {key, value}, request_id));
+    Remember(request_id, value);
     Put(key, std::move(value), &fired);
   }
   Run(std::move(fired));
   return sum;
 }
 
-absl::StatusOr<int64_t> MemoryStore::Append(absl::string_view key, absl::string_view value) {
+absl::StatusOr<int64_t> MemoryStore::Append(absl::string_view key, absl::string_view value,
+                                            absl::string_view request_id) {
   TANDEM_RETURN_IF_ERROR(ValidateStoreKey(key));
   TANDEM_RETURN_IF_ERROR(ValidateStoreValue(key, value));
   std::vector<Fired> fired;
   int64_t length = 0;
   {
     absl::MutexLock lock(&mutex_);
+    TANDEM_ASSIGN_OR_RETURN(const std::string* const known, Known(request_id));
+    if (known != nullptr) return NumberAnswered(*known);
     auto it = values_.find(key);
+    const size_t before = it == values_.end() ? 0 : it->second.size();
+    length = static_cast<int64_t>(before + value.size());
+    TANDEM_RETURN_IF_ERROR(ValidateStoreSize(key, before + value.size()));
+    TANDEM_RETURN_IF_ERROR(Admit(key, before + value.size()));
+    TANDEM_RETURN_IF_ERROR(Journal(kStoreAppend, {key, value}, request_id));
     if (it == values_.end()) {
-      length = static_cast<int64_t>(value.size());
-      TANDEM_RETURN_IF_ERROR(Admit(key, value.size()));
       Put(key, std::string(value), &fired);
     } else {
-      TANDEM_RETURN_IF_ERROR(ValidateStoreSize(key, it->second.size() + value.size()));
-      TANDEM_RETURN_IF_ERROR(Admit(key, it->second.size() + value.size()));
       it->second.append(value.data(), value.size());
       bytes_ += value.size();
-      length = static_cast<int64_t>(it->second.size());
     }
+    Remember(request_id, absl::StrCat(length));
   }
   Run(std::move(fired));
   return length;
 }
 
 absl::StatusOr<std::string> MemoryStore::CompareSet(absl::string_view key, absl::string_view expected,
-                                                    absl::string_view desired) {
+                                                    absl::string_view desired, absl::string_view request_id) {
   TANDEM_RETURN_IF_ERROR(ValidateStoreKey(key));
   TANDEM_RETURN_IF_ERROR(ValidateStoreValue(key, desired));
   std::vector<Fired> fired;
   {
     absl::MutexLock lock(&mutex_);
+    TANDEM_ASSIGN_OR_RETURN(const std::string* const known, Known(request_id));
+    if (known != nullptr) return *known;
     auto it = values_.find(key);
     if (it == values_.end() ? !expected.empty() : it->second != expected) {
-      return it == values_.end() ? std::string() : it->second;
+      // Not written to the journal: after a restart a repeat may find another value, and that is an answer,
+      // too, since nobody has got the first one.
+      const std::string found = it == values_.end() ? std::string() : it->second;
+      Remember(request_id, found);
+      return found;
     }
     TANDEM_RETURN_IF_ERROR(Admit(key, desired.size()));
+    TANDEM_RETURN_IF_ERROR(Journal(kStoreSetAndAnswer, {key, desired}, request_id));
     Put(key, std::string(desired), &fired);
+    Remember(request_id, desired);
   }
   Run(std::move(fired));
   return std::string(desired);
 }
 
-absl::StatusOr<bool> MemoryStore::Delete(absl::string_view key) {
+absl::StatusOr<bool> MemoryStore::Delete(absl::string_view key, absl::string_view request_id) {
   TANDEM_RETURN_IF_ERROR(ValidateStoreKey(key));
   absl::MutexLock lock(&mutex_);
+  TANDEM_ASSIGN_OR_RETURN(const std::string* const known, Known(request_id));
+  if (known != nullptr) return *known == kStoreDeleted;
   auto it = values_.find(key);
-  if (it == values_.end()) return false;
+  if (it == values_.end()) {
+    Remember(request_id, "0");
+    return false;
+  }
+  TANDEM_RETURN_IF_ERROR(Journal(kStoreDelete, {key}, request_id));
   bytes_ -= it->first.size() + it->second.size();
   values_.erase(it);
+  Remember(request_id, kStoreDeleted);
   return true;
 }
 
@@ -319,16 +420,22 @@ void MemoryStore::Clear() {
   }
 }
 
-absl::Status MemoryStore::Push(absl::string_view queue, absl::string_view value) {
+absl::Status MemoryStore::Push(absl::string_view queue, absl::string_view value,
+                               absl::string_view request_id) {
   TANDEM_RETURN_IF_ERROR(ValidateStoreKey(queue));
   TANDEM_RETURN_IF_ERROR(ValidateStoreValue(queue, value));
   std::function<void(std::string)> ready;
   {
     absl::MutexLock lock(&mutex_);
+    TANDEM_ASSIGN_OR_RETURN(const std::string* const known, Known(request_id));
+    if (known != nullptr) return absl::OkStatus();
     if (const auto into = queues_.find(queue); into != queues_.end()) {
       for (uint64_t id : into->second.waiting) {
         auto it = poppers_.find(id);
         if (it->second.popper.present && !it->second.popper.present()) continue;
+        const std::string& pop_id = it->second.popper.request_id;
+        TANDEM_RETURN_IF_ERROR(Journal(kStoreHandOver, {pop_id, value}, request_id));
+        Remember(pop_id, value);
         ready = std::move(it->second.popper.ready);
         DropPopper(it);
         break;
@@ -337,10 +444,12 @@ absl::Status MemoryStore::Push(absl::string_view queue, absl::string_view value)
     if (ready == nullptr) {
       const size_t bytes = queue.size() + value.size();
       TANDEM_RETURN_IF_ERROR(ValidateStoreTotal(queue, values_.size() + items_ + 1, bytes_ + bytes, limits_));
+      TANDEM_RETURN_IF_ERROR(Journal(kStorePush, {queue, value}, request_id));
       queues_[queue].items.emplace_back(value);
       ++items_;
       bytes_ += bytes;
     }
+    Remember(request_id, "");
   }
   if (ready != nullptr) ready(std::string(value));
   return absl::OkStatus();
@@ -353,20 +462,24 @@ void MemoryStore::DropPopper(absl::flat_hash_map<uint64_t, WaitingPopper>::itera
   poppers_.erase(popper);
 }
 
-absl::optional<std::string> MemoryStore::TakeItem(absl::string_view queue) {
+absl::StatusOr<absl::optional<std::string>> MemoryStore::TakeItem(absl::string_view queue,
+                                                                  absl::string_view request_id) {
   auto it = queues_.find(queue);
-  if (it == queues_.end() || it->second.items.empty()) return absl::nullopt;
-  std::string item = std::move(it->second.items.front());
+  if (it == queues_.end() || it->second.items.empty()) return absl::optional<std::string>();
+  TANDEM_RETURN_IF_ERROR(Journal(kStorePop, {queue}, request_id));
+  absl::optional<std::string> item = std::move(it->second.items.front());
   it->second.items.pop_front();
   --items_;
-  bytes_ -= queue.size() + item.size();
+  bytes_ -= queue.size() + item->size();
   if (it->second.items.empty() && it->second.waiting.empty()) queues_.erase(it);
+  Remember(request_id, *item);
   return item;
 }
 
-absl::optional<std::string> MemoryStore::TryPop(absl::string_view queue) {
+absl::StatusOr<absl::optional<std::string>> MemoryStore::TryPop(absl::string_view queue,
+                                                                absl::string_view request_id) {
   absl::MutexLock lock(&mutex_);
-  return TakeItem(queue);
+  return TakeItem(queue, request_id);
 }
 
 absl::optional<std::string> MemoryStore::Front(absl::string_view queue) const {
@@ -376,14 +489,16 @@ absl::optional<std::string> MemoryStore::Front(absl::string_view queue) const {
   return it->second.items.front();
 }
 
-absl::optional<std::string> MemoryStore::StartPop(absl::string_view queue, Popper popper, uint64_t* id) {
+absl::StatusOr<absl::optional<std::string>> MemoryStore::StartPop(absl::string_view queue, Popper popper,
+                                                                  uint64_t* id) {
   absl::MutexLock lock(&mutex_);
-  if (absl::optional<std::string> item = TakeItem(queue)) return item;
+  TANDEM_ASSIGN_OR_RETURN(absl::optional<std::string> item, TakeItem(queue, popper.request_id));
+  if (item) return item;
   *id = next_id_++;
   std::list<uint64_t>& waiting = queues_[queue].waiting;
   waiting.push_back(*id);
   poppers_.emplace(*id, WaitingPopper{std::string(queue), std::prev(waiting.end()), std::move(popper)});
-  return absl::nullopt;
+  return item;
 }
 
 bool MemoryStore::CancelPop(uint64_t id) {
@@ -402,11 +517,14 @@ absl::StatusOr<std::string> MemoryStore::Pop(absl::string_view queue, absl::Dura
   };
   auto state = std::make_shared<State>();
   uint64_t id = 0;
-  Popper popper{nullptr, [state](std::string item) {
+  Popper popper{nullptr,
+                [state](std::string item) {
                   state->item = std::move(item);
                   state->done.Notify();
-                }};
-  if (absl::optional<std::string> item = StartPop(queue, std::move(popper), &id)) return *std::move(item);
+                },
+                {}};
+  TANDEM_ASSIGN_OR_RETURN(absl::optional<std::string> item, StartPop(queue, std::move(popper), &id));
+  if (item) return *std::move(item);
   if (!state->done.WaitFor(timeout) && CancelPop(id)) {
     return QueueEmpty(queue, timeout);
   }

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The methods of tandem.v1.Store. Deferred calls and remembered responses are in store_service.cc.
+// The methods of tandem.v1.Store. Deferred calls are in store_service.cc.
 
 #include <utility>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "cluster/store/limits.h"
 #include "cluster/store/store_service.h"
@@ -39,14 +37,32 @@ rpc::Service StoreService::MakeService() {
               {"Push", rpc::Right::kMember, Bind(&StoreService::Push)},
               {"Pop", rpc::Right::kMember, Bind(&StoreService::Pop)},
               {"Length", rpc::Right::kRead, Bind(&StoreService::Length)},
-              {"Heartbeat", rpc::Right::kMember, Bind(&StoreService::Heartbeat)},
-              {"Members", rpc::Right::kObserve, Bind(&StoreService::Members)},
-              {"EndJob", rpc::Right::kMember, Bind(&StoreService::EndJob)},
+              {"Heartbeat", rpc::Right::kMember, BindMembership(&StoreService::Heartbeat)},
+              {"Members", rpc::Right::kObserve, BindMembership(&StoreService::Members)},
+              {"EndJob", rpc::Right::kMember, BindMembership(&StoreService::EndJob)},
           }};
+}
+
+template <typename Response>
+rpc::Reply<Response> StoreService::Synced(rpc::Reply<Response> reply) {
+  if (disk_ == nullptr) return reply;
+  return [this, reply = std::move(reply)](absl::StatusOr<Response> response) {
+    disk_->WhenSynced([reply, response = std::move(response)](const absl::Status& synced) mutable {
+      synced.ok() ? reply(std::move(response)) : reply(synced);
+    });
+  };
 }
 
 template <typename Request, typename Response>
 rpc::Handler StoreService::Bind(absl::StatusOr<Response> (StoreService::*method)(const Request&)) {
+  if (disk_ == nullptr) return BindMembership(method);
+  return rpc::AsyncProtoHandler<Request, Response>(
+      [this, method](const std::shared_ptr<rpc::ServerCall>&, const Request& request,
+                     rpc::Reply<Response> reply) { Synced(std::move(reply))((this->*method)(request)); });
+}
+
+template <typename Request, typename Response>
+rpc::Handler StoreService::BindMembership(absl::StatusOr<Response> (StoreService::*method)(const Request&)) {
   return rpc::ProtoHandler<Request, Response>(
       [this, method](const Request& request) { return (this->*method)(request); });
 }
@@ -56,16 +72,12 @@ rpc::Handler StoreService::Bind(void (StoreService::*method)(std::shared_ptr<rpc
                                                              rpc::Reply<Response>)) {
   return rpc::AsyncProtoHandler<Request, Response>(
       [this, method](std::shared_ptr<rpc::ServerCall> call, Request request, rpc::Reply<Response> reply) {
-        (this->*method)(std::move(call), std::move(request), std::move(reply));
+        (this->*method)(std::move(call), std::move(request), Synced(std::move(reply)));
       });
 }
 
 absl::StatusOr<v1::StoreSetResponse> StoreService::Set(const v1::StoreSetRequest& request) {
-  auto body = [&]() -> absl::StatusOr<std::string> {
-    TANDEM_RETURN_IF_ERROR(store_->Set(request.key(), request.value()));
-    return std::string();
-  };
-  TANDEM_RETURN_IF_ERROR(Once(request.request_id(), body));
+  TANDEM_RETURN_IF_ERROR(store_->Set(request.key(), request.value(), request.request_id()));
   return v1::StoreSetResponse();
 }
 
@@ -88,13 +100,8 @@ void StoreService::Get(std::shared_ptr<rpc::ServerCall> call, v1::StoreGetReques
 }
 
 absl::StatusOr<v1::StoreAddResponse> StoreService::Add(const v1::StoreAddRequest& request) {
-  TANDEM_ASSIGN_OR_RETURN(
-      const std::string sum, Once(request.request_id(), [&]() -> absl::StatusOr<std::string> {
-        TANDEM_ASSIGN_OR_RETURN(const int64_t sum, store_->Add(request.key(), request.delta()));
-        return absl::StrCat(sum);
-      }));
-  int64_t value = 0;
-  TANDEM_CHECK(absl::SimpleAtoi(sum, &value));
+  TANDEM_ASSIGN_OR_RETURN(const int64_t value,
+                          store_->Add(request.key(), request.delta(), request.request_id()));
   v1::StoreAddResponse response;
   response.set_value(value);
   return response;
@@ -102,9 +109,8 @@ absl::StatusOr<v1::StoreAddResponse> StoreService::Add(const v1::StoreAddRequest
 
 absl::StatusOr<v1::StoreCompareSetResponse> StoreService::CompareSet(
     const v1::StoreCompareSetRequest& request) {
-  TANDEM_ASSIGN_OR_RETURN(std::string value, Once(request.request_id(), [&] {
-                            return store_->CompareSet(request.key(), request.expected(), request.desired());
-                          }));
+  TANDEM_ASSIGN_OR_RETURN(std::string value, store_->CompareSet(request.key(), request.expected(),
+                                                                request.desired(), request.request_id()));
   v1::StoreCompareSetResponse response;
   response.set_value(std::move(value));
   return response;
@@ -127,13 +133,9 @@ void StoreService::Wait(std::shared_ptr<rpc::ServerCall> call, v1::StoreWaitRequ
 }
 
 absl::StatusOr<v1::StoreDeleteResponse> StoreService::Delete(const v1::StoreDeleteRequest& request) {
-  TANDEM_ASSIGN_OR_RETURN(const std::string existed,
-                          Once(request.request_id(), [&]() -> absl::StatusOr<std::string> {
-                            TANDEM_ASSIGN_OR_RETURN(const bool existed, store_->Delete(request.key()));
-                            return existed ? "1" : "0";
-                          }));
+  TANDEM_ASSIGN_OR_RETURN(const bool existed, store_->Delete(request.key(), request.request_id()));
   v1::StoreDeleteResponse response;
-  response.set_existed(existed == "1");
+  response.set_existed(existed);
   return response;
 }
 
@@ -153,13 +155,8 @@ absl::StatusOr<v1::StoreCheckResponse> StoreService::Check(const v1::StoreCheckR
 }
 
 absl::StatusOr<v1::StoreAppendResponse> StoreService::Append(const v1::StoreAppendRequest& request) {
-  auto body = [&]() -> absl::StatusOr<std::string> {
-    TANDEM_ASSIGN_OR_RETURN(const int64_t length, store_->Append(request.key(), request.value()));
-    return absl::StrCat(length);
-  };
-  TANDEM_ASSIGN_OR_RETURN(const std::string length, Once(request.request_id(), body));
-  int64_t bytes = 0;
-  TANDEM_CHECK(absl::SimpleAtoi(length, &bytes));
+  TANDEM_ASSIGN_OR_RETURN(const int64_t bytes,
+                          store_->Append(request.key(), request.value(), request.request_id()));
   v1::StoreAppendResponse response;
   response.set_length(bytes);
   return response;
@@ -194,11 +191,7 @@ void StoreService::MultiGet(std::shared_ptr<rpc::ServerCall> call, v1::StoreMult
 absl::StatusOr<v1::StoreMultiSetResponse> StoreService::MultiSet(const v1::StoreMultiSetRequest& request) {
   const std::vector<std::string> keys(request.keys().begin(), request.keys().end());
   const std::vector<std::string> values(request.values().begin(), request.values().end());
-  auto body = [&]() -> absl::StatusOr<std::string> {
-    TANDEM_RETURN_IF_ERROR(store_->MultiSet(keys, values));
-    return std::string();
-  };
-  TANDEM_RETURN_IF_ERROR(Once(request.request_id(), body));
+  TANDEM_RETURN_IF_ERROR(store_->MultiSet(keys, values, request.request_id()));
   return v1::StoreMultiSetResponse();
 }
 
@@ -210,11 +203,7 @@ absl::StatusOr<v1::StoreNumKeysResponse> StoreService::NumKeys(const v1::StoreNu
 }
 
 absl::StatusOr<v1::StorePushResponse> StoreService::Push(const v1::StorePushRequest& request) {
-  auto body = [&]() -> absl::StatusOr<std::string> {
-    TANDEM_RETURN_IF_ERROR(store_->Push(request.queue(), request.value()));
-    return std::string();
-  };
-  TANDEM_RETURN_IF_ERROR(Once(request.request_id(), body));
+  TANDEM_RETURN_IF_ERROR(store_->Push(request.queue(), request.value(), request.request_id()));
   return v1::StorePushResponse();
 }
 

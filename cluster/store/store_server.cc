@@ -10,8 +10,13 @@ namespace tandem::cluster {
 absl::StatusOr<std::unique_ptr<StoreServer>> StoreServer::Start(const std::string& listen, Clock* clock,
                                                                 std::shared_ptr<rpc::EpochGate> gate,
                                                                 const StoreLimits& limits,
-                                                                size_t max_connections) {
+                                                                size_t max_connections,
+                                                                const StoreDiskOptions& disk) {
   std::unique_ptr<StoreServer> store(new StoreServer(clock, limits));
+  if (!disk.directory.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(store->disk_, StoreDisk::Open(disk.directory, &store->store_, disk.on_failure));
+  }
+  store->service_ = std::make_unique<StoreService>(&store->store_, &store->membership_, store->disk_.get());
   rpc::ServerOptions options;
   options.listen = listen;
   options.transport = "grpc";  // calls are rare
@@ -20,7 +25,7 @@ absl::StatusOr<std::unique_ptr<StoreServer>> StoreServer::Start(const std::strin
   options.max_connections = max_connections;
   options.gate = std::move(gate);
   std::vector<rpc::Service> services;
-  services.push_back(store->service_.MakeService());
+  services.push_back(store->service_->MakeService());
   TANDEM_ASSIGN_OR_RETURN(store->server_, rpc::Server::Start(options, std::move(services)));
   return store;
 }
@@ -30,7 +35,7 @@ StoreServer::~StoreServer() {
 }
 
 void StoreServer::Shutdown(absl::Duration grace) {
-  service_.StopWaits();
+  service_->StopWaits();
   server_->Shutdown(grace);
 }
 

@@ -4,6 +4,7 @@
 
 // The server of a job's store, which any process can embed: a launcher, or rank 0.
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -13,40 +14,48 @@
 #include "cluster/membership/membership.h"
 #include "cluster/store/limits.h"
 #include "cluster/store/memory_store.h"
+#include "cluster/store/store_disk.h"
 #include "cluster/store/store_service.h"
 #include "rpc/epoch_gate.h"
 #include "rpc/server.h"
 
 namespace tandem::cluster {
 
+// Where a StoreServer keeps its store.
+struct StoreDiskOptions {
+  std::string directory;             // empty: in memory only
+  std::function<void()> on_failure;  // as in StoreDisk::Open
+};
+
 // Thread-safe. The destructor shuts down at once: clients that still wait get Aborted.
 class StoreServer {
  public:
   // Starts to serve at `listen`, "host:port"; port 0 lets the kernel pick. `gate` decides which callers are
   // served; nullptr: all. `limits` bound what clients store and how many wait; `max_connections` is that of
-  // rpc::ServerOptions. Errors are those of rpc::Server::Start.
-  static absl::StatusOr<std::unique_ptr<StoreServer>> Start(const std::string& listen,
-                                                            Clock* clock = Clock::Real(),
-                                                            std::shared_ptr<rpc::EpochGate> gate = nullptr,
-                                                            const StoreLimits& limits = {},
-                                                            size_t max_connections = 0);
+  // rpc::ServerOptions. With `disk` the keys and queues are those that an earlier server had there. Errors
+  // are those of rpc::Server::Start and StoreDisk::Open.
+  static absl::StatusOr<std::unique_ptr<StoreServer>> Start(
+      const std::string& listen, Clock* clock = Clock::Real(), std::shared_ptr<rpc::EpochGate> gate = nullptr,
+      const StoreLimits& limits = {}, size_t max_connections = 0, const StoreDiskOptions& disk = {});
   ~StoreServer();
 
   int port() const { return server_->port(); }
   // These give access to the same data and membership without the network. Owned by the server.
   MemoryStore* store() { return &store_; }
   Membership* membership() { return &membership_; }
+  // nullptr if the store is in memory only.
+  const StoreDisk* disk() const { return disk_.get(); }
   // Ends deferred waits and lets running calls finish for `grace`. Idempotent.
   void Shutdown(absl::Duration grace);
 
  private:
-  StoreServer(Clock* clock, const StoreLimits& limits)
-      : store_(limits), membership_(clock), service_(&store_, &membership_) {}
+  StoreServer(Clock* clock, const StoreLimits& limits) : store_(limits), membership_(clock) {}
 
   MemoryStore store_;
   Membership membership_;
-  StoreService service_;
+  std::unique_ptr<StoreService> service_;
   std::unique_ptr<rpc::Server> server_;
+  std::unique_ptr<StoreDisk> disk_;  // ends first: its thread sends replies
 };
 
 }  // namespace tandem::cluster

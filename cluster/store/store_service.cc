@@ -15,13 +15,6 @@
 namespace tandem::cluster {
 namespace {
 
-absl::Status ValidateRequestId(const std::string& request_id) {
-  constexpr size_t kMaxRequestIdBytes = 64;
-  if (request_id.size() <= kMaxRequestIdBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("a request_id has at most ", kMaxRequestIdBytes, " bytes, not ", request_id.size()));
-}
-
 // The calls that may wait for the item of one pop: the first one and its repeats, whose connections broke.
 constexpr size_t kMaxRepeats = 64;
 
@@ -38,8 +31,8 @@ absl::Status Stopping() { return absl::AbortedError("the job's store is shutting
 
 }  // namespace
 
-StoreService::StoreService(MemoryStore* store, Membership* membership)
-    : store_(store), membership_(membership), timer_([this] { RunTimer(); }) {}
+StoreService::StoreService(MemoryStore* store, Membership* membership, StoreDisk* disk)
+    : store_(store), membership_(membership), disk_(disk), timer_([this] { RunTimer(); }) {}
 
 StoreService::~StoreService() {
   StopWaits();
@@ -141,16 +134,20 @@ void StoreService::Defer(const rpc::ServerCall& call, std::vector<std::string> k
 void StoreService::Pop(std::shared_ptr<rpc::ServerCall> call, tandem::v1::StorePopRequest request,
                        PopReply reply) {
   if (absl::Status valid = ValidateStoreKey(request.queue()); !valid.ok()) return reply(valid);
-  if (absl::Status valid = ValidateRequestId(request.request_id()); !valid.ok()) return reply(valid);
   const std::string& request_id = request.request_id();
   uint64_t id = 0;
-  absl::Status refused;
+  absl::Status refused;  // this call
+  absl::Status asked;    // the pop with all its calls: the item cannot be taken
+  DeferredPop failed;
   DeferredPop dropped;  // destroyed without the lock
   absl::optional<std::string> item;
   {
     absl::MutexLock lock(&pop_mutex_);
-    if (const std::string* known = popped_.Find(request_id)) {
-      item = *known;
+    absl::StatusOr<absl::optional<std::string>> known = store_->AnswerTo(request_id);
+    if (!known.ok()) {
+      refused = known.status();
+    } else if (known->has_value()) {
+      item = *std::move(known);
       pops_[id = next_pop_++].replies.push_back(reply);
     } else if (auto same = pop_by_request_.find(request_id);
                !request_id.empty() && same != pop_by_request_.end()) {
@@ -166,7 +163,7 @@ void StoreService::Pop(std::shared_ptr<rpc::ServerCall> call, tandem::v1::StoreP
         pop.replies.push_back(reply);
         // Items were not chosen for this pop while its first call was known to be gone, so it asks again. If
         // an item has been chosen for it meanwhile, that item goes to all its replies.
-        if (store_->CancelPop(pop.wait)) item = AskForItem(id);
+        if (store_->CancelPop(pop.wait)) asked = AskForItem(id, &item);
       }
     } else {
       id = next_pop_++;
@@ -174,7 +171,10 @@ void StoreService::Pop(std::shared_ptr<rpc::ServerCall> call, tandem::v1::StoreP
           DeferUntil(EndOf(*call, request.timeout_ms()), request.queue().size(),
                      [this, id](bool stopped) { ExpirePop(id, stopped); });
       refused = token.status();
-      if (absl::IsResourceExhausted(refused)) item = store_->TryPop(request.queue());
+      if (absl::IsResourceExhausted(refused)) {
+        known = store_->TryPop(request.queue(), request_id);
+        if (known.ok()) item = *std::move(known);
+      }
       if (item) {  // it need not wait
         refused = absl::OkStatus();
         DeferredPop& pop = pops_[id];
@@ -189,11 +189,20 @@ void StoreService::Pop(std::shared_ptr<rpc::ServerCall> call, tandem::v1::StoreP
         pop.calls.push_back(std::move(call));
         pop.replies.push_back(reply);
         if (!request_id.empty()) pop_by_request_[request_id] = id;
-        item = AskForItem(id);
+        asked = AskForItem(id, &item);
       }
     }
+    if (!asked.ok()) {
+      failed = std::move(pops_.find(id)->second);
+      pops_.erase(id);
+      if (!failed.request_id.empty()) pop_by_request_.erase(failed.request_id);
+    }
   }
-  if (!refused.ok()) {
+  if (!asked.ok()) {
+    DeferredCall deferred;
+    (void)Take(failed.token, &deferred);
+    for (const PopReply& waiting : failed.replies) waiting(asked);
+  } else if (!refused.ok()) {
     reply(refused);
   } else if (item) {
     FinishPop(id, *std::move(item));
@@ -210,14 +219,18 @@ void StoreService::DropCancelled(DeferredPop* pop, DeferredPop* dropped) {
   }
 }
 
-absl::optional<std::string> StoreService::AskForItem(uint64_t id) {
+absl::Status StoreService::AskForItem(uint64_t id, absl::optional<std::string>* item) {
   DeferredPop& pop = pops_.find(id)->second;
   auto present = [calls = pop.calls] {
     return std::any_of(calls.begin(), calls.end(), [](const auto& call) { return !call->IsCancelled(); });
   };
-  return store_->StartPop(
-      pop.queue, {std::move(present), [this, id](std::string item) { FinishPop(id, std::move(item)); }},
-      &pop.wait);
+  TANDEM_ASSIGN_OR_RETURN(
+      *item, store_->StartPop(pop.queue,
+                              {.present = std::move(present),
+                               .ready = [this, id](std::string item) { FinishPop(id, std::move(item)); },
+                               .request_id = pop.request_id},
+                              &pop.wait));
+  return absl::OkStatus();
 }
 
 void StoreService::FinishPop(uint64_t id, std::string item) {
@@ -227,10 +240,7 @@ void StoreService::FinishPop(uint64_t id, std::string item) {
     auto it = pops_.find(id);
     pop = std::move(it->second);
     pops_.erase(it);
-    if (!pop.request_id.empty()) {
-      popped_.Remember(pop.request_id, item);
-      pop_by_request_.erase(pop.request_id);
-    }
+    if (!pop.request_id.empty()) pop_by_request_.erase(pop.request_id);
   }
   DeferredCall deferred;
   (void)Take(pop.token, &deferred);
@@ -285,36 +295,6 @@ void StoreService::RunTimer() {
     }
     mutex_.Lock();
   }
-}
-
-const std::string* StoreService::Responses::Find(const std::string& request_id) const {
-  auto it = responses_.find(request_id);
-  return it == responses_.end() ? nullptr : &it->second;
-}
-
-void StoreService::Responses::Remember(const std::string& request_id, std::string answer) {
-  constexpr size_t kResponses = 16384, kBytes = 256 << 20;
-  bytes_ += answer.size();
-  order_.push_back(request_id);
-  responses_.emplace(request_id, std::move(answer));
-  while (order_.size() > kResponses || (bytes_ > kBytes && order_.size() > 1)) {
-    auto oldest = responses_.find(order_.front());
-    bytes_ -= oldest->second.size();
-    responses_.erase(oldest);
-    order_.pop_front();
-  }
-}
-
-absl::StatusOr<std::string> StoreService::Once(const std::string& request_id,
-                                               const std::function<absl::StatusOr<std::string>()>& body) {
-  if (request_id.empty()) return body();
-  TANDEM_RETURN_IF_ERROR(ValidateRequestId(request_id));
-  // Held while `body` runs, so that a repeat that overtakes its original waits for it.
-  absl::MutexLock lock(&once_mutex_);
-  if (const std::string* known = responses_.Find(request_id)) return *known;
-  absl::StatusOr<std::string> answer = body();
-  if (answer.ok()) responses_.Remember(request_id, *answer);  // after an error nothing was changed
-  return answer;
 }
 
 }  // namespace tandem::cluster

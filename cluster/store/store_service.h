@@ -5,7 +5,6 @@
 // The RPC service tandem.v1.Store (proto/tandem/v1/store.proto) over a MemoryStore and a Membership. A
 // waiting Get, Wait, MultiGet or Pop is a deferred call, not a blocked thread.
 
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -21,17 +20,20 @@
 #include "base/clock.h"
 #include "cluster/membership/membership.h"
 #include "cluster/store/memory_store.h"
+#include "cluster/store/store_disk.h"
 #include "rpc/service.h"
 #include "tandem/v1/store.pb.h"
 
 namespace tandem::cluster {
 
-// Thread-safe. `store` and `membership` are borrowed. The Service that MakeService returns refers to this
+// Thread-safe. `store`, `membership` and `disk` are borrowed. With a disk, a response about the store's
+// content leaves once everything is on the disk that was changed before: what a client has seen or was told
+// outlives the machine's death. The Service that MakeService returns refers to this
 // object, which must outlive the server. Owns one thread, which ends waits whose time is up. The limits of
 // `store` bound its deferred calls, too.
 class StoreService {
  public:
-  StoreService(MemoryStore* store, Membership* membership);
+  StoreService(MemoryStore* store, Membership* membership, StoreDisk* disk = nullptr);
   ~StoreService();
 
   rpc::Service MakeService();
@@ -40,12 +42,19 @@ class StoreService {
   void StopWaits();
 
  private:
-  // Make the handler of a method that responds at once, or of one that responds through its `reply`.
+  // Returns a reply that waits for the disk, then calls `reply`.
+  template <typename Response>
+  rpc::Reply<Response> Synced(rpc::Reply<Response> reply);
+  // Make the handler of a method of the store that responds at once, or of one that responds through its
+  // `reply`.
   template <typename Request, typename Response>
   rpc::Handler Bind(absl::StatusOr<Response> (StoreService::*method)(const Request&));
   template <typename Request, typename Response>
   rpc::Handler Bind(void (StoreService::*method)(std::shared_ptr<rpc::ServerCall>, Request,
                                                  rpc::Reply<Response>));
+  // Makes the handler of a method of the membership, which is not on the disk.
+  template <typename Request, typename Response>
+  rpc::Handler BindMembership(absl::StatusOr<Response> (StoreService::*method)(const Request&));
 
   // The methods of the service; store.proto describes them.
   absl::StatusOr<tandem::v1::StoreSetResponse> Set(const tandem::v1::StoreSetRequest& request);
@@ -103,43 +112,25 @@ class StoreService {
   void Pop(std::shared_ptr<rpc::ServerCall> call, tandem::v1::StorePopRequest request, PopReply reply);
   // Moves the calls that nobody waits for any more, with their replies, to `dropped`.
   static void DropCancelled(DeferredPop* pop, DeferredPop* dropped);
-  // Takes an item for pops_[id] or, if there is none, starts to wait for one. Returns the item if there was
-  // one.
-  absl::optional<std::string> AskForItem(uint64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(pop_mutex_);
-  // Remembers the item that was chosen for pops_[id] and responds with it.
+  // Takes an item for pops_[id] or, if there is none, starts to wait for one. Sets `*item` if there was one.
+  // Errors are those of MemoryStore::StartPop.
+  absl::Status AskForItem(uint64_t id, absl::optional<std::string>* item)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(pop_mutex_);
+  // Responds with the item that was chosen for pops_[id].
   void FinishPop(uint64_t id, std::string item);
   // Ends pops_[id] without an item: its time is up, or the service stops.
   void ExpirePop(uint64_t id, bool stopped);
 
-  // Responses that may have been lost on their way, oldest first. A client repeats a call within its
-  // time-out, so a bounded memory suffices. Not thread-safe.
-  class Responses {
-   public:
-    const std::string* Find(const std::string& request_id) const;
-    void Remember(const std::string& request_id, std::string response);
-
-   private:
-    absl::flat_hash_map<std::string, std::string> responses_;
-    std::deque<std::string> order_;
-    size_t bytes_ = 0;
-  };
-  // Applies `body` once per request id; a repeat gets the first response.
-  absl::StatusOr<std::string> Once(const std::string& request_id,
-                                   const std::function<absl::StatusOr<std::string>()>& body);
-
   MemoryStore* const store_;
   Membership* const membership_;
+  StoreDisk* const disk_;  // nullptr: the store is in memory only
 
-  // Lock order: once_mutex_, pop_mutex_, mutex_, the store's lock. Callbacks that a change triggers
-  // (responses to other calls) may run under once_mutex_, but under none of the others.
-  absl::Mutex once_mutex_;
-  Responses responses_ ABSL_GUARDED_BY(once_mutex_);
-
-  absl::Mutex pop_mutex_ ABSL_ACQUIRED_AFTER(once_mutex_);
+  // Lock order: pop_mutex_, mutex_, the store's lock. Callbacks that a change triggers (responses to other
+  // calls) run under none of them.
+  absl::Mutex pop_mutex_;
   uint64_t next_pop_ ABSL_GUARDED_BY(pop_mutex_) = 1;
   absl::flat_hash_map<uint64_t, DeferredPop> pops_ ABSL_GUARDED_BY(pop_mutex_);
   absl::flat_hash_map<std::string, uint64_t> pop_by_request_ ABSL_GUARDED_BY(pop_mutex_);
-  Responses popped_ ABSL_GUARDED_BY(pop_mutex_);
 
   absl::Mutex mutex_ ABSL_ACQUIRED_AFTER(pop_mutex_);  // not held while calling the store
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;

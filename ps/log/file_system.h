@@ -53,23 +53,6 @@ class FileSystem {
 // Returns the machine's file system. It is never destroyed.
 FileSystem* PosixFileSystem();
 
-// The exclusive use of a directory by one process. The kernel releases it when the process ends for any
-// reason, and not before: a process that is merely stopped keeps it.
-class DirectoryLock {
- public:
-  // Creates `directory` with its parents if it is missing, durably, and locks the file LOCK in it. Waits for
-  // another holder for up to `wait_ms`. Unavailable: another process holds the lock; the message names its
-  // id.
-  static absl::StatusOr<std::unique_ptr<DirectoryLock>> Take(const std::string& directory, int wait_ms);
-  ~DirectoryLock();
-  DirectoryLock(const DirectoryLock&) = delete;
-  DirectoryLock& operator=(const DirectoryLock&) = delete;
-
- private:
-  explicit DirectoryLock(int descriptor) : descriptor_(descriptor) {}
-  const int descriptor_;
-};
-
 }  // namespace tandem::ps
 
 #endif  // TANDEM_PS_LOG_FILE_SYSTEM_H_

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "base/directory_lock.h"
 #include "base/longest_time.h"
 #include "ps/log/file_system.h"
 #include "ps/log/log_reader.h"

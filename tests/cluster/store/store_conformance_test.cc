@@ -2,6 +2,8 @@
 // The contract of Store, checked for each implementation.
 
 #include <atomic>
+#include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -86,6 +88,29 @@ class GrpcSubject : public Subject {
   Store* store() override { return remote_.get(); }
 
  private:
+  std::unique_ptr<StoreServer> server_;
+  std::unique_ptr<RemoteStore> remote_;
+};
+
+class DiskSubject : public Subject {
+ public:
+  DiskSubject() {
+    TANDEM_CHECK(::mkdtemp(directory_.data()) != nullptr);
+    server_ = StoreServer::Start("127.0.0.1:0", Clock::Real(), nullptr, {}, 0,
+                                 {.directory = directory_, .on_failure = nullptr})
+                  .value();
+    remote_ =
+        std::make_unique<RemoteStore>(rpc::ConnectGrpc(absl::StrCat("127.0.0.1:", server_->port())).value());
+  }
+  ~DiskSubject() override {
+    server_.reset();
+    std::error_code ignored;
+    std::filesystem::remove_all(directory_, ignored);
+  }
+  Store* store() override { return remote_.get(); }
+
+ private:
+  std::string directory_ = "/dev/shm/tandem_store_XXXXXX";  // the speed of a disk is not what is tested
   std::unique_ptr<StoreServer> server_;
   std::unique_ptr<RemoteStore> remote_;
 };
@@ -450,7 +475,8 @@ TEST_P(StoreTest, ABarrierNamesRanksThatExpectOtherSizes) {
 INSTANTIATE_TEST_SUITE_P(All, StoreTest,
                          ::testing::Values(KindOf<MemorySubject>("Memory"), KindOf<PrefixSubject>("Prefix"),
                                            KindOf<LoopbackSubject>("Loopback"), KindOf<GrpcSubject>("Grpc"),
-                                           KindOf<FileSubject>("File"), KindOf<EtcdSubject>("Etcd")),
+                                           KindOf<DiskSubject>("Disk"), KindOf<FileSubject>("File"),
+                                           KindOf<EtcdSubject>("Etcd")),
                          [](const auto& info) { return info.param.name; });
 
 TEST(PrefixStoreTest, PrefixesKeepTheirKeysApart) {
@@ -489,16 +515,20 @@ TEST(MemoryStoreTest, AbsentAndCancelledPoppersGetNoItem) {
   bool here = false;
   std::vector<std::string> got;
   uint64_t first = 0, second = 0;
-  EXPECT_FALSE(
-      store.StartPop("q", {[&] { return here; }, [&](std::string item) { got.push_back(item); }}, &first));
-  EXPECT_FALSE(store.StartPop("q", {nullptr, [&](std::string item) { got.push_back(item + "!"); }}, &second));
+  const auto start = [&](std::function<bool()> present, const char* suffix, uint64_t* id) {
+    return store.StartPop(
+        "q", {std::move(present), [&got, suffix](std::string item) { got.push_back(item + suffix); }, {}},
+        id);
+  };
+  EXPECT_EQ(start([&] { return here; }, "", &first).value(), absl::nullopt);
+  EXPECT_EQ(start(nullptr, "!", &second).value(), absl::nullopt);
   TANDEM_ASSERT_OK(store.Push("q", "1"));
   EXPECT_THAT(got, ElementsAre("1!"));
   EXPECT_FALSE(store.CancelPop(second));
   TANDEM_ASSERT_OK(store.Push("q", "2"));
   EXPECT_EQ(store.Length("q").value(), 1);
   EXPECT_TRUE(store.CancelPop(first));
-  EXPECT_EQ(store.TryPop("q"), "2");
+  EXPECT_EQ(store.TryPop("q").value(), "2");
 }
 
 }  // namespace

@@ -298,15 +298,5 @@ TEST(Record, HasTheBytesOfVersionOne) {
   EXPECT_EQ(record->bytes, 40u);
 }
 
-TEST(DirectoryLock, IsHeldByOneProcessAtATime) {
-  const tandem::testing::TempDir scratch;
-  const std::string& directory = scratch.path();
-  TANDEM_ASSERT_OK_AND_ASSIGN(auto lock, DirectoryLock::Take(absl::StrCat(directory, "/a/b"), 0));
-  EXPECT_THAT(DirectoryLock::Take(absl::StrCat(directory, "/a/b"), 0),
-              StatusIs(absl::StatusCode::kUnavailable, HasSubstr(absl::StrCat("process ", ::getpid()))));
-  lock.reset();
-  TANDEM_EXPECT_OK(DirectoryLock::Take(absl::StrCat(directory, "/a/b"), 0));
-}
-
 }  // namespace
 }  // namespace tandem::ps

@@ -182,8 +182,14 @@ void Publisher::Repair(const std::stop_token& stop) {
   absl::Status repaired;
   absl::Duration time = kFirstRepair;
   do {
+    // A commit to a store or a receiver that is away would block until its deadline, and the destructor with
+    // it.
+    repaired = weights_->Head(options_.model, MonotonicNow() + kLookTime, stop).status();
+    if (repaired.ok() && options_.commit_to != nullptr) {
+      repaired = options_.commit_to->Head(MonotonicNow() + kLookTime).status();
+    }
     const absl::Time deadline = MonotonicNow() + time;
-    repaired = weights_->Commit(model, deadline);
+    if (repaired.ok()) repaired = weights_->Commit(model, deadline);
     if (repaired.ok()) repaired = Tell(*model, deadline);
     time = std::min(2 * time, kLongestRepair);
     const auto over = [this] {

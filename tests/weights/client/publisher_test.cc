@@ -50,7 +50,10 @@ class StoreOfLives : public Weights {
   absl::Status Commit(const std::shared_ptr<const Model>& model, absl::Time) override {
     {
       absl::MutexLock lock(&mutex_);
-      if (away_) return absl::UnavailableError("the store is away");
+      if (away_) {
+        ++commits_while_away_;
+        return absl::UnavailableError("the store is away");
+      }
     }
     return store().Commit(model);
   }
@@ -61,15 +64,30 @@ class StoreOfLives : public Weights {
   absl::StatusOr<ModelVersion> Head(absl::string_view model, absl::Time, std::stop_token = {}) override {
     {
       absl::MutexLock lock(&mutex_);
-      if (away_) return absl::UnavailableError("the store is away");
+      if (away_) {
+        ++looks_while_away_;
+        return absl::UnavailableError("the store is away");
+      }
     }
     const std::shared_ptr<const Model> head = store().Head(model);
     return head == nullptr ? ModelVersion() : head->info.version;
+  }
+  int commits_while_away() {
+    absl::MutexLock lock(&mutex_);
+    return commits_while_away_;
+  }
+  // Blocks until Head was called `count` times while the store was away.
+  void AwaitLooksWhileAway(int count) {
+    absl::MutexLock lock(&mutex_);
+    const auto enough = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return looks_while_away_ >= count; };
+    EXPECT_TRUE(AwaitUntil(&mutex_, absl::Condition(&enough), Soon()));
   }
 
  private:
   absl::Mutex mutex_;
   bool away_ ABSL_GUARDED_BY(mutex_) = false;
+  int commits_while_away_ ABSL_GUARDED_BY(mutex_) = 0;
+  int looks_while_away_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::unique_ptr<ModelStore>> stores_ ABSL_GUARDED_BY(mutex_);  // the last one is in use
 };
 
@@ -159,6 +177,19 @@ TEST(Publisher, GoesOnWithAVersionThatWasLate) {
   table.Answer(absl::OkStatus());
   EXPECT_THAT(table.Await(2), ElementsAre(Pair(1u, 3u), Pair(2u, 5u)));
   TANDEM_EXPECT_OK(publisher->Repeat(Soon()));
+}
+
+// A commit blocks until its deadline while the store is away, and the destructor waits for it.
+TEST(Publisher, CommitsALateVersionOnlyOnceTheStoreAnswers) {
+  StoreOfLives stores;
+  ToldVersions table;
+  const std::unique_ptr<Publisher> publisher = MakePublisher(&stores, &table);
+  stores.SetAway(true);
+  EXPECT_THAT(PublishTwo(*publisher, 3), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("away")));
+  stores.AwaitLooksWhileAway(5);
+  EXPECT_EQ(stores.commits_while_away(), 1);  // of Publish
+  stores.SetAway(false);
+  EXPECT_THAT(table.Await(1), ElementsAre(Pair(1u, 3u)));
 }
 
 TEST(Publisher, AnotherPublishTakesThePlaceOfAVersionThatWasLate) {

@@ -110,6 +110,18 @@ absl::StatusOr<std::string> FindToken(const JobFlags& flags) {
   return token == cluster::kTokenElsewhere ? std::string() : token;
 }
 
+absl::Status StoreError(const absl::Status& error, const std::string& address) {
+  if (!absl::IsUnavailable(error) && !absl::IsDeadlineExceeded(error)) {
+    return Annotate(error, absl::StrCat("the job's store at ", address));
+  }
+  return absl::Status(
+      error.code(),
+      absl::StrCat("the job's store at ", address,
+                   " does not answer: the job has ended, or its first node is away. Run this command while a "
+                   "job runs, in the folder in which the job was started, or give --job DIR (",
+                   error.message(), ")"));
+}
+
 absl::StatusOr<std::vector<std::string>> FindServers(const JobFlags& flags) {
   if (!flags.servers.empty()) {
     const std::vector<std::string> addresses = absl::StrSplit(flags.servers, ',');
@@ -124,9 +136,7 @@ absl::StatusOr<std::vector<std::string>> FindServers(const JobFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(address));
   cluster::RemoteStore store(std::move(channel), timeout);
   const absl::StatusOr<std::vector<std::string>> keys = store.List("ps/");
-  if (!keys.ok()) {
-    return Annotate(keys.status(), "asking the job's store for its servers (has the job ended?)");
-  }
+  if (!keys.ok()) return StoreError(keys.status(), address);
   std::map<uint32_t, std::string> known;
   for (const std::string& key : *keys) {
     uint32_t index = 0;
@@ -145,7 +155,8 @@ absl::StatusOr<std::vector<std::string>> FindServers(const JobFlags& flags) {
   if (!known.empty()) count = std::max<size_t>(count, known.rbegin()->first + 1);
   if (count == 0) {
     return absl::NotFoundError(
-        absl::StrCat("the job whose store is at ", address, " has no parameter servers (yet)"));
+        absl::StrCat("the job whose store is at ", address,
+                     " has no parameter servers, or none yet; `tandem status` lists its processes"));
   }
   std::vector<std::string> addresses(count);
   for (const auto& [index, address] : known) addresses[index] = address;

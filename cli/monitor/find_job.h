@@ -40,6 +40,10 @@ absl::StatusOr<std::vector<std::string>> FindServers(const JobFlags& flags);
 // FindServers.
 absl::StatusOr<std::string> FindStore(const JobFlags& flags);
 
+// Returns `error` of a call to the store at `address`. If nothing answered there, the message says what that
+// means and what to do.
+absl::Status StoreError(const absl::Status& error, const std::string& address);
+
 // Returns the job's token (rpc::Caller::token), for a command that changes something: that of
 // TANDEM_JOB_TOKEN, else of the job file's directory, else the one in the job's store. "" if none of them has
 // it, or if the flags name servers alone; the servers' refusal then says what to do. Blocks for at most the

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "cli/monitor/find_job.h"
 #include "nlohmann/json.hpp"
 #include "rpc/channel.h"
 #include "tandem/v1/store.pb.h"
@@ -42,9 +43,9 @@ absl::StatusOr<JobMembers> AskMembers(const std::string& store, absl::Duration t
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(store));
   tandem::v1::MembersResponse response;
   TANDEM_RETURN_IF_ERROR(
-      Annotate(rpc::CallProto(*channel, "/tandem.v1.Store/Members", tandem::v1::MembersRequest(), &response,
-                              {.timeout = timeout, .idempotent = true}),
-               "asking the job's store for its members (has the job ended?)"));
+      StoreError(rpc::CallProto(*channel, "/tandem.v1.Store/Members", tandem::v1::MembersRequest(), &response,
+                                {.timeout = timeout, .idempotent = true}),
+                 store));
   JobMembers job;
   job.ended = response.job().ended();
   job.failed = response.job().failed();

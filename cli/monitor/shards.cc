@@ -14,6 +14,7 @@
 #include "absl/strings/strip.h"
 #include "base/json.h"
 #include "base/status.h"
+#include "cli/monitor/find_job.h"
 #include "cluster/store/remote_store.h"
 #include "nlohmann/json.hpp"
 #include "ps/failover/placement_text.h"
@@ -135,13 +136,12 @@ absl::StatusOr<std::vector<ShardReport>> AskShards(const std::string& address, u
   const std::string prefix = all.substr(0, all.size() - 1);
   const absl::StatusOr<std::vector<std::string>> keys = store.List(prefix);
   if (!keys.ok()) {
-    return Annotate(keys.status(),
-                    "asking the job's store for the placement of its shards (has the job ended?)");
+    return StoreError(keys.status(), address);
   }
   if (keys->empty()) {
     return absl::NotFoundError(absl::StrCat(
         "the job whose store is at ", address,
-        " has no parameter servers with followers (yet); they are started with `tandem run --ps N "
+        " has no parameter servers with followers, or none yet; they are started with `tandem run --ps N "
         "--ps-followers 1`"));
   }
   TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> texts, store.MultiGet(*keys, timeout));

@@ -218,7 +218,7 @@ TEST(Profiling, MistakesAreOneClearError) {
   EXPECT_THAT(finished.err, HasSubstr("which job?"));
   finished = RunTandem({"status", "--store", "127.0.0.1:1", "--timeout", "1"});
   EXPECT_EQ(finished.exit_code, 1);
-  EXPECT_THAT(finished.err, HasSubstr("has the job ended?"));
+  EXPECT_THAT(finished.err, HasSubstr("the job has ended, or"));
   finished = RunTandem({"trace", "--store", "127.0.0.1:1", "--timeout", "1", "-o", "/nowhere/trace.json"});
   EXPECT_EQ(finished.exit_code, 1);
   EXPECT_THAT(finished.err, HasSubstr("/nowhere"));

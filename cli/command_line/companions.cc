@@ -55,7 +55,7 @@ int BecomeCompanion(const Companion& companion, char** argv) {
          absl::UnavailableError(absl::StrCat(
              "cannot run '", *path, "': ", std::strerror(errno), "; `tandem ", companion.command,
              "` is a program of its own, which belongs in the folder of `tandem`: install all of Tandem, or "
-             "build it (cmake --build FOLDER --target ",
+             "build it (scripts/quickstart to its end, or cmake --build FOLDER --target ",
              companion.program, ")")));
   return kCannotRun;
 }

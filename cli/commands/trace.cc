@@ -60,9 +60,10 @@ absl::Status Trace(const TraceFlags& flags) {
     lost += process.lost + process.from->trace.unplaced;
     for (const TimelineTrack& track : process.tracks) events += track.events.size();
   }
-  std::printf("%s: %d events of %d processes, %d calls joined; clocks agree within %.1f us\n",
+  std::printf("%s: %d events of %d process%s, %d calls joined; clocks agree within %.1f us\n",
               flags.out.c_str(), static_cast<int>(events), static_cast<int>(timeline.processes.size()),
-              static_cast<int>(timeline.joined), static_cast<double>(timeline.error_ns) / 1e3);
+              timeline.processes.size() == 1 ? "" : "es", static_cast<int>(timeline.joined),
+              static_cast<double>(timeline.error_ns) / 1e3);
   if (lost > 0) {
     std::printf("%d older events had no room: trace for a shorter time, or raise --max-events\n",
                 static_cast<int>(lost));

@@ -98,10 +98,11 @@ std::string NextSteps(const Options& options, const worker::JobSpec& job, const 
   absl::StrAppend(&train, " --set train.epochs=", job.train.epochs * 2, " --resume latest");
   const char* const followers = std::getenv("TANDEM_PS_FOLLOWERS");
   return absl::StrCat(
-      "\nNext: go on training from the newest checkpoint, score other data, or look at what is there:\n  ",
-      Quoted(self), " run --ps ", report.servers,
+      "\nNext: score other data with this model, look at its checkpoints, or, if the valid AUC still rises, "
+      "train for more epochs:\n",
+      look, "  ", Quoted(self), " run --ps ", report.servers,
       followers == nullptr ? "" : absl::StrCat(" --ps-followers ", followers), " --workers ", report.workers,
-      " -- ", train, "\n", look);
+      " -- ", train, "\n");
 }
 
 // Returns an error unless a file can be created at `path`, so that the user learns of it before hours of

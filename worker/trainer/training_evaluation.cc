@@ -104,6 +104,8 @@ absl::Status TrainingRun::WritePredictions(const ScoredExamples& scored) {
 }
 
 void TrainingRun::AddBaselines() {
+  LogInfo(
+      "fits logistic regression in one process, for the comparison in the report (--no-baselines: without)");
   const absl::StatusOr<LogisticBaseline> baseline =
       TrainLogisticBaseline(dataset_.get(), {.seed = job_.train.seed});
   if (!baseline.ok()) {

@@ -35,6 +35,15 @@ def program(name: str, *arguments: str) -> list[str]:
     return ["--no-python", "--", sys.executable, "-B", str(EXAMPLES / name), *arguments]
 
 
+def test_the_first_program_learns_and_is_that_of_the_readme(tmp_path):
+    output = run(tmp_path, "--ps", "2", "--nproc-per-node", "2", *program("first.py"))
+    first, *_, last = losses(output)
+    assert last < 0.01 * first, output
+    licence, text = (EXAMPLES / "first.py").read_text(encoding="utf-8").split("\n", 1)
+    readme = (EXAMPLES.parents[1] / "README.md").read_text(encoding="utf-8")
+    assert licence.startswith("# SPDX") and f"```python\n{text}```" in readme
+
+
 def test_a_dlrm_learns_clicks(tmp_path):
     output = run(tmp_path, "--ps", "2", "--nproc-per-node", "2", *program("hybrid_dlrm.py", "--steps", "150"))
     first, *_, last = losses(output)

@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // tandem ps: runs one parameter server of a job.
 
-#include <poll.h>
-#include <signal.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstdlib>
 #include <memory>
 #include <optional>
@@ -15,16 +9,11 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "base/checksummed_file.h"
-#include "base/ipc/descriptor.h"
 #include "base/local_path.h"
 #include "base/logging.h"
 #include "base/status.h"
-#include "base/timed_wait.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/left_workers.h"
 #include "cli/commands/ps_moves.h"
@@ -33,20 +22,17 @@
 #include "cli/commands/shard_copy.h"
 #include "cli/monitor/metrics_server.h"
 #include "cluster/environment.h"
-#include "cluster/membership/job_monitor.h"
+#include "cluster/member.h"
+#include "cluster/process.h"
+#include "cluster/server.h"
 #include "launcher/log_directories.h"
 #include "launcher/plan/copies.h"
 #include "launcher/plan/variable_options.h"
-#include "launcher/process/descendants.h"
-#include "launcher/process/processes.h"
-#include "launcher/process/signal_pipe.h"
 #include "ps/server/parameter_server.h"
 #include "ps/storage/spill/spill_store.h"
 #include "rpc/address.h"
 #include "rpc/channel.h"
-#include "rpc/diagnostics/process_diagnostics.h"
 #include "rpc/epoch_gate.h"
-#include "rpc/network.h"
 #include "rpc/server.h"
 #include "rpc/transport/loopback.h"
 
@@ -80,80 +66,6 @@ struct ServeFlags {
   uint64_t max_held = rpc::ServerOptions().max_held_request_bytes;
   uint64_t max_unsent = rpc::ServerOptions().max_unsent_response_bytes;
   size_t max_connections = 0;  // as rpc::ServerOptions::max_connections
-};
-
-// Waits for the event that ends the server: SIGTERM, SIGINT, the end of the job, or a failure of the server's
-// log or of its copy of the shard. JobEnded and Failed may be called from any thread, Wait from one.
-//
-// A server that `tandem run` has started ends by the launcher's signals only. systemd and Slurm stop a job by
-// signalling each of its processes, but the workers need the servers to save a checkpoint; the launcher
-// signals the servers once the workers have ended.
-class EndEvent {
- public:
-  explicit EndEvent(std::unique_ptr<launcher::SignalPipe> signals)
-      : signals_(std::move(signals)),
-        launcher_(launcher::OwnLauncher()),
-        event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
-
-  void JobEnded(const cluster::JobState& state) {
-    absl::MutexLock lock(&mutex_);
-    state_ = state;
-    Notify();
-  }
-  void Failed(const absl::Status& why) {
-    absl::MutexLock lock(&mutex_);
-    failure_ = why;
-    Notify();
-  }
-  // Returns whether `tandem run` has started this process.
-  bool launched() const { return launcher_ != 0; }
-  // Returns the failure that has ended the server; OK if there was none.
-  absl::Status failure() const {
-    absl::MutexLock lock(&mutex_);
-    return failure_;
-  }
-  // Blocks until the job has ended, but not longer than `timeout`. Returns how it ended, if it has.
-  std::optional<cluster::JobState> AwaitJobEnd(absl::Duration timeout) {
-    absl::MutexLock lock(&mutex_);
-    const auto ended = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return state_.has_value(); };
-    (void)AwaitFor(&mutex_, absl::Condition(&ended), timeout);
-    return state_;
-  }
-  // Blocks until the first event. Returns how the job ended, or nullopt for a signal.
-  std::optional<cluster::JobState> Wait() {
-    pollfd fds[] = {{event_.get(), POLLIN, 0}, {signals_->fd(), POLLIN, 0}};
-    bool stop = false;
-    while (!stop) {
-      fds[0].revents = fds[1].revents = 0;
-      if (::poll(fds, 2, -1) < 0 && errno == EINTR) continue;
-      stop = fds[0].revents != 0;
-      while (const std::optional<launcher::ReceivedSignal> signal = signals_->Next()) {
-        const bool obeyed = launcher_ == 0 || signal->sender == launcher_;
-        stop = stop || obeyed;
-        if (obeyed) continue;
-        LogWarning(
-            absl::StrCat(launcher::SignalName(signal->number), " of process ", signal->sender,
-                         " is ignored: the workers may still need this server; to stop the job, signal "
-                         "its launcher, process ",
-                         launcher_));
-      }
-    }
-    absl::MutexLock lock(&mutex_);
-    return state_;
-  }
-
- private:
-  void Notify() {
-    const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t ignored = ::write(event_.get(), &one, sizeof(one));
-  }
-
-  const std::unique_ptr<launcher::SignalPipe> signals_;
-  const pid_t launcher_;  // 0: none has started this process
-  const ipc::Descriptor event_;
-  mutable absl::Mutex mutex_;
-  std::optional<cluster::JobState> state_ ABSL_GUARDED_BY(mutex_);
-  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
 };
 
 absl::StatusOr<cluster::Environment> ServerEnvironment(const ServeFlags& flags) {
@@ -224,39 +136,60 @@ absl::StatusOr<std::shared_ptr<ps::ColdStore>> OpenSpillStore(const ServeFlags& 
   return std::shared_ptr<ps::ColdStore>(std::move(store));
 }
 
-// Tells the launcher, which looks at it when the server has died (RoundProcesses), that the server has begun
-// to serve.
-void TellServing(const std::string& directory) {
-  if (directory.empty()) return;
-  // The disk may be full.
-  const absl::Status told =
-      WriteFileAtomically(launcher::ServingFile(directory), absl::StrCat(::getpid(), "\n"));
-  if (!told.ok()) LogWarning(told.message());
-}
-
 // A process that is stopped alone looks for a follower in sync for this long. The hand-over comes on top.
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
 
+// Ends the server's part of its job in order. Returns the exit code of a server that has ended well.
+absl::StatusOr<int> EndServing(const cluster::End& end, cluster::Member& member, ShardCopy* copy) {
+  using Cause = cluster::End::Cause;
+  // When the job has ended, the store may end before this process. Then the notices are not needed.
+  constexpr absl::Duration kNotice = absl::Seconds(2);
+  bool ended_well = end.cause == Cause::kJobSucceeded;
+  if (absl::IsDataLoss(end.failure) && copy != nullptr) {
+    // No other copy can take this one's place, and no server that is started again has the tables. But if the
+    // job had ended before, the others were right to go, and this changes nothing.
+    const absl::Status told = member.FailJob(end.failure.message(), kNotice);
+    if (!told.ok()) LogWarning(told.message());
+    const std::optional<cluster::JobState> state = member.AwaitJobEnd(kNotice);
+    ended_well = state.has_value() && !state->failed;
+    if (state.has_value() && state->failed)
+      return absl::AbortedError(absl::StrCat("the job failed: ", state->reason));
+  }
+  const absl::Status left = member.Leave(kNotice);
+  if (!left.ok()) LogDebug(left.message());
+  if (end.cause == Cause::kJobFailed || end.cause == Cause::kStoreLost) return end.failure;
+  const bool drained = copy != nullptr && copy->left();
+  if (!ended_well && !drained && end.cause != Cause::kSignal) {
+    // The process has said to whom it has handed over. It is no failure, but it shall come back.
+    if (copy != nullptr && copy->handed_over()) return launcher::kExitToComeBack;
+    return end.failure;
+  }
+  LogInfo(drained && end.cause != Cause::kSignal ? "left the job, as asked" : end.reason);
+  return 0;
+}
+
 // Returns the exit code of a server that has ended well.
 absl::StatusOr<int> Serve(const ServeFlags& flags) {
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<launcher::SignalPipe> signals,
-                          launcher::SignalPipe::Install({SIGTERM, SIGINT}));
-  EndEvent end(std::move(signals));
-  TANDEM_ASSIGN_OR_RETURN(cluster::Environment env, ServerEnvironment(flags));
-  SetLogName(env.member());
-  const uint32_t index = static_cast<uint32_t>(env.ps_index), count = static_cast<uint32_t>(env.num_ps);
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<cluster::Process> process,
+                          cluster::Process::Start({.only_launcher = true}));
+  TANDEM_ASSIGN_OR_RETURN(const cluster::Environment given, ServerEnvironment(flags));
+  SetLogName(given.member());
+  const uint32_t index = static_cast<uint32_t>(given.ps_index), count = static_cast<uint32_t>(given.num_ps);
   TANDEM_RETURN_IF_ERROR(
-      launcher::CheckFollowerFlags("--", env.ps_followers, flags.min_copies, !flags.wal_dir.empty()));
-  const bool followers = env.ps_followers > 0;
+      launcher::CheckFollowerFlags("--", given.ps_followers, flags.min_copies, !flags.wal_dir.empty()));
+  const bool followers = given.ps_followers > 0;
   if (count > ps::kDefaultBuckets) {
     return absl::InvalidArgumentError(
         absl::StrCat("a job has at most ", ps::kDefaultBuckets, " servers, not ", count));
   }
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<ps::ColdStore> cold_store, OpenSpillStore(flags));
-  std::unique_ptr<rpc::ProcessDiagnostics> own;  // must outlive all threads that may record
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<cluster::JobStore> store,
-                          cluster::OpenStore(env, absl::Seconds(flags.join_timeout_seconds)));
-  env = store->env();
+  TANDEM_ASSIGN_OR_RETURN(
+      const std::unique_ptr<cluster::Member> member,
+      cluster::Member::Join(given, {.join_timeout = absl::Seconds(flags.join_timeout_seconds),
+                                    .lease = absl::Seconds(flags.lease_seconds),
+                                    .process = process.get()}));
+  const cluster::Environment& env = member->env();
+  const auto fail = [&member](const absl::Status& why) { member->Fail(why); };
   const std::shared_ptr<rpc::EpochGate> gate = Gate(env);
   ps::ParameterServer server(
       {.index = index,
@@ -272,115 +205,70 @@ absl::StatusOr<int> Serve(const ServeFlags& flags) {
                       .sync = flags.wal_sync == "always",
                       .accept_loss = flags.accept_loss,
                       .snapshot_bytes = flags.wal_snapshot,
-                      .on_failure = [&end](const absl::Status& why) { end.Failed(why); }},
+                      .on_failure = fail},
        .failover = followers});
-  own = rpc::ProcessDiagnostics::Start(env.member(), env.epoch, store->address());
-  TANDEM_ASSIGN_OR_RETURN(
-      std::unique_ptr<cluster::JobMonitor> monitor,
-      cluster::JobMonitor::Start(store->channel(),
-                                 {.member = env.member(),
-                                  .lease = absl::Seconds(flags.lease_seconds),
-                                  .status = own->status(),
-                                  .replaceable = followers},
-                                 [&end](const cluster::JobState& state) { end.JobEnded(state); }));
   // Before the server listens: until then workers cannot connect, and repeat their calls. The heartbeats have
   // begun, since a long log takes longer than a lease.
-  if (!flags.wal_dir.empty()) own->status()->SetState("replaying its log");
+  if (!flags.wal_dir.empty()) member->status()->SetState("replaying its log");
   TANDEM_RETURN_IF_ERROR(server.Recover());
+  const char* const serving_dir = std::getenv("TANDEM_SERVING_DIR");
   std::vector<rpc::Service> services = {server.service(), server.durability_service(),
                                         server.subscriptions_service()};
+  const auto serving_file = [](const std::string& directory) {
+    return directory.empty() ? "" : launcher::ServingFile(directory);
+  };
   std::unique_ptr<ShardCopy> copy;
   if (followers) {
-    const char* const serving_dir = std::getenv("TANDEM_SERVING_DIR");
     copy = std::make_unique<ShardCopy>(ShardCopy::Options{
-        .env = env,
-        .store = store.get(),
+        .member = member.get(),
         .server = &server,
         .min_copies = flags.min_copies,
-        .status = own->status(),
-        .report_status = [&monitor] { monitor->ReportStatus(); },
-        .on_ready = [directory =
-                         std::string(serving_dir == nullptr ? "" : serving_dir)] { TellServing(directory); },
-        .on_end = [&end](const absl::Status& why) { end.Failed(why); }});
+        .on_ready = [file = serving_file(
+                         serving_dir == nullptr ? "" : serving_dir)] { cluster::Server::TellServing(file); },
+        .on_end = fail});
     services.push_back(copy->service());
   }
-  const LeftWorkers left_workers(&server, store->channel());
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Server> listening,
-                          rpc::Server::Start({.listen = flags.listen,
-                                              .transport = flags.transport,
-                                              .threads = flags.threads,
-                                              .max_unsent_response_bytes = flags.max_unsent,
-                                              .max_held_request_bytes = flags.max_held,
-                                              .max_connections = flags.max_connections,
-                                              .gate = gate,
-                                              .reflection = flags.reflection},
-                                             services));
-  TANDEM_ASSIGN_OR_RETURN(const std::string address,
-                          rpc::AdvertisedAddress(flags.listen, flags.advertise, listening->port()));
-  TellServing(flags.wal_dir);
-  // The copies of a shard ask the store whether the process at an address lives.
-  own->status()->SetAddress(address);
-  monitor->ReportStatus();
-  own->SetServing(true);
-  TANDEM_ASSIGN_OR_RETURN(const std::string bound,
-                          rpc::AdvertisedAddress(flags.listen, "", listening->port()));
-  const std::string serving =
-      absl::StrCat("serving at ", address, bound == address ? "" : absl::StrCat(" (bound to ", bound, ")"));
-  if (copy != nullptr) {
-    // It tells the store its address when it is the primary.
-    copy->Start(address);
-    LogInfo(absl::StrCat(serving, ", copy ", env.ps_copy, " of shard ", index, " of ", count));
-  } else {
-    own->status()->SetState("serving");
-    TANDEM_RETURN_IF_ERROR(store->store()->Set(env.member(), address));
-    LogInfo(absl::StrCat(serving, ", server ", index, " of ", count));
-  }
+  const LeftWorkers left_workers(&server, member->store_channel());
+  TANDEM_ASSIGN_OR_RETURN(
+      const std::unique_ptr<cluster::Server> listening,
+      cluster::Server::Start(member.get(),
+                             {.address = {.listen = flags.listen, .advertise = flags.advertise},
+                              .rpc = {.transport = flags.transport,
+                                      .threads = flags.threads,
+                                      .max_unsent_response_bytes = flags.max_unsent,
+                                      .max_held_request_bytes = flags.max_held,
+                                      .max_connections = flags.max_connections,
+                                      .reflection = flags.reflection},
+                              .gate = gate,
+                              // A copy tells the store its address when it is the primary.
+                              .registration = followers ? cluster::ServerOptions::Registration::kNone
+                                                        : cluster::ServerOptions::Registration::kMember,
+                              .serving_file = serving_file(flags.wal_dir)},
+                             std::move(services)));
+  LogInfo(absl::StrCat(
+      "serving at ", listening->address(),
+      listening->bound() == listening->address() ? "" : absl::StrCat(" (bound to ", listening->bound(), ")"),
+      followers ? absl::StrCat(", copy ", env.ps_copy, " of shard ") : ", server ", index, " of ", count));
+  if (followers) copy->Start(listening->address());
   std::unique_ptr<MetricsServer> metrics;
   if (flags.metrics_port >= 0) {
     TANDEM_ASSIGN_OR_RETURN(metrics, ServeMetrics(flags, server, copy.get()));
     LogInfo(absl::StrCat("metrics at port ", metrics->port(), ", path /metrics"));
   }
 
-  std::optional<cluster::JobState> state = end.Wait();
+  const cluster::End end = *member->AwaitEnd();
   // A launcher ends a server only when the job is over. Others may stop this one alone: no call fails, and
   // none waits until the others find out.
-  const bool stopped = !state.has_value() && end.failure().ok();
-  if (stopped && copy != nullptr && !end.launched()) {
-    own->status()->SetState("leaving");
+  if (end.cause == cluster::End::Cause::kSignal && followers && !process->launched()) {
+    member->status()->SetState("leaving");
     if (const absl::Status left = copy->Leave(kLeaveTimeout); !left.ok()) LogInfo(left.message());
   }
-  own->SetServing(false);
+  member->SetServing(false);
   metrics.reset();
-  if (copy != nullptr) copy->Stop();
+  if (followers) copy->Stop();
   server.Stop();
-  listening->Shutdown(/*grace=*/absl::Seconds(1));
-  // When the job has ended, the store may end before this process. Then the notice is not needed.
-  constexpr absl::Duration kShutdownNotice = absl::Seconds(1);
-  const bool failed = state.has_value() && state->failed;
-  if (absl::IsDataLoss(end.failure()) && followers) {
-    // No other copy can take this one's place, and no server that is started again has the tables. But if the
-    // job had ended before, the others were right to go, and this changes nothing.
-    const absl::Status told = monitor->ReportFailure(end.failure().message(), kShutdownNotice);
-    if (!told.ok()) LogWarning(told.message());
-    monitor->ReportStatus();
-    state = end.AwaitJobEnd(kShutdownNotice);
-  }
-  const bool ended_well = state.has_value() && !state->failed;
-  if (!failed) {
-    if (absl::Status left = monitor->Leave(kShutdownNotice); !left.ok()) LogDebug(left.message());
-  }
-  if (absl::Status closed = store->Close(kShutdownNotice); !closed.ok()) LogDebug(closed.message());
-  if (failed) return absl::AbortedError(absl::StrCat("the job failed: ", state->reason));
-  const bool left = copy != nullptr && copy->left();
-  if (!ended_well && !stopped && !left) {
-    // The process has said to whom it has handed over. It is no failure, but it shall come back.
-    if (copy != nullptr && copy->handed_over()) return launcher::kExitToComeBack;
-    TANDEM_RETURN_IF_ERROR(end.failure());
-  }
-  LogInfo(left && !stopped    ? "left the job, as asked"
-          : state.has_value() ? absl::StrCat("done: ", state->reason)
-                              : "stopped by a signal");
-  return 0;
+  listening->Drain();
+  return EndServing(end, *member, copy.get());
 }
 
 }  // namespace

@@ -18,11 +18,11 @@
 #include "base/clock.h"
 #include "base/local_path.h"
 #include "base/logging.h"
+#include "base/process/signal_pipe.h"
 #include "base/status.h"
 #include "cli/commands/job_flags.h"
 #include "cli/monitor/find_job.h"
 #include "cluster/store/remote_store.h"
-#include "launcher/process/signal_pipe.h"
 #include "ps/client/route/connect_shard.h"
 #include "ps/subscription/directory_writer.h"
 #include "ps/subscription/subscription.h"
@@ -71,14 +71,14 @@ absl::StatusOr<std::vector<std::unique_ptr<rpc::Channel>>> ConnectServers(const 
 }
 
 // Waits for `time`. Returns true if a signal has come.
-bool SignalWithin(launcher::SignalPipe& signals, absl::Duration time) {
+bool SignalWithin(SignalPipe& signals, absl::Duration time) {
   pollfd readable{.fd = signals.fd(), .events = POLLIN};
   (void)::poll(&readable, 1, static_cast<int>(absl::ToInt64Milliseconds(time)));
   return signals.Next().has_value();
 }
 
 // Writes what `writer` has, again and again if that fails. Returns false if a signal has come before.
-bool CommitInTheEnd(ps::DirectoryWriter& writer, const std::string& position, launcher::SignalPipe& signals) {
+bool CommitInTheEnd(ps::DirectoryWriter& writer, const std::string& position, SignalPipe& signals) {
   while (true) {
     const absl::StatusOr<std::string> committed = writer.Commit(position);
     if (committed.ok()) {
@@ -92,8 +92,7 @@ bool CommitInTheEnd(ps::DirectoryWriter& writer, const std::string& position, la
 }
 
 absl::Status Subscribe(const SubscribeFlags& flags) {
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<launcher::SignalPipe> signals,
-                          launcher::SignalPipe::Install({SIGTERM, SIGINT}));
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<SignalPipe> signals, SignalPipe::Install({SIGTERM, SIGINT}));
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ps::DirectoryWriter> writer,
                           ps::DirectoryWriter::Open(flags.out, {.deltas = flags.deltas}));
   TANDEM_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<rpc::Channel>> channels, ConnectServers(flags.job));

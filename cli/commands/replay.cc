@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // tandem replay: serves replay tables, and looks at those of a running server.
 
-#include <signal.h>
-
 #include <cstdio>
 #include <limits>
 #include <memory>
@@ -25,12 +23,10 @@
 #include "cli/monitor/replay_metrics.h"
 #include "cluster/job_token.h"
 #include "google/protobuf/util/json_util.h"
-#include "launcher/process/signal_pipe.h"
 #include "replay/client/remote_replay.h"
 #include "replay/server/replay_server.h"
 #include "replay/wire/messages.h"
 #include "rpc/connect.h"
-#include "rpc/server.h"
 
 namespace tandem::cli {
 namespace {
@@ -38,7 +34,7 @@ namespace {
 using replay::TableOptions;
 
 struct ReplayServeFlags {
-  std::string listen = "127.0.0.1:0";
+  std::string listen;
   std::string transport = "auto";
   std::vector<std::string> tables;
   uint64_t max_memory = 0;
@@ -94,8 +90,7 @@ absl::StatusOr<TableOptions> ParseTable(const std::string& text) {
 }
 
 absl::Status ServeReplay(const ReplayServeFlags& flags) {
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<launcher::SignalPipe> signals,
-                          launcher::SignalPipe::Install({SIGTERM, SIGINT}));
+  TANDEM_ASSIGN_OR_RETURN(Serving serving, Serving::Start());
   std::vector<TableOptions> tables;
   for (const std::string& text : flags.tables) {
     TANDEM_ASSIGN_OR_RETURN(tables.emplace_back(), ParseTable(text));
@@ -110,20 +105,18 @@ absl::Status ServeReplay(const ReplayServeFlags& flags) {
                                                           : absl::InfiniteDuration()}));
   for (const TableOptions& table : tables)
     TANDEM_RETURN_IF_ERROR(server->CreateTable(replay::ToProto(table)));
-  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<rpc::EpochGate> gate, StandaloneGate("tandem replay serve"));
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<rpc::Server> listening,
-                          rpc::Server::Start({.listen = flags.listen,
-                                              .transport = flags.transport,
-                                              .gate = std::move(gate),
-                                              .reflection = flags.reflection},
-                                             {server->service()}));
-  TANDEM_RETURN_IF_ERROR(ServeUntilSignal(
-      flags.listen, listening->port(), *signals,
-      {.port = flags.metrics_port, .text = [&server] { return ReplayMetricsText(server->State()); }}));
+  TANDEM_RETURN_IF_ERROR(
+      ServeServices("tandem replay serve",
+                    {.listen = flags.listen,
+                     .transport = flags.transport,
+                     .reflection = flags.reflection,
+                     .metrics = {.port = flags.metrics_port,
+                                 .text = [&server] { return ReplayMetricsText(server->State()); }}},
+                    {server->service()}, &serving));
   server->Stop();  // before the checkpoint, so that it has everything that was acknowledged
   absl::Status saved;
   if (!flags.checkpoint_dir.empty()) saved = server->SaveCheckpoint().status();
-  listening->Shutdown(absl::Seconds(1));
+  serving.server->Drain();
   return Annotate(saved, "the last checkpoint");
 }
 
@@ -288,7 +281,7 @@ void AddServe(CLI::App* replay, CommandContext* context) {
   CLI::App* serve = replay->add_subcommand("serve", "Serve replay tables; prints the address");
   serve->footer("Clients create tables, or --table does. Serves until SIGTERM or SIGINT.");
   serve->add_option("--listen", flags->listen, "host:port or unix:/path to bind; port 0: the kernel picks")
-      ->capture_default_str();
+      ->default_str(kServeListenDefault);
   serve
       ->add_option("--transport", flags->transport,
                    "auto: gRPC, and shared memory with clients of this host; grpc: gRPC only")

@@ -146,11 +146,11 @@ int RunJob(const RlFlags& flags) {
       LogError("--seeds trains in this process alone; run it without `tandem run`");
       return kUsageError;
     }
-    StopRlOnSigterm();
     return RunRlRole(*job, {.run = {.terminal = ::isatty(STDOUT_FILENO) == 1,
                                     .tensorboard = flags.tensorboard,
                                     .stop = &rl_stop,
                                     .resume = flags.resume},
+                            .stop = &rl_stop,
                             .report = flags.report,
                             .listen = flags.listen});
   }

@@ -3,21 +3,17 @@
 
 #include "cli/commands/rl_roles.h"
 
-#include <poll.h>
-#include <signal.h>
-
-#include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
-#include <optional>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/command_context.h"
 #include "base/logging.h"
 #include "base/status.h"
-#include "launcher/process/descendants.h"
-#include "launcher/process/signal_pipe.h"
+#include "cluster/process.h"
 #include "worker/nn/gemm.h"
 #include "worker/rl/learner/registry.h"
 #include "worker/rl/roles/actor_role.h"
@@ -31,21 +27,12 @@ namespace {
 
 constexpr absl::Duration kStoreTimeout = absl::Seconds(60);
 
-// Starts a server and serves until the launcher's signal. Signals of others are ignored, as `tandem ps` does:
-// systemd and Slurm signal all processes of a job, and the learners may still need this one.
+// Starts a server and serves until a signal.
 template <typename Role>
 absl::Status ServeRole(const rl::RlSpec& spec, const cluster::ListenOptions& listen, rl::RoleJob* job) {
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<launcher::SignalPipe> signals,
-                          launcher::SignalPipe::Install({SIGTERM, SIGINT}));
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Role> server, Role::Start(spec, listen, job));
   LogInfo(absl::StrCat("serving at ", server->address()));
-  const pid_t launcher = launcher::OwnLauncher();
-  for (bool stop = false; !stop;) {
-    pollfd readable = {signals->fd(), POLLIN, 0};
-    if (::poll(&readable, 1, -1) < 0 && errno == EINTR) continue;
-    while (const std::optional<launcher::ReceivedSignal> signal = signals->Next())
-      stop = stop || launcher == 0 || signal->sender == launcher;
-  }
+  (void)job->member().AwaitEnd();
   server->Stop();
   return absl::OkStatus();
 }
@@ -79,14 +66,30 @@ int RunRlRole(const rl::RlSpec& spec, const RlRoleOptions& options) {
     const absl::Status valid = cluster::ChooseAddress(options.listen, /*earlier=*/"", /*store=*/"").status();
     if (!valid.ok()) return Report("rl", valid);
   }
-  absl::StatusOr<std::unique_ptr<rl::RoleJob>> job = rl::RoleJob::Open(kStoreTimeout);
+  // Servers obey their launcher only, since the learners may still need them.
+  const char* const variable = std::getenv("TANDEM_ROLE");
+  const std::string_view role = variable == nullptr ? "" : variable;
+  const bool serves = role == rl::kReplayRole || role == rl::kInferenceRole;
+  const bool learns = role == rl::kLearnerRole;
+  absl::StatusOr<std::unique_ptr<cluster::Process>> process =
+      cluster::Process::Start({.only_launcher = serves, .exit_code = learns ? kRlAskedToStop : 0});
+  if (!process.ok()) return Report("rl", process.status());
+  absl::StatusOr<std::unique_ptr<rl::RoleJob>> job =
+      rl::RoleJob::Open(kStoreTimeout, serves ? process->get() : nullptr);
   if (!job.ok()) return Report("rl", job.status());
+  if (!serves) {
+    // A second signal ends the process. Under a launcher it does not, since the launcher passes on what its
+    // processes have got already, and decides how long it waits.
+    (*process)->OnSignal([stop = options.stop, launched = (*process)->launched()](int signal) {
+      if (stop->exchange(true) && !launched) cluster::Process::Exit(128 + signal, "ended by a second signal");
+    });
+  }
   int code = 0;
   if ((*job)->is(rl::kLearnerRole)) {
     code = Learn(spec, options, job->get());
   } else if ((*job)->is(rl::kActorRole)) {
     worker::UseOneBlasThread();
-    code = Report("rl", rl::RunActorRole(spec, job->get(), *options.run.stop));
+    code = Report("rl", rl::RunActorRole(spec, job->get(), *options.stop));
   } else if ((*job)->is(rl::kInferenceRole)) {
     worker::UseOneBlasThread();
     code = Report("rl", ServeRole<rl::InferenceRole>(spec, options.listen, job->get()));

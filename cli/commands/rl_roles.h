@@ -5,7 +5,7 @@
 #include <atomic>
 #include <string>
 
-#include "cluster/role_server.h"
+#include "cluster/server.h"
 #include "worker/rl/job/rl_spec.h"
 #include "worker/rl/run/rl_run.h"
 
@@ -15,7 +15,8 @@ namespace tandem::cli {
 inline constexpr int kRlAskedToStop = 75;
 
 struct RlRoleOptions {
-  rl::RlRunOptions run;           // `stop` is set by SIGTERM
+  rl::RlRunOptions run;           // its `stop` is `stop`
+  std::atomic<bool>* stop;        // SIGTERM and SIGINT set it; a second one ends the process
   std::string report;             // the JSON file of rank 0; empty: none
   cluster::ListenOptions listen;  // of the roles that serve
 };

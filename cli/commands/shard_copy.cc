@@ -39,19 +39,19 @@ std::string RoleText(const tandem::v1::ReplicaStatus& status) {
 
 ShardCopy::ShardCopy(Options options)
     : options_(std::move(options)),
-      first_look_(options_.store->channel()),
-      board_(options_.store->channel()),
+      first_look_(options_.member->store_channel()),
+      board_(options_.member->store_channel()),
       replica_(ReplicaOptionsOf()) {}
 
 ShardCopy::~ShardCopy() { Stop(); }
 
 ps::ReplicaOptions ShardCopy::ReplicaOptionsOf() {
   ps::ReplicaOptions replica;
-  replica.shard = static_cast<uint32_t>(options_.env.ps_index);
-  replica.num_servers = static_cast<uint32_t>(options_.env.num_ps);
+  replica.shard = static_cast<uint32_t>(options_.member->env().ps_index);
+  replica.num_servers = static_cast<uint32_t>(options_.member->env().num_ps);
   replica.board = &board_;
   replica.server = options_.server;
-  replica.caller = options_.env.caller();
+  replica.caller = options_.member->env().caller();
   replica.min_copies = options_.min_copies;
   replica.on_change = [this](const tandem::v1::ReplicaStatus& status) { OnChange(status); };
   replica.on_end = options_.on_end;
@@ -79,8 +79,8 @@ void ShardCopy::Stop() {
 
 void ShardCopy::OnChange(const tandem::v1::ReplicaStatus& status) {
   const std::string text = RoleText(status);
-  options_.status->SetState(text);
-  if (options_.report_status != nullptr) options_.report_status();
+  options_.member->status()->SetState(text);
+  options_.member->ReportStatus();
   LogInfo(absl::StrCat(text, ", term ", status.placement().term(),
                        status.failure().empty() ? "" : absl::StrCat(": ", status.failure())));
   const bool primary = status.role() == tandem::v1::REPLICA_ROLE_PRIMARY && status.serving();
@@ -90,14 +90,14 @@ void ShardCopy::OnChange(const tandem::v1::ReplicaStatus& status) {
 }
 
 void ShardCopy::Announce() {
-  cluster::RemoteStore store(options_.store->channel(), kAnnounceTimeout);
+  cluster::RemoteStore store(options_.member->store_channel(), kAnnounceTimeout);
   const auto work = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     return stopping_ || ready_ != told_ready_ || (serving_term_ != 0 && serving_term_ != announced_term_);
   };
   std::string address;
   // Ends at once if there is a document. Without one, nobody is the primary yet.
-  (void)first_look_.AwaitChange(static_cast<uint32_t>(options_.env.ps_index), 0,
-                                kFirstCopysChance * options_.env.ps_copy);
+  (void)first_look_.AwaitChange(static_cast<uint32_t>(options_.member->env().ps_index), 0,
+                                kFirstCopysChance * options_.member->env().ps_copy);
   {
     absl::MutexLock lock(&mutex_);
     if (stopping_) return;
@@ -117,8 +117,9 @@ void ShardCopy::Announce() {
     }
     if (ready && options_.on_ready != nullptr) options_.on_ready();
     if (term == 0) continue;
-    const absl::Status told = ps::AnnouncePrimary(store, board_, static_cast<uint32_t>(options_.env.ps_index),
-                                                  term, address, kAnnounceTimeout);
+    const absl::Status told =
+        ps::AnnouncePrimary(store, board_, static_cast<uint32_t>(options_.member->env().ps_index), term,
+                            address, kAnnounceTimeout);
     absl::MutexLock lock(&mutex_);
     if (told.ok()) {
       announced_term_ = term;

@@ -13,11 +13,10 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "cluster/environment.h"
+#include "cluster/member.h"
 #include "ps/failover/replica.h"
 #include "ps/failover/store_board.h"
 #include "ps/server/parameter_server.h"
-#include "rpc/diagnostics/process_status.h"
 #include "rpc/service.h"
 
 namespace tandem::cli {
@@ -28,13 +27,9 @@ namespace tandem::cli {
 class ShardCopy {
  public:
   struct Options {
-    cluster::Environment env;
-    cluster::JobStore* store = nullptr;     // outlives the copy
+    cluster::Member* member = nullptr;      // outlives the copy
     ps::ParameterServer* server = nullptr;  // outlives the copy
     int min_copies = 1;
-    std::shared_ptr<rpc::ProcessStatus> status;
-    // Sends `status` to the job's store at once; must not block.
-    std::function<void()> report_status;
     // Called once, when the copy has become a follower or the primary; on a thread of the copy.
     std::function<void()> on_ready;
     // Called at most once, when the process must end; ps::ReplicaOptions::on_end has the errors.

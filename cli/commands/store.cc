@@ -12,12 +12,12 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/logging.h"
+#include "base/process/signal_pipe.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/serve.h"
 #include "cluster/store/limits.h"
 #include "cluster/store/store_server.h"
-#include "launcher/process/signal_pipe.h"
 
 namespace tandem::cli {
 namespace {
@@ -30,8 +30,7 @@ struct StoreFlags {
 };
 
 absl::Status Serve(const StoreFlags& flags) {
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<launcher::SignalPipe> signals,
-                          launcher::SignalPipe::Install({SIGTERM, SIGINT}));
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<SignalPipe> signals, SignalPipe::Install({SIGTERM, SIGINT}));
   TANDEM_ASSIGN_OR_RETURN(
       const std::unique_ptr<cluster::StoreServer> store,
       cluster::StoreServer::Start(flags.listen, Clock::Real(), nullptr, flags.limits, flags.max_connections,

@@ -25,10 +25,10 @@
 #include "absl/strings/str_replace.h"
 #include "base/local_path.h"
 #include "base/logging.h"
+#include "base/process/own_launcher.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/train_seeds.h"
-#include "launcher/process/descendants.h"
 #include "launcher/process/spawn.h"
 #include "worker/job/job_parser.h"
 #include "worker/trainer/training_run.h"
@@ -203,7 +203,7 @@ void OnStopSignal(int signal) {
 // pass its own signal on as well. Under a launcher no SIGTERM ends the process, since the launcher decides
 // how long it waits. A signal that is ignored stays ignored.
 void StopOnSignals() {
-  launched = std::getenv(launcher::kProcessVariable) != nullptr;
+  launched = std::getenv(kProcessVariable) != nullptr;
   for (const int signal : {SIGTERM, SIGINT}) {
     struct sigaction action = {};
     ::sigaction(signal, nullptr, &action);
@@ -263,7 +263,7 @@ int Train(Options options) {
                                                                         .stop = &stop_requested});
   absl::Status result = report.status();
   if (IsRefusal(result)) {
-    return (*session)->Refuse(result, std::getenv(launcher::kProcessVariable) != nullptr);
+    return (*session)->Refuse(result, std::getenv(kProcessVariable) != nullptr);
   }
   if (report.ok() && report->interrupted) {
     if ((*session)->rank() == 0) {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // tandem weights: serves versions of models, and lists those of a running server.
 
-#include <signal.h>
-
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -14,9 +12,7 @@
 #include "cli/commands/serve.h"
 #include "cli/monitor/weights_metrics.h"
 #include "google/protobuf/util/json_util.h"
-#include "launcher/process/signal_pipe.h"
 #include "rpc/connect.h"
-#include "rpc/server.h"
 #include "tandem/v1/weights.pb.h"
 #include "weights/server/weight_server.h"
 
@@ -24,7 +20,7 @@ namespace tandem::cli {
 namespace {
 
 struct WeightsServeFlags {
-  std::string listen = "127.0.0.1:0";
+  std::string listen;
   std::string transport = "auto";
   uint32_t keep = weights::ModelStoreOptions().keep;
   uint64_t max_memory = 0;
@@ -39,21 +35,18 @@ struct WeightsListFlags {
 };
 
 absl::Status ServeWeights(const WeightsServeFlags& flags) {
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<launcher::SignalPipe> signals,
-                          launcher::SignalPipe::Install({SIGTERM, SIGINT}));
+  TANDEM_ASSIGN_OR_RETURN(Serving serving, Serving::Start());
   weights::WeightServer server({.store = {.keep = flags.keep, .max_bytes = flags.max_memory}});
-  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<rpc::EpochGate> gate, StandaloneGate("tandem weights serve"));
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<rpc::Server> listening,
-                          rpc::Server::Start({.listen = flags.listen,
-                                              .transport = flags.transport,
-                                              .gate = std::move(gate),
-                                              .reflection = flags.reflection},
-                                             {server.service()}));
-  TANDEM_RETURN_IF_ERROR(ServeUntilSignal(
-      flags.listen, listening->port(), *signals,
-      {.port = flags.metrics_port, .text = [&server] { return WeightsMetricsText(server.State()); }}));
+  TANDEM_RETURN_IF_ERROR(
+      ServeServices("tandem weights serve",
+                    {.listen = flags.listen,
+                     .transport = flags.transport,
+                     .reflection = flags.reflection,
+                     .metrics = {.port = flags.metrics_port,
+                                 .text = [&server] { return WeightsMetricsText(server.State()); }}},
+                    {server.service()}, &serving));
   server.Stop();
-  listening->Shutdown(absl::Seconds(1));
+  serving.server->Drain();
   return absl::OkStatus();
 }
 
@@ -112,7 +105,7 @@ void AddWeights(CLI::App& app, CommandContext* context) {
   serve
       ->add_option("--listen", serve_flags->listen,
                    "host:port or unix:/path to bind; port 0: the kernel picks")
-      ->capture_default_str();
+      ->default_str(kServeListenDefault);
   serve
       ->add_option("--transport", serve_flags->transport,
                    "auto: gRPC, and shared memory with clients of this host; grpc: gRPC only")

@@ -72,12 +72,12 @@ absl::StatusOr<std::unique_ptr<Terminal>> Terminal::TakeOver() {
   if (::tcgetattr(STDIN_FILENO, &before) != 0) {
     return absl::FailedPreconditionError("standard input is no terminal");
   }
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<launcher::SignalPipe> signals,
-                          launcher::SignalPipe::Install({SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGWINCH}));
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<SignalPipe> signals,
+                          SignalPipe::Install({SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGWINCH}));
   return std::unique_ptr<Terminal>(new Terminal(std::move(signals), before));
 }
 
-Terminal::Terminal(std::unique_ptr<launcher::SignalPipe> signals, const termios& before)
+Terminal::Terminal(std::unique_ptr<SignalPipe> signals, const termios& before)
     : signals_(std::move(signals)), before_(before) {
   Enter();
 }
@@ -126,7 +126,7 @@ Key Terminal::WaitForKey(absl::Time until) {
     }
     if (fds[0].revents != 0) {
       Key key = Key::kOther;
-      while (const std::optional<launcher::ReceivedSignal> signal = signals_->Next()) {
+      while (const std::optional<ReceivedSignal> signal = signals_->Next()) {
         if (signal->number == SIGTSTP) {
           Leave();
           ::raise(SIGSTOP);

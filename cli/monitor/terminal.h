@@ -14,7 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "launcher/process/signal_pipe.h"
+#include "base/process/signal_pipe.h"
 
 namespace tandem::cli {
 
@@ -42,11 +42,11 @@ class Terminal {
   Key WaitForKey(absl::Time until);
 
  private:
-  Terminal(std::unique_ptr<launcher::SignalPipe> signals, const termios& before);
+  Terminal(std::unique_ptr<SignalPipe> signals, const termios& before);
   void Enter();
   void Leave();
 
-  const std::unique_ptr<launcher::SignalPipe> signals_;
+  const std::unique_ptr<SignalPipe> signals_;
   const termios before_;
   std::string input_;
 };

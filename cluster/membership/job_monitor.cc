@@ -51,6 +51,7 @@ void JobMonitor::Stop() {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
   }
+  stop_beats_.request_stop();
   absl::MutexLock lock(&join_mutex_);
   if (thread_.joinable()) thread_.join();
 }
@@ -73,15 +74,17 @@ absl::StatusOr<JobState> JobMonitor::Heartbeat(bool leaving, absl::Duration time
     request.set_address(Readable(values.address));
   }
   tandem::v1::HeartbeatResponse response;
-  TANDEM_RETURN_IF_ERROR(
-      rpc::CallProto(*store_, "/tandem.v1.Store/Heartbeat", request, &response, {timeout, retry}));
+  TANDEM_RETURN_IF_ERROR(rpc::CallProto(*store_, "/tandem.v1.Store/Heartbeat", request, &response,
+                                        {.timeout = timeout,
+                                         .idempotent = retry,
+                                         .cancel = leaving ? std::stop_token() : stop_beats_.get_token()}));
   return JobState{response.ended(), response.failed(), response.reason()};
 }
 
 void JobMonitor::Run(JobState state, absl::Time last_answered) {
   absl::Time next = last_answered + options_.lease / 4;
   const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || due_; };
-  while (!state.ended) {
+  while (!state.ended || options_.outlives_job) {
     {
       absl::MutexLock lock(&mutex_);
       (void)options_.clock->AwaitUntil(&mutex_, absl::Condition(&wanted), next);
@@ -95,12 +98,13 @@ void JobMonitor::Run(JobState state, absl::Time last_answered) {
       state = *std::move(answer);
       last_answered = sent;
       next = sent + options_.lease / 4;
-    } else if (now - last_answered >= options_.lease) {
+    } else if (now - last_answered >= options_.lease && !options_.outlives_job) {
       state = JobState{
           true, true,
           absl::StrCat("the job's store at ", store_->target(), " has been silent for ",
                        absl::FormatDuration(absl::Trunc(now - last_answered, absl::Milliseconds(100))),
-                       "; was rank 0, or the launcher, killed? (", answer.status().message(), ")")};
+                       "; was rank 0, or the launcher, killed? (", answer.status().message(), ")"),
+          /*store_lost=*/true};
     } else {
       next = sent + options_.lease / 8;
     }
@@ -123,9 +127,10 @@ absl::Status JobMonitor::Leave(absl::Duration timeout) {
   return Heartbeat(/*leaving=*/true, timeout, /*retry=*/true).status();
 }
 
-absl::Status JobMonitor::EndJob(bool failed, absl::string_view reason, absl::Duration timeout) {
+absl::Status JobMonitor::EndJob(bool failed, absl::string_view reason, absl::Duration timeout,
+                                absl::string_view as) {
   tandem::v1::EndJobRequest request;
-  request.set_member(Readable(options_.member));
+  request.set_member(Readable(as.empty() ? options_.member : as));
   request.set_failed(failed);
   request.set_reason(Readable(reason));
   tandem::v1::EndJobResponse response;
@@ -133,12 +138,13 @@ absl::Status JobMonitor::EndJob(bool failed, absl::string_view reason, absl::Dur
                         {timeout, /*idempotent=*/true});
 }
 
-absl::Status JobMonitor::ReportFailure(absl::string_view reason, absl::Duration timeout) {
-  return EndJob(/*failed=*/true, reason, timeout);
+absl::Status JobMonitor::ReportFailure(absl::string_view reason, absl::Duration timeout,
+                                       absl::string_view as) {
+  return EndJob(/*failed=*/true, reason, timeout, as);
 }
 
 absl::Status JobMonitor::ReportSuccess(absl::string_view reason, absl::Duration timeout) {
-  return EndJob(/*failed=*/false, reason, timeout);
+  return EndJob(/*failed=*/false, reason, timeout, /*as=*/"");
 }
 
 JobState JobMonitor::state() const {

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <thread>
 
@@ -34,10 +35,13 @@ class JobMonitor {
     std::shared_ptr<const rpc::ProcessStatus> status;
     // The job goes on without this member: its silence does not end the job, a failure that it reports does.
     bool replaceable = false;
+    // The member outlives its job and the job's store: heartbeats go on after the job has ended and while the
+    // store is silent, and on_end is never called.
+    bool outlives_job = false;
   };
   // Called at most once, on the monitor's thread: when the job has ended, or when the store has been silent
   // for a whole lease. In the second case the state is ended and failed, and its reason names the store. The
-  // callback must not destroy the monitor nor call Leave.
+  // callback must not destroy the monitor nor call Leave. If it blocks, Leave and the destructor wait for it.
   using OnEnd = std::function<void(const JobState&)>;
 
   // Sends the first heartbeat and blocks for its response, at most a lease. Errors: Unavailable or
@@ -49,12 +53,14 @@ class JobMonitor {
   ~JobMonitor();
 
   // Announces that this member has finished its work, and stops the heartbeats. on_end is not called any more
-  // once this has returned. Blocks at most `timeout`. An error means that the store may not have received the
-  // announcement.
+  // once this has returned. Cancels a heartbeat that is under way. Blocks at most `timeout`. An error means
+  // that the store may not have received the announcement.
   absl::Status Leave(absl::Duration timeout = absl::Seconds(5));
   // Ends the job for all members: it has failed for `reason`. The monitor continues and reports that end like
   // any other.
-  absl::Status ReportFailure(absl::string_view reason, absl::Duration timeout = absl::Seconds(5));
+  // `as` is the member that the others see in the reason; empty: this one.
+  absl::Status ReportFailure(absl::string_view reason, absl::Duration timeout = absl::Seconds(5),
+                             absl::string_view as = "");
   // Ends the job for all members: it has reached its goal.
   absl::Status ReportSuccess(absl::string_view reason, absl::Duration timeout = absl::Seconds(5));
   // Sends the next heartbeat at once, so that the store has the present status. Does not block.
@@ -65,7 +71,7 @@ class JobMonitor {
  private:
   JobMonitor(std::shared_ptr<rpc::Channel> store, Options options, OnEnd on_end);
   absl::StatusOr<JobState> Heartbeat(bool leaving, absl::Duration timeout, bool retry);
-  absl::Status EndJob(bool failed, absl::string_view reason, absl::Duration timeout);
+  absl::Status EndJob(bool failed, absl::string_view reason, absl::Duration timeout, absl::string_view as);
   // `last_answered` is the time at which the last answered heartbeat was sent.
   void Run(JobState state, absl::Time last_answered);
   void Stop();
@@ -73,6 +79,7 @@ class JobMonitor {
   const std::shared_ptr<rpc::Channel> store_;
   const Options options_;
   const OnEnd on_end_;
+  std::stop_source stop_beats_;  // ends the thread's heartbeat that is under way
   mutable absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool due_ ABSL_GUARDED_BY(mutex_) = false;  // a heartbeat before its time

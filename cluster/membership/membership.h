@@ -24,6 +24,7 @@ struct JobState {
   bool ended = false;
   bool failed = false;  // only when ended
   std::string reason;   // names the member: "worker/1 has been silent for 10s (lease 10s): killed or hung?"
+  bool store_lost = false;  // the store has not said so: it is silent itself
 };
 
 // A member's report in its heartbeats, shown to people who look at the job.

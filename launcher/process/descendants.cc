@@ -64,16 +64,6 @@ bool IsMarked(absl::string_view environment, absl::string_view mark) {
 
 }  // namespace
 
-pid_t OwnLauncher() {
-  // The value begins with the launcher's pid. A process that inherits it from a child has another parent.
-  const char* const value = std::getenv(kProcessVariable);
-  if (value == nullptr) return 0;
-  const std::pair<absl::string_view, absl::string_view> parts =
-      absl::StrSplit(absl::string_view(value), absl::MaxSplits('-', 1));
-  pid_t launcher = 0;
-  return absl::SimpleAtoi(parts.first, &launcher) && launcher == ::getppid() ? launcher : 0;
-}
-
 void KillMarked(absl::string_view value) {
   const std::string mark = absl::StrCat(kProcessVariable, "=", value);
   // A process that starts others while it is being looked for may be faster than one pass.

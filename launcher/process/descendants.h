@@ -19,13 +19,9 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "base/process/own_launcher.h"
 
 namespace tandem::launcher {
-
-inline constexpr char kProcessVariable[] = "TANDEM_PROCESS";
-
-// Returns the pid of the launcher that has started this process as its child, or 0 if none has.
-pid_t OwnLauncher();
 
 // Kills (SIGKILL) the processes of this user whose environment has kProcessVariable with a value that begins
 // with `value`, except the caller and process reapers, which end by themselves. Blocks at most a second.

@@ -30,11 +30,6 @@ constexpr size_t kMaxBacklogBytes = size_t{1} << 20;
 
 }  // namespace
 
-std::string SignalName(int signal) {
-  const char* name = ::sigabbrev_np(signal);
-  return name == nullptr ? absl::StrCat("signal ", signal) : absl::StrCat("SIG", name);
-}
-
 void Process::Rename(std::string name) {
   output_->Rename(name);
   spec_.name = std::move(name);

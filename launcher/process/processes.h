@@ -14,10 +14,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/process/own_launcher.h"
+#include "base/process/signal_pipe.h"
 #include "launcher/process/child_output.h"
 #include "launcher/process/console.h"
 #include "launcher/process/process_reaper.h"
-#include "launcher/process/signal_pipe.h"
 #include "launcher/process/spawn.h"
 
 namespace tandem::launcher {
@@ -130,9 +131,6 @@ class Processes {
   std::vector<std::unique_ptr<Process>> processes_;
   int started_ = 0;
 };
-
-// Returns the signal's name: "SIGKILL"; "signal 70" for one without a name.
-std::string SignalName(int signal);
 
 }  // namespace tandem::launcher
 

@@ -11,6 +11,7 @@
 #include "base/logging.h"
 #include "base/status.h"
 #include "base/timed_wait.h"
+#include "cluster/environment.h"
 #include "cluster/job_token.h"
 #include "ps/client/route/connect_shard.h"
 #include "ps/storage/spill/spill_store.h"
@@ -103,31 +104,20 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::ToJob(const ConnectionOp
         "python script.py`, name the servers with tandem.connect(servers=[...]), or use tandem.local()");
   }
   std::unique_ptr<Connection> connection(new Connection);
-  TANDEM_ASSIGN_OR_RETURN(connection->env_, cluster::Environment::FromEnv());
-  const cluster::Environment& env = connection->env_;
-  SetLogName(env.member());
-  if (env.num_ps < 1) {
+  TANDEM_ASSIGN_OR_RETURN(const cluster::Environment given, cluster::Environment::FromEnv());
+  SetLogName(given.member());
+  if (given.num_ps < 1) {
     return absl::FailedPreconditionError(
         "the job has no parameter server (TANDEM_NUM_PS is 0 or not set); start it with `tandem run --ps N`");
   }
-  TANDEM_ASSIGN_OR_RETURN(connection->store_, cluster::OpenStore(env, options.timeout));
-  connection->env_ = connection->store_->env();
-  connection->diagnostics_ =
-      rpc::ProcessDiagnostics::Start(env.member(), env.epoch, connection->store_->address());
-  TANDEM_ASSIGN_OR_RETURN(
-      connection->monitor_,
-      cluster::JobMonitor::Start(connection->store_->channel(),
-                                 {.member = env.member(), .status = connection->diagnostics_->status()},
-                                 [self = connection.get()](const cluster::JobState& state) {
-                                   absl::MutexLock lock(&self->mutex_);
-                                   if (!state.failed || self->leaving_) return;
-                                   self->failure_ = absl::UnavailableError(
-                                       absl::StrCat("the job has failed: ", state.reason));
-                                   LogError(self->failure_.message());
-                                 }));
+  TANDEM_ASSIGN_OR_RETURN(connection->job_, JobMember::Get(options.timeout));
+  cluster::Member& member = **connection->job_;
+  const cluster::Environment& env = member.env();
+  connection->rank_ = env.rank;
+  connection->world_size_ = env.world_size;
   std::vector<std::string> keys;
   for (int i = 0; i < env.num_ps; ++i) keys.push_back(absl::StrCat("ps/", i));
-  cluster::Store* const store = connection->store_->store();
+  cluster::Store* const store = member.store();
   TANDEM_RETURN_IF_ERROR(Annotate(store->Wait(keys, options.timeout), "waiting for the parameter servers"));
   std::vector<std::unique_ptr<rpc::Channel>> channels;
   for (const std::string& key : keys) {
@@ -149,7 +139,7 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::ToJob(const ConnectionOp
       ps::Client::Connect(std::move(channels), ClientOptionsOf(options, static_cast<uint32_t>(env.rank))));
   // A restarted worker fences off its earlier process before it reads anything.
   TANDEM_RETURN_IF_ERROR(connection->PreparePush());
-  connection->diagnostics_->SetServing(true);
+  member.SetServing(true);
   return connection;
 }
 
@@ -199,7 +189,7 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::ToServers(const std::vec
     if (channels[s] != nullptr) continue;
     TANDEM_RETURN_IF_ERROR(connect_to(s, connect));
   }
-  connection->env_.rank = static_cast<int>(worker.value_or(0));
+  connection->rank_ = static_cast<int>(worker.value_or(0));
   TANDEM_ASSIGN_OR_RETURN(
       connection->client_,
       ps::Client::Connect(std::move(channels), ClientOptionsOf(options, worker.value_or(0))));
@@ -251,56 +241,37 @@ absl::Status Connection::StartPushEpochLocked() {
 }
 
 void Connection::End(Ending ending, const std::string& reason) {
-  {
-    absl::MutexLock lock(&mutex_);
-    leaving_ = true;
-  }
-  if (diagnostics_ != nullptr) diagnostics_->SetServing(false);
+  ended_ = true;
+  if (job_ != nullptr) (*job_)->SetServing(false);
   if (ending == Ending::kFinished) {
     // Before this process leaves the job, which may then end for the servers.
     if (const absl::Status pushed = client_->PushDeferred(); !pushed.ok()) {
       LogError(absl::StrCat("gradients that were deferred are lost: ", pushed.message()));
     }
   }
-  if (monitor_ == nullptr) return;
-  if (job_status().ok()) {
-    absl::Status reported;
-    switch (ending) {
-      case Ending::kFinished:
-        // Without a launcher the process that hosts the store ends the job for the servers.
-        reported = env_.hosts_store() ? monitor_->ReportSuccess("the program has closed its client")
-                                      : monitor_->Leave();
-        break;
-      case Ending::kFailed:
-        reported = monitor_->ReportFailure(reason);
-        break;
-      case Ending::kExits:
-        if (env_.epoch > 0) {
-          reported = monitor_->Leave();
-        } else {
-          LogWarning(
-              "the program ends without client.close(), so its job will fail: nothing says that the work is "
-              "done");
-        }
-        break;
-    }
-    if (!reported.ok()) LogWarning(reported.message());
+  if (job_ == nullptr) return;
+  if (ending == Ending::kFailed) {
+    if (!job_status().ok()) return;  // the job knows another reason
+    if (const absl::Status told = (*job_)->FailJob(reason); !told.ok()) LogWarning(told.message());
+    return;
   }
-  if (const absl::Status closed = store_->Close(absl::Seconds(10)); !closed.ok())
-    LogWarning(closed.message());
+  if (ending == Ending::kExits && (*job_)->env().epoch == 0) {
+    LogWarning(
+        "the program ends without client.close(), so its job will fail: nothing says that the work is done");
+    job_->EndUnfinished();
+    return;
+  }
+  if (job_.use_count() > 1) return;  // the last part of the program leaves
+  const absl::Status left = (*job_)->Leave(absl::Seconds(10), "the program has closed its client");
+  if (!left.ok()) LogWarning(left.message());
 }
 
 Connection::~Connection() {
-  {
-    absl::MutexLock lock(&mutex_);
-    leaving_ = true;
-  }
-  if (diagnostics_ != nullptr) diagnostics_->SetServing(false);
+  if (job_ == nullptr) return;
+  (*job_)->SetServing(false);
+  if (!ended_) job_->EndUnfinished();
 }
 
-absl::Status Connection::job_status() const {
-  absl::MutexLock lock(&mutex_);
-  return failure_;
-}
+absl::Status Connection::job_status() const { return job_ == nullptr ? absl::OkStatus() : job_->status(); }
 
 }  // namespace tandem::python

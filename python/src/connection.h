@@ -18,11 +18,9 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "cluster/environment.h"
-#include "cluster/membership/job_monitor.h"
 #include "ps/client/client.h"
 #include "ps/server/parameter_server.h"
-#include "rpc/diagnostics/process_diagnostics.h"
+#include "python/src/job_member.h"
 
 namespace tandem::python {
 
@@ -111,17 +109,18 @@ class Connection {
   absl::Status PreparePush();
   bool ready_to_push() const { return has_push_epoch_.load(); }
 
-  // Tells the job how this process has ended, and closes the job's store. Called once, at the end. Blocks
-  // some seconds if other processes do not respond. Without a job, only pushes deferred gradients.
+  // Tells the job how this process has ended. Called once, at the end. Blocks some seconds if other processes
+  // do not respond. Without a job, only pushes deferred gradients.
   //
-  //   kFinished  Pushes deferred gradients and leaves the job; the process that hosts the store ends the job.
+  //   kFinished  Pushes deferred gradients and, unless another part of the program needs it, leaves the job;
+  //              the process that hosts the store ends the job.
   //   kFailed    Ends the job for all members: it has failed for `reason`.
   //   kExits     Leaves the job if a launcher, which sees the exit status, has started the process. Otherwise
   //              says nothing, and the job fails a lease later, as after a crash.
   void End(Ending ending, const std::string& reason);
 
-  int rank() const { return env_.rank; }
-  int world_size() const { return env_.world_size; }
+  int rank() const { return rank_; }
+  int world_size() const { return world_size_; }
   // Returns the servers' addresses; empty if they are in this process.
   const std::vector<std::string>& addresses() const { return addresses_; }
   // Returns Unavailable with the reason once the job has failed elsewhere, else OK.
@@ -134,18 +133,14 @@ class Connection {
 
   const std::shared_ptr<CallCounter> calls_ = std::make_shared<CallCounter>();
   std::shared_ptr<const int> number_;  // among the connections of this process that have registered
-  cluster::Environment env_;
+  int rank_ = 0, world_size_ = 1;
+  bool ended_ = false;  // End was called
   std::vector<std::string> addresses_;
-  mutable absl::Mutex mutex_;
-  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
-  bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Mutex push_epoch_mutex_;  // held while a push epoch is taken
   std::atomic<bool> has_push_epoch_{false};
   // Destroyed from the last to the first: the client's calls end before the objects that serve them.
-  std::unique_ptr<rpc::ProcessDiagnostics> diagnostics_;
+  std::shared_ptr<JobMember> job_;  // nullptr: this is no connection to a job
   std::vector<std::unique_ptr<ps::ParameterServer>> local_servers_;
-  std::unique_ptr<cluster::JobStore> store_;
-  std::unique_ptr<cluster::JobMonitor> monitor_;
   std::unique_ptr<ps::Client> client_;
 };
 

@@ -7,37 +7,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/clock.h"
-#include "base/logging.h"
 #include "base/status.h"
 #include "cluster/job_token.h"
 #include "rpc/connect.h"
-#include "rpc/network.h"
 #include "rpc/transport/loopback.h"
 
 namespace tandem::python {
-
-absl::StatusOr<LaunchedJob> LaunchedJob::Open(absl::Duration timeout) {
-  LaunchedJob job;
-  if (cluster::Environment::IsLaunched()) {
-    TANDEM_ASSIGN_OR_RETURN(job.env, cluster::Environment::FromEnv());
-  }
-  if (job.env.store.empty()) {
-    return absl::FailedPreconditionError(
-        "this process has no TANDEM_STORE, which `tandem run` sets, so there is no job with servers; start "
-        "it "
-        "with `tandem run --learners 1 --replay 1 --actors 4 -- python script.py`, give the server's "
-        "address, "
-        "or use local()");
-  }
-  rpc::ConnectOptions options;
-  options.transport = "grpc";
-  options.channel.caller = job.env.caller();
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::Connect(job.env.store, options));
-  job.store =
-      std::make_unique<cluster::RemoteStore>(std::move(channel), std::min(timeout, absl::Seconds(30)));
-  TANDEM_RETURN_IF_ERROR(cluster::AgreeOnJobToken(job.store.get(), &job.env.token));
-  return job;
-}
 
 namespace {
 
@@ -51,12 +26,10 @@ absl::Status InPythonsWords(const absl::Status& status) {
 
 absl::StatusOr<std::unique_ptr<EngineServer>> EngineServer::Start(EngineServerOptions options) {
   std::unique_ptr<EngineServer> server(new EngineServer);
-  LaunchedJob job;
   std::string member = "replay/0";
   if (options.in_job) {
-    TANDEM_ASSIGN_OR_RETURN(job, LaunchedJob::Open(options.timeout));
-    member = job.env.member();
-    SetLogName(member);
+    TANDEM_ASSIGN_OR_RETURN(server->job_, JobMember::GetLaunched(options.timeout));
+    member = (*server->job_)->name();
   }
   std::vector<rpc::Service> services;
   if (options.weights) {
@@ -83,25 +56,14 @@ absl::StatusOr<std::unique_ptr<EngineServer>> EngineServer::Start(EngineServerOp
     services.push_back(server->replay_->service());
   }
   server->services_ = std::make_shared<const std::vector<rpc::Service>>(services);
-  if (options.in_job) {
-    auto registered = cluster::RoleServer::Start(std::move(services), job.env, job.store->channel(),
-                                                 {.listen = options.listen, .advertise = options.advertise});
-    if (!registered.ok()) return InPythonsWords(registered.status());
-    server->registered_ = *std::move(registered);
-    server->address_ = server->registered_->address();
-  } else if (!options.listen.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(const std::string token, cluster::JobTokenFromEnv());
-    TANDEM_ASSIGN_OR_RETURN(
-        server->listening_,
-        rpc::Server::Start(
-            {.listen = options.listen,
-             .gate = std::make_shared<rpc::EpochGate>(rpc::Caller{.member = member, .token = token})},
-            std::move(services)));
-    absl::StatusOr<std::string> address =
-        rpc::AdvertisedAddress(options.listen, options.advertise, server->listening_->port());
-    if (!address.ok()) return InPythonsWords(address.status());
-    server->address_ = *std::move(address);
-  }
+  if (!options.in_job && options.listen.empty()) return server;
+  cluster::ServerOptions serving{.address = {.listen = options.listen, .advertise = options.advertise}};
+  auto listening = options.in_job
+                       ? cluster::Server::Start(&**server->job_, std::move(serving), std::move(services))
+                       : cluster::Server::StartAlone(member, std::move(serving), std::move(services));
+  if (!listening.ok()) return InPythonsWords(listening.status());
+  server->listening_ = *std::move(listening);
+  server->address_ = server->listening_->address();
   return server;
 }
 
@@ -116,8 +78,8 @@ absl::Status EngineServer::Stop() {
     replay_->Stop();  // before the checkpoint, so that it has everything that was acknowledged
     if (saves_) stop_status_ = Annotate(replay_->SaveCheckpoint().status(), "the last checkpoint");
   }
-  if (listening_ != nullptr) listening_->Shutdown(absl::Seconds(1));
-  registered_ = nullptr;
+  listening_ = nullptr;
+  job_ = nullptr;
   return stop_status_;
 }
 
@@ -129,8 +91,8 @@ absl::StatusOr<std::unique_ptr<rpc::Channel>> ConnectToAddress(const std::string
 
 namespace {
 
-absl::StatusOr<int> CountServers(const LaunchedJob& job, const std::string& role, absl::Duration timeout) {
-  absl::StatusOr<int> servers = cluster::CountRoleServers(job.store.get(), role, timeout);
+absl::StatusOr<int> CountServers(const JobMember& job, const std::string& role, absl::Duration timeout) {
+  absl::StatusOr<int> servers = cluster::CountRoleServers(job->store(), role, timeout);
   if (!absl::IsDeadlineExceeded(servers.status())) return servers;
   return absl::DeadlineExceededError(
       absl::StrCat("no process of role '", role, "' serves within ", absl::FormatDuration(timeout),
@@ -140,22 +102,25 @@ absl::StatusOr<int> CountServers(const LaunchedJob& job, const std::string& role
 }  // namespace
 
 absl::StatusOr<int> CountInJob(const std::string& role, absl::Duration timeout) {
-  TANDEM_ASSIGN_OR_RETURN(const LaunchedJob job, LaunchedJob::Open(timeout));
-  return CountServers(job, role, timeout);
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<JobMember> job, JobMember::GetLaunched(timeout));
+  return CountServers(*job, role, timeout);
 }
 
 absl::StatusOr<std::shared_ptr<rpc::Channel>> ConnectInJob(const std::string& role, int index,
                                                            absl::Duration timeout) {
   const absl::Time deadline = MonotonicNow() + timeout;
-  TANDEM_ASSIGN_OR_RETURN(const LaunchedJob job, LaunchedJob::Open(timeout));
-  TANDEM_ASSIGN_OR_RETURN(const int servers, CountServers(job, role, timeout));
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<JobMember> job, JobMember::GetLaunched(timeout));
+  TANDEM_ASSIGN_OR_RETURN(const int servers, CountServers(*job, role, timeout));
   if (index >= servers) {
     return absl::InvalidArgumentError(
         absl::StrCat("there is no ", role, "/", index, ": the job has ", servers, " processes of this role"));
   }
-  if (index < 0) index = job.env.role_rank % servers;
-  return cluster::ConnectToRole(job.env, job.store.get(), role, index,
-                                std::max(deadline - MonotonicNow(), absl::Milliseconds(1)));
+  if (index < 0) index = (*job)->env().role_rank % servers;
+  TANDEM_ASSIGN_OR_RETURN(
+      std::shared_ptr<rpc::Channel> channel,
+      cluster::ConnectToRole(**job, role, index, std::max(deadline - MonotonicNow(), absl::Milliseconds(1))));
+  (*job)->SetServing(true);
+  return JobMember::Keep(std::move(job), std::move(channel));
 }
 
 }  // namespace tandem::python

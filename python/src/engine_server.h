@@ -14,12 +14,10 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "cluster/environment.h"
-#include "cluster/role_server.h"
-#include "cluster/store/remote_store.h"
+#include "cluster/server.h"
+#include "python/src/job_member.h"
 #include "replay/server/replay_server.h"
 #include "rpc/channel.h"
-#include "rpc/server.h"
 #include "weights/server/weight_server.h"
 
 namespace tandem::python {
@@ -36,7 +34,7 @@ struct EngineServerOptions {
   // The host, or "host:port", under which others reach the server. Empty: that of `listen`.
   std::string advertise;
   // This process is a server of its role in the job that a launcher has started: the other processes of the
-  // job find its address (cluster::RoleServer). If `listen` is empty, the address is one that they reach.
+  // job find its address (cluster::Server). If `listen` is empty, the address is one that they reach.
   bool in_job = false;
   absl::Duration timeout = absl::Seconds(60);  // of the wait for the job's store
 };
@@ -65,20 +63,11 @@ class EngineServer {
   std::unique_ptr<weights::WeightServer> weights_;  // outlives replay_, which looks into it
   std::unique_ptr<replay::ReplayServer> replay_;
   std::shared_ptr<const std::vector<rpc::Service>> services_;
-  std::unique_ptr<rpc::Server> listening_;
-  std::unique_ptr<cluster::RoleServer> registered_;
+  std::shared_ptr<JobMember> job_;  // nullptr: it serves without a job
+  std::unique_ptr<cluster::Server> listening_;
   absl::Mutex stop_mutex_;  // held while it stops
   bool stopped_ ABSL_GUARDED_BY(stop_mutex_) = false;
   absl::Status stop_status_ ABSL_GUARDED_BY(stop_mutex_);
-};
-
-// The job that a launcher has started this process in.
-struct LaunchedJob {
-  cluster::Environment env;
-  std::unique_ptr<cluster::RemoteStore> store;
-
-  // FailedPrecondition: this process was not started by `tandem run`.
-  static absl::StatusOr<LaunchedJob> Open(absl::Duration timeout);
 };
 
 // Returns how many servers of `role` the job has. Blocks until one has registered, at most `timeout`; errors

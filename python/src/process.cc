@@ -8,6 +8,8 @@
 #include <iterator>
 
 #include "base/clock.h"
+#include "python/src/errors.h"
+#include "python/src/job_member.h"
 
 namespace nb = nanobind;
 
@@ -41,6 +43,7 @@ bool WaitInSlices(double timeout_s, absl::FunctionRef<bool(double seconds)> wait
     }
     if (over) return true;
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    RaiseIfError(JobMember::StatusOfProcess());
     if (timeout_s >= 0 && slice < kSlice) return false;
   }
 }

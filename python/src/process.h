@@ -61,7 +61,8 @@ class GilReleased {
 
 // Calls `wait(seconds)` until it returns true, without the GIL, in slices of at most 100 ms; checks for
 // signals between them. Returns false after `timeout_s` seconds (negative: no limit). Requires the GIL.
-// Throws nb::python_error if a signal handler has raised, for example KeyboardInterrupt.
+// Throws nb::python_error if a signal handler has raised, for example KeyboardInterrupt, and UnavailableError
+// once the job of this process has failed elsewhere.
 bool WaitInSlices(double timeout_s, absl::FunctionRef<bool(double seconds)> wait);
 
 // Handles signals, on a thread that has released the GIL. Returns false if a handler has raised; the error is

@@ -117,6 +117,10 @@ absl::StatusOr<std::unique_ptr<RpcNode>> RpcNode::Start(RpcNodeOptions options,
   const absl::Time deadline = MonotonicNow() + options.start_timeout;
   auto node = std::make_unique<RpcNode>();
   node->names = std::move(names);
+  if (!options.caller.member.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(node->job, JobMember::Get(options.start_timeout));
+    options.caller = (*node->job)->env().caller();
+  }
   RpcAgentOptions agent{
       .name = options.name,
       .transport = options.transport,
@@ -163,6 +167,7 @@ absl::StatusOr<std::unique_ptr<RpcNode>> RpcNode::Start(RpcNodeOptions options,
   TANDEM_ASSIGN_OR_RETURN(node->agent,
                           RpcAgent::Start(std::move(agent), node->directory.get(), std::move(functions)));
   if (options.store.empty()) TANDEM_RETURN_IF_ERROR(AwaitPeers(*node->agent, options.wait_for, deadline));
+  if (node->job != nullptr) (*node->job)->SetServing(true);
   return node;
 }
 

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cluster/store/remote_store.h"
+#include "python/src/job_member.h"
 #include "rpc/caller.h"
 #include "rpc/remote/directory.h"
 #include "rpc/remote/rpc_agent.h"
@@ -38,6 +39,7 @@ struct RpcNodeOptions {
   int rank = 0;
   int world_size = 0;
   std::vector<std::string> wait_for;
+  // With a member's name the process takes part in the job that the environment describes: it joins it.
   rpc::Caller caller;
 };
 
@@ -50,6 +52,7 @@ struct RpcNode {
                                                         rpc::remote::Functions functions);
 
   std::unique_ptr<rpc::remote::UntypedFunctions> names;
+  std::shared_ptr<JobMember> job;  // nullptr: the agent takes part in no job of a launcher
   std::unique_ptr<cluster::RemoteStore> store;
   std::unique_ptr<rpc::remote::Directory> directory;
   std::unique_ptr<rpc::remote::RpcAgent> agent;

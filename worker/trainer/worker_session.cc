@@ -2,16 +2,12 @@
 #include "worker/trainer/worker_session.h"
 
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "base/clock.h"
 #include "base/command_context.h"
 #include "base/logging.h"
 #include "base/status.h"
@@ -19,25 +15,11 @@
 #include "ps/client/route/connect_shard.h"
 #include "ps/storage/spill/spill_store.h"
 #include "rpc/channel.h"
-#include "rpc/connect.h"
 #include "rpc/transport/loopback.h"
 #include "tandem/v1/durability.pb.h"
 
 namespace tandem::worker {
 namespace {
-
-constexpr absl::Duration kLease = absl::Seconds(10);
-// Longer than a quarter of a lease, the interval at which every live member asks the store for the state of
-// the job.
-const absl::Duration kJobStateDelay = kLease / 4 + absl::Seconds(1);
-
-// How often a waiting worker looks whether it was asked to stop. A signal handler cannot wake it.
-constexpr absl::Duration kStopPollInterval = absl::Milliseconds(20);
-
-bool MayBeCausedByPeer(const absl::Status& status) {
-  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsCancelled(status) ||
-         absl::IsAborted(status);
-}
 
 // The time that a server which has died needs until it answers again, besides the replay of its log.
 constexpr absl::Duration kRestart = absl::Seconds(10);
@@ -96,14 +78,13 @@ std::function<absl::StatusOr<std::string>(const std::string& key, absl::Duration
 
 absl::StatusOr<std::unique_ptr<WorkerSession>> WorkerSession::Open(const Options& options) {
   std::unique_ptr<WorkerSession> session(new WorkerSession);
-  session->alone_ = !cluster::Environment::IsLaunched();
   session->stop_ = options.stop;
-  const absl::Status opened = session->alone_ ? session->OpenAlone(options) : session->OpenInJob(options);
+  const bool alone = !cluster::Environment::IsLaunched();
+  const absl::Status opened = alone ? session->OpenAlone(options) : session->OpenInJob(options);
   if (opened.ok()) return session;
-  if (session->monitor_ != nullptr) {
+  if (session->member_ != nullptr) {
     // A dead process would have been named by now, because a timeout is longer than a lease.
-    session->leaving_ = true;
-    const absl::Status reported = session->monitor_->ReportFailure(opened.message());
+    const absl::Status reported = session->member_->FailJob(opened.message());
     if (!reported.ok()) LogWarning(reported.message());
   }
   return opened;
@@ -138,42 +119,26 @@ absl::Status WorkerSession::OpenAlone(const Options& options) {
 
 absl::Status WorkerSession::OpenInJob(const Options& options) {
   const absl::Duration timeout = options.timeout;
-  TANDEM_ASSIGN_OR_RETURN(env_, cluster::Environment::FromEnv());
-  SetLogName(env_.member());
-  if (env_.num_ps < 1) {
+  TANDEM_ASSIGN_OR_RETURN(const cluster::Environment env, cluster::Environment::FromEnv());
+  if (env.num_ps < 1) {
     return absl::InvalidArgumentError(
         "the job has no parameter server (TANDEM_NUM_PS is 0 or not set); start it with `tandem run --ps N`");
   }
-  TANDEM_ASSIGN_OR_RETURN(store_, cluster::OpenStore(env_, timeout));
-  env_ = store_->env();
-  diagnostics_ = rpc::ProcessDiagnostics::Start(env_.member(), env_.epoch, store_->address());
   TANDEM_ASSIGN_OR_RETURN(
-      monitor_,
-      cluster::JobMonitor::Start(store_->channel(),
-                                 {.member = env_.member(), .lease = kLease, .status = diagnostics_->status()},
-                                 [this](const cluster::JobState& state) {
-                                   if (!state.failed || leaving_) return;
-                                   LogError(absl::StrCat("the job has failed: ", state.reason));
-                                   std::fflush(nullptr);
-                                   // The other members get the reason from the store, which lives in this
-                                   // process.
-                                   if (env_.hosts_store()) absl::SleepFor(kJobStateDelay);
-                                   // There is nothing to save, and other threads may be in any state, so no
-                                   // destructor runs.
-                                   std::_Exit(1);
-                                 }));
+      member_, cluster::Member::Join(env, {.join_timeout = timeout, .exit_after = absl::ZeroDuration()}));
+  cluster::Store* const store = member_->store();
   std::vector<std::string> keys;
-  for (int i = 0; i < env_.num_ps; ++i) keys.push_back(absl::StrCat("ps/", i));
-  TANDEM_RETURN_IF_ERROR(Annotate(store_->store()->Wait(keys, timeout), "waiting for the parameter servers"));
+  for (int i = 0; i < env.num_ps; ++i) keys.push_back(absl::StrCat("ps/", i));
+  TANDEM_RETURN_IF_ERROR(Annotate(store->Wait(keys, timeout), "waiting for the parameter servers"));
   std::vector<std::unique_ptr<rpc::Channel>> channels;
   for (const std::string& key : keys) {
-    TANDEM_ASSIGN_OR_RETURN(const std::string address, store_->store()->Get(key, timeout));
+    TANDEM_ASSIGN_OR_RETURN(const std::string address, store->Get(key, timeout));
     TANDEM_ASSIGN_OR_RETURN(ps::ShardConnection server,
                             ps::ConnectShard({.shard = static_cast<uint32_t>(channels.size()),
                                               .address = address,
-                                              .read = ReadFrom(store_->store()),
+                                              .read = ReadFrom(store),
                                               .timeout = timeout,
-                                              .connect = {.channel = {.caller = env_.caller()}}}));
+                                              .connect = {.channel = {.caller = member_->env().caller()}}}));
     if (options.durability == ServerDurability::kFollower) {
       TANDEM_RETURN_IF_ERROR(CheckFollowers(server, key, timeout));
     } else if (options.durability == ServerDurability::kLog) {
@@ -182,66 +147,46 @@ absl::Status WorkerSession::OpenInJob(const Options& options) {
     channels.push_back(std::move(server.channel));
   }
   TANDEM_ASSIGN_OR_RETURN(
-      client_, ps::Client::Connect(std::move(channels), {.worker = static_cast<uint32_t>(env_.rank),
+      client_, ps::Client::Connect(std::move(channels), {.worker = static_cast<uint32_t>(env.rank),
                                                          .timeout = timeout,
                                                          .checkpoint_timeout = options.checkpoint_timeout}));
   // Fences off an earlier process of this worker. The epoch comes from the servers, since clocks may be set.
   TANDEM_RETURN_IF_ERROR(client_->StartPushEpoch());
-  TANDEM_ASSIGN_OR_RETURN(
-      group_, collectives::InitProcessGroup(
-                  store_->store(), {.rank = env_.rank, .world_size = env_.world_size, .timeout = timeout}));
-  diagnostics_->SetServing(true);
+  TANDEM_ASSIGN_OR_RETURN(group_,
+                          collectives::InitProcessGroup(
+                              store, {.rank = env.rank, .world_size = env.world_size, .timeout = timeout}));
+  member_->SetServing(true);
   return absl::OkStatus();
 }
 
 WorkerSession::~WorkerSession() = default;
 
 int WorkerSession::Refuse(const absl::Status& reason, bool launched) {
-  leaving_ = true;
   LogError(reason.message());
-  if (monitor_ != nullptr && !launched) {
+  if (member_ == nullptr) return kUsageError;
+  member_->AcknowledgeEnd();
+  if (!launched) {
     // Under a launcher the others would end with exit code 1 before it has seen this one's.
-    const absl::Status reported = monitor_->ReportFailure(reason.message());
+    const absl::Status reported = member_->FailJob(reason.message());
     if (!reported.ok()) LogWarning(reported.message());
   }
   return kUsageError;
 }
 
 int WorkerSession::Finish(const absl::Status& result) {
-  if (diagnostics_ != nullptr) diagnostics_->SetServing(false);
+  if (member_ == nullptr) {
+    if (!result.ok())
+      LogError(absl::StrCat(result.message(), " [", absl::StatusCodeToString(result.code()), "]"));
+    return result.ok() ? 0 : 1;
+  }
+  member_->SetServing(false);
   if (result.ok()) {
-    leaving_ = true;
-    if (monitor_ != nullptr) {
-      // Without a launcher the process that hosts the store ends the job for the servers; else the launcher
-      // does.
-      const absl::Status reported =
-          env_.hosts_store() ? monitor_->ReportSuccess("training has finished") : monitor_->Leave();
-      if (!reported.ok()) LogWarning(reported.message());
-    }
-    if (store_ != nullptr) {
-      if (const absl::Status closed = store_->Close(absl::Seconds(10)); !closed.ok())
-        LogWarning(closed.message());
-    }
+    const absl::Status left = member_->Leave(absl::Seconds(10), "training has finished");
+    if (!left.ok()) LogWarning(left.message());
     return 0;
   }
-  if (monitor_ != nullptr && monitor_->state().failed) {
-    // This error is a consequence: on_end is about to end this process with the first reason.
-    absl::SleepFor(kJobStateDelay * 2);
-    return 1;
-  }
-  LogError(absl::StrCat(result.message(), " [", absl::StatusCodeToString(result.code()), "]"));
-  if (monitor_ == nullptr) return 1;
-  if (MayBeCausedByPeer(result)) {
-    // If a member has died, the store notices its silence within a lease. on_end then ends this process with
-    // an error that names the dead member.
-    const absl::Time deadline = MonotonicNow() + kLease * 1.5;
-    const auto stop = [this] { return stop_ != nullptr && stop_->load(std::memory_order_relaxed); };
-    while (!stop() && MonotonicNow() < deadline) absl::SleepFor(kStopPollInterval);
-  }
-  leaving_ = true;
-  const absl::Status reported = monitor_->ReportFailure(result.message());
-  if (!reported.ok()) LogWarning(reported.message());
-  return 1;
+  return member_->FailJobUnlessPeerDied(
+      result, [this] { return stop_ != nullptr && stop_->load(std::memory_order_relaxed); });
 }
 
 }  // namespace tandem::worker

@@ -13,12 +13,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "cluster/environment.h"
-#include "cluster/membership/job_monitor.h"
+#include "cluster/member.h"
 #include "collectives/process_group.h"
 #include "ps/client/client.h"
 #include "ps/server/parameter_server.h"
-#include "rpc/diagnostics/process_diagnostics.h"
+#include "rpc/diagnostics/process_status.h"
 #include "worker/job/job_spec.h"
 
 namespace tandem::worker {
@@ -40,7 +39,7 @@ class WorkerSession {
     const std::atomic<bool>* stop = nullptr;
   };
   // Connects to the job. Blocks until all processes that it needs are there, but not longer than the timeout;
-  // errors name the missing ones. From then on the job monitor ends this process (exit code 1, reason on
+  // errors name the missing ones. From then on this process ends (cluster::Process::Exit, code 1, reason on
   // stderr) as soon as the job has failed elsewhere.
   static absl::StatusOr<std::unique_ptr<WorkerSession>> Open(const Options& options);
   ~WorkerSession();
@@ -48,9 +47,9 @@ class WorkerSession {
   ps::Client* client() { return client_.get(); }
   collectives::ProcessGroup* group() { return group_.get(); }
   // Returns nullptr if the worker was started alone.
-  rpc::ProcessStatus* status() { return diagnostics_ == nullptr ? nullptr : diagnostics_->status().get(); }
-  int rank() const { return env_.rank; }
-  int world_size() const { return env_.world_size; }
+  rpc::ProcessStatus* status() { return member_ == nullptr ? nullptr : member_->status().get(); }
+  int rank() const { return member_ == nullptr ? 0 : member_->env().rank; }
+  int world_size() const { return member_ == nullptr ? 1 : member_->env().world_size; }
 
   // Reports the result of this worker's part to the job and returns the exit code of the process. If another
   // process may have caused the error, it first waits 15 s for the job to name a dead member. The job then
@@ -66,17 +65,12 @@ class WorkerSession {
   absl::Status OpenAlone(const Options& options);
   absl::Status OpenInJob(const Options& options);
 
-  cluster::Environment env_;
-  bool alone_ = false;
   const std::atomic<bool>* stop_ = nullptr;
-  std::atomic<bool> leaving_{false};
   // Destroyed from the last to the first: the client's calls end before the objects that serve them, and all
-  // threads that can record before the recorder (in diagnostics_).
-  std::unique_ptr<rpc::ProcessDiagnostics> diagnostics_;
+  // threads that can record before the recorder (in member_).
+  std::unique_ptr<cluster::Member> member_;  // nullptr: this worker was started alone
   std::unique_ptr<ps::ParameterServer> local_server_;
   std::unique_ptr<cluster::Store> local_store_;
-  std::unique_ptr<cluster::JobStore> store_;
-  std::unique_ptr<cluster::JobMonitor> monitor_;
   std::unique_ptr<ps::Client> client_;
   std::unique_ptr<collectives::ProcessGroup> group_;
 };

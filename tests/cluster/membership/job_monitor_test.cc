@@ -21,6 +21,7 @@ namespace {
 using ::tandem::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr absl::Duration kMonitorLease = absl::Seconds(10);
 
@@ -34,6 +35,7 @@ class JobMonitorTest : public ::testing::Test {
       ++calls_;
       rpc::Fault fault;
       if (broken_) fault.kind = rpc::Fault::Kind::kFailBefore;
+      if (hung_) fault.kind = rpc::Fault::Kind::kNeverRespond;
       return fault;
     });
   }
@@ -77,7 +79,7 @@ class JobMonitorTest : public ::testing::Test {
   StoreService service_{&memory_, &membership_};
   absl::Mutex mutex_;
   int calls_ = 0;
-  bool broken_ = false;
+  bool broken_ = false, hung_ = false;
   std::atomic<int> ends_{0};
   JobState last_;
   absl::Notification ended_;
@@ -140,6 +142,37 @@ TEST_F(JobMonitorTest, AStoreThatIsSilentForALeaseIsAFailure) {
   EXPECT_TRUE(last_.failed);
   EXPECT_THAT(last_.reason,
               AllOf(HasSubstr("the job's store at loopback has been silent for"), HasSubstr("killed?")));
+}
+
+TEST_F(JobMonitorTest, LeavingDoesNotWaitForAHeartbeatThatGetsNoAnswer) {
+  auto started = JobMonitor::Start(channel_, {"worker/0", absl::Hours(4), &clock_}, nullptr);
+  TANDEM_ASSERT_OK(started);
+  {
+    absl::MutexLock lock(&mutex_);
+    hung_ = true;
+  }
+  clock_.Advance(absl::Hours(1));
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto sent = [this] { return calls_ > 1; };
+    ASSERT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&sent), absl::Seconds(30)));
+  }
+  // The heartbeat would wait an hour.
+  EXPECT_THAT((*started)->Leave(absl::Milliseconds(100)), Not(tandem::testing::IsOk()));
+}
+
+TEST_F(JobMonitorTest, AMemberThatOutlivesItsJobGoesOnAfterIt) {
+  auto started = JobMonitor::Start(channel_,
+                                   {.member = "replay/0",
+                                    .lease = kMonitorLease,
+                                    .clock = &clock_,
+                                    .replaceable = true,
+                                    .outlives_job = true},
+                                   [this](const JobState&) { ++ends_; });
+  TANDEM_ASSERT_OK(started);
+  membership_.End("learner/0", /*failed=*/true, "gone");
+  LetHeartbeatsPass(6);
+  EXPECT_EQ(ends_.load(), 0);
 }
 
 TEST_F(JobMonitorTest, AStoreThatReturnsWithinTheLeaseIsNoFailure) {

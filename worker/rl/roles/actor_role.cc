@@ -11,7 +11,6 @@
 #include "base/logging.h"
 #include "base/random.h"
 #include "base/status.h"
-#include "cluster/membership/job_monitor.h"
 #include "replay/client/may_repeat.h"
 #include "replay/client/remote_replay.h"
 #include "weights/client/remote_weights.h"
@@ -38,9 +37,7 @@ absl::Status CheckServers(int servers, bool transitions, RoleJob* job) {
       "the job has ", servers, " replay servers and ", env.role_world_size,
       " actors; actor i writes to server i modulo their number, so there must be at least as many actors"));
   // It is reported in the name of all: a single actor that fails does not end a job which starts it again.
-  const auto monitor = cluster::JobMonitor::Start(
-      job->store_channel(), {.member = "actors", .replaceable = true}, [](const auto&) {});
-  const absl::Status told = monitor.ok() ? (*monitor)->ReportFailure(wrong.message()) : monitor.status();
+  const absl::Status told = job->member().FailJob(wrong.message(), absl::Seconds(5), /*as=*/"actors");
   if (!told.ok()) LogWarning(told.message());
   return wrong;
 }
@@ -126,6 +123,7 @@ absl::Status RunActorLoop(const ActorLoopOptions& options, replay::Replay* repla
       continue;
     }
     patience.Reset();
+    if (options.status != nullptr) options.status->SetStep(actor->env_steps());
     actor->TakeEpisodes();
     absl::Status delivered;
     while (!(delivered = actor->Deliver(MonotonicNow() + kSlice)).ok()) {
@@ -163,6 +161,7 @@ absl::Status RunTransitionActorLoop(const TransitionActorLoopOptions& options, r
     }
     if (over()) break;
     TANDEM_RETURN_IF_ERROR(actor->Act());
+    if (options.status != nullptr) options.status->SetStep(actor->env_steps());
     patience.Reset();
     absl::Status delivered;
     while (!(delivered = actor->Deliver(MonotonicNow() + kSlice)).ok() && !over()) {
@@ -185,7 +184,8 @@ absl::Status RunActorRole(const RlSpec& spec, RoleJob* job, const std::atomic<bo
                           job->Connect(kReplayRole, env.role_rank % servers, kJoinTimeout));
   replay::RemoteReplay replay(queue, {.name = env.member(), .call_timeout = kCallTimeout});
   ActorLoopOptions options = {.actor = ActorOptions(spec.learner, static_cast<size_t>(env.role_rank)),
-                              .stop = &stop};
+                              .stop = &stop,
+                              .status = job->member().status().get()};
   std::unique_ptr<weights::RemoteWeights> weights;
   std::unique_ptr<RemotePolicy> policy;
   if (spec.remote_inference) {
@@ -198,6 +198,8 @@ absl::Status RunActorRole(const RlSpec& spec, RoleJob* job, const std::atomic<bo
     TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<rpc::Channel> first, job->Connect(kReplayRole, 0, kJoinTimeout));
     weights = std::make_unique<weights::RemoteWeights>(std::move(first));
   }
+  job->member().status()->SetState("acting");
+  job->member().SetServing(true);
   // A learner that has ended may be followed by one that goes on. An actor must not repeat its episodes then,
   // nor after it was started again.
   for (uint64_t round = 0; !stop; ++round) {
@@ -208,7 +210,8 @@ absl::Status RunActorRole(const RlSpec& spec, RoleJob* job, const std::atomic<bo
                                             .index = static_cast<size_t>(env.role_rank),
                                             .actors = static_cast<size_t>(env.role_world_size),
                                             .life = life},
-                                  .stop = &stop},
+                                  .stop = &stop,
+                                  .status = options.status},
                                  &replay, weights.get()));
     } else {
       ActorLoopOptions own = options;

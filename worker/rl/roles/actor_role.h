@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "replay/client/replay.h"
+#include "rpc/diagnostics/process_status.h"
 #include "weights/client/weights.h"
 #include "worker/rl/actor/unroll_actor.h"
 #include "worker/rl/job/rl_spec.h"
@@ -21,7 +22,8 @@ struct ActorLoopOptions {
   // The longest time without weights, tickets or a place in the queue, after which the actor gives up.
   absl::Duration patience = absl::Minutes(10);
   const std::atomic<bool>* stop = nullptr;
-  ActionSource* source = nullptr;  // chooses the actions; nullptr: the actor itself does, with weights
+  rpc::ProcessStatus* status = nullptr;  // gets the number of environment steps
+  ActionSource* source = nullptr;        // chooses the actions; nullptr: the actor itself does, with weights
 };
 
 // Acts until the learner has published its last weights, or `stop` is set; blocks. `weights` may be nullptr
@@ -35,6 +37,7 @@ struct TransitionActorLoopOptions {
   // which the actor gives up.
   absl::Duration patience = absl::Minutes(10);
   const std::atomic<bool>* stop = nullptr;
+  rpc::ProcessStatus* status = nullptr;  // gets the number of environment steps
 };
 
 // Does the same for DQN: writes transitions, and waits while the actors are far ahead of the learner.

@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<ExperienceServer>> ExperienceServer::Start(
   std::vector<rpc::Service> services = {server->replay_->service()};
   if (server->weights_ != nullptr) services.push_back(server->weights_->service());
   TANDEM_ASSIGN_OR_RETURN(server->listening_,
-                          cluster::RoleServer::Start(std::move(services), env, job->store_channel(), listen));
+                          cluster::Server::Start(&job->member(), {.address = listen}, std::move(services)));
   return server;
 }
 

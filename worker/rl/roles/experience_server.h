@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "cluster/role_server.h"
+#include "cluster/server.h"
 #include "replay/server/replay_server.h"
 #include "weights/server/weight_server.h"
 #include "worker/rl/job/rl_spec.h"
@@ -21,7 +21,7 @@ namespace tandem::rl {
 // publishes its weights again.
 class ExperienceServer {
  public:
-  // Serves and registers with the job. Errors: those of cluster::RoleServer::Start.
+  // Serves and registers with the job. Errors: those of cluster::Server::Start.
   static absl::StatusOr<std::unique_ptr<ExperienceServer>> Start(const RlSpec& spec,
                                                                  const cluster::ListenOptions& listen,
                                                                  RoleJob* job);
@@ -36,7 +36,7 @@ class ExperienceServer {
 
   std::unique_ptr<weights::WeightServer> weights_;  // of replay/0; outlives replay_, which looks into it
   std::unique_ptr<replay::ReplayServer> replay_;
-  std::unique_ptr<cluster::RoleServer> listening_;  // destroyed first
+  std::unique_ptr<cluster::Server> listening_;  // destroyed first
 };
 
 }  // namespace tandem::rl

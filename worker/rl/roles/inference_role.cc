@@ -26,8 +26,8 @@ absl::StatusOr<std::unique_ptr<InferenceRole>> InferenceRole::Start(const RlSpec
                              .policy = spec.learner.policy,
                              .seed = Mix64(spec.learner.seeds.policy, life)},
       environment->spec(), role->weights_.get());
-  TANDEM_ASSIGN_OR_RETURN(role->listening_, cluster::RoleServer::Start({role->server_->service()}, env,
-                                                                       job->store_channel(), listen));
+  TANDEM_ASSIGN_OR_RETURN(role->listening_, cluster::Server::Start(&job->member(), {.address = listen},
+                                                                   {role->server_->service()}));
   return role;
 }
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "cluster/role_server.h"
+#include "cluster/server.h"
 #include "weights/client/remote_weights.h"
 #include "worker/rl/inference/inference_server.h"
 #include "worker/rl/job/rl_spec.h"
@@ -19,7 +19,7 @@ namespace tandem::rl {
 class InferenceRole {
  public:
   // Serves and registers with the job. Blocks until replay/0 has come, at most a minute. Errors: those of
-  // RoleJob::Connect and RoleServer::Start.
+  // RoleJob::Connect and Server::Start.
   static absl::StatusOr<std::unique_ptr<InferenceRole>> Start(const RlSpec& spec,
                                                               const cluster::ListenOptions& listen,
                                                               RoleJob* job);
@@ -35,7 +35,7 @@ class InferenceRole {
 
   std::unique_ptr<weights::RemoteWeights> weights_;
   std::unique_ptr<InferenceServer> server_;
-  std::unique_ptr<cluster::RoleServer> listening_;  // destroyed first
+  std::unique_ptr<cluster::Server> listening_;  // destroyed first
 };
 
 }  // namespace tandem::rl

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/rl/roles/learner_role.h"
 
-#include <atomic>
-#include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -11,9 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "base/status.h"
-#include "cluster/membership/job_monitor.h"
 #include "replay/client/remote_replay.h"
-#include "rpc/diagnostics/process_diagnostics.h"
 #include "weights/client/remote_weights.h"
 #include "worker/nn/gemm.h"
 #include "worker/rl/roles/dqn_role_learner.h"
@@ -91,29 +86,18 @@ absl::StatusOr<RlReport> Train(const RlSpec& spec, const RlRunOptions& options, 
 
 absl::StatusOr<RlReport> RunLearnerRole(const RlSpec& spec, const RlRunOptions& options, RoleJob* job) {
   worker::UseOneBlasThread();
-  const cluster::Environment& env = job->environment();
-  const std::unique_ptr<rpc::ProcessDiagnostics> diagnostics =
-      rpc::ProcessDiagnostics::Start(env.member(), env.epoch, job->store().address());
-  std::atomic<bool> leaving{false};
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<cluster::JobMonitor> monitor,
-                          cluster::JobMonitor::Start(
-                              job->store_channel(), {.member = env.member(), .status = diagnostics->status()},
-                              [&leaving](const cluster::JobState& state) {
-                                if (!state.failed || leaving) return;
-                                LogError(absl::StrCat("the job has failed: ", state.reason));
-                                std::fflush(nullptr);
-                                // Other threads may be in any state, so no destructor runs.
-                                std::_Exit(1);
-                              }));
-  diagnostics->SetServing(true);
+  cluster::Member& member = job->member();
+  member.SetServing(true);
   RlRunOptions reported = options;
-  reported.status = diagnostics->status().get();
+  reported.status = member.status().get();
   absl::StatusOr<RlReport> report = Train(spec, reported, job);
-  diagnostics->SetServing(false);
-  leaving = true;
+  member.SetServing(false);
   const absl::Status result = report.ok() ? report->failure : report.status();
-  const absl::Status told = result.ok() ? monitor->Leave() : monitor->ReportFailure(result.message());
-  if (!told.ok()) LogWarning(told.message());
+  if (result.ok()) {
+    member.AcknowledgeEnd();
+  } else if (const absl::Status told = member.FailJob(result.message()); !told.ok()) {
+    LogWarning(told.message());
+  }
   return report;
 }
 

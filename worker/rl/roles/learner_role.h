@@ -12,8 +12,8 @@ namespace tandem::rl {
 
 // The process of role `learner`: connects to the replay servers, the weights in replay/0 and the other
 // learners, and trains as RunLearner does. Rank 0 prints, evaluates and saves the model; the reports of the
-// others have neither. Sends heartbeats; if the job fails meanwhile, logs the reason and ends the process
-// with exit code 1. Errors: those of connecting, of MakeRoleLearner and of RunLearner.
+// others have neither. Tells the job of its errors: those of connecting, of MakeRoleLearner and of
+// RunLearner.
 absl::StatusOr<RlReport> RunLearnerRole(const RlSpec& spec, const RlRunOptions& options, RoleJob* job);
 
 }  // namespace tandem::rl

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "base/wait_log.h"
 #include "cluster/environment.h"
+#include "cluster/member.h"
 #include "collectives/process_group.h"
 #include "rpc/channel.h"
 
@@ -24,20 +25,22 @@ inline constexpr char kLearnerRole[] = "learner", kActorRole[] = "actor", kRepla
 // Not thread-safe, except as noted.
 class RoleJob {
  public:
-  // Reads the launcher's variables and connects to the job's store. Blocks at most `timeout`. Errors: those
-  // of Environment::FromEnv and OpenStore; InvalidArgument for a role that `tandem rl` does not have, and if
-  // the learners are not the main role.
-  static absl::StatusOr<std::unique_ptr<RoleJob>> Open(absl::Duration timeout);
+  // Reads the launcher's variables and joins the job. Blocks at most `timeout`. A learner's process ends with
+  // code 1 as soon as its job has failed elsewhere; other roles outlive learners. `process`: as
+  // cluster::MemberOptions::process. Errors: those of Environment::FromEnv and Member::Join; InvalidArgument
+  // for a role that `tandem rl` does not have, and if the learners are not the main role.
+  static absl::StatusOr<std::unique_ptr<RoleJob>> Open(absl::Duration timeout,
+                                                       cluster::Process* process = nullptr);
 
-  const cluster::Environment& environment() const { return env_; }
-  bool is(absl::string_view role) const { return env_.role == role; }
+  cluster::Member& member() { return *member_; }
+  const cluster::Environment& environment() const { return member_->env(); }
+  bool is(absl::string_view role) const { return environment().role == role; }
   // Returns a number that tells the lives of this process apart: 0 in the first one under `tandem run`.
   // Without a launcher, which counts the lives, it is a random number.
   uint64_t life() const { return life_; }
-  cluster::Store& store() { return *store_->store(); }
-  const std::shared_ptr<rpc::Channel>& store_channel() const { return store_->channel(); }
+  cluster::Store& store() { return *member_->store(); }
   // Logs the waits of this process for others. Thread-safe.
-  WaitLog& waits() { return waits_; }
+  WaitLog& waits() { return member_->waits(); }
 
   // Returns how many servers of `role` the job has. Blocks until one has registered, at most `timeout`.
   // DeadlineExceeded says how to start one.
@@ -49,17 +52,14 @@ class RoleJob {
   // Returns the group of the learners. Blocks until all have come, at most `timeout`, which also bounds each
   // operation.
   absl::StatusOr<std::unique_ptr<collectives::ProcessGroup>> LearnerGroup(absl::Duration timeout);
-  // Announces that this process is done with the store. Blocks at most 10 s, and 1 s in roles other than
-  // learner.
+  // Leaves the job. Blocks at most 10 s, and 1 s in roles other than learner.
   void Close();
 
  private:
   RoleJob() = default;
 
-  cluster::Environment env_;
   uint64_t life_ = 0;
-  std::unique_ptr<cluster::JobStore> store_;
-  WaitLog waits_;
+  std::unique_ptr<cluster::Member> member_;
 };
 
 }  // namespace tandem::rl

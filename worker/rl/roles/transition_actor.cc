@@ -126,6 +126,7 @@ absl::Status TransitionActor::Act() {
     }
     TANDEM_RETURN_IF_ERROR(environments_->Step(actions_));
     acted_ += static_cast<int64_t>(count);
+    env_steps_ += count;
     absl::Status stored;
     for (size_t i = 0; i < count; ++i) {
       adders_[i].Add(absl::MakeConstSpan(previous_).subspan(i * observation_size_, observation_size_),

@@ -70,6 +70,8 @@ class TransitionActor {
   absl::Status Deliver(absl::Time deadline);
 
   const std::shared_ptr<const weights::Model>& model() const { return model_; }
+  // Returns the steps of all copies.
+  uint64_t env_steps() const { return env_steps_; }
 
  private:
   TransitionActor(const TransitionActorOptions& options, weights::Weights* weights,
@@ -84,6 +86,7 @@ class TransitionActor {
   CounterRandom exploring_;
   std::shared_ptr<const weights::Model> model_;
   int64_t acted_ = 0;  // steps of all copies with this model
+  uint64_t env_steps_ = 0;
   std::unique_ptr<replay::Writer> transitions_, episodes_;
   std::vector<NStepAdder> adders_;  // of each copy
   std::vector<float> previous_, normalized_, actions_;

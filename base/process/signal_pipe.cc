@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/process/signal_pipe.h"
+#include "base/process/signal_pipe.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -8,7 +8,7 @@
 #include <atomic>
 #include <cerrno>
 
-namespace tandem::launcher {
+namespace tandem {
 namespace {
 
 // The pipe's write end. A signal handler can find it only in a global variable.
@@ -68,4 +68,4 @@ std::optional<ReceivedSignal> SignalPipe::Next() {
   return received;
 }
 
-}  // namespace tandem::launcher
+}  // namespace tandem

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef TANDEM_LAUNCHER_PROCESS_SIGNAL_PIPE_H_
-#define TANDEM_LAUNCHER_PROCESS_SIGNAL_PIPE_H_
+#ifndef TANDEM_BASE_PROCESS_SIGNAL_PIPE_H_
+#define TANDEM_BASE_PROCESS_SIGNAL_PIPE_H_
 
 // Makes signals available through a descriptor that can be polled.
 //
@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "base/ipc/descriptor.h"
 
-namespace tandem::launcher {
+namespace tandem {
 
 // A signal that the process has got. A plain value.
 struct ReceivedSignal {
@@ -51,6 +51,6 @@ class SignalPipe {
   unsigned long long handled_ = 0;  // bit s: signal s
 };
 
-}  // namespace tandem::launcher
+}  // namespace tandem
 
-#endif  // TANDEM_LAUNCHER_PROCESS_SIGNAL_PIPE_H_
+#endif  // TANDEM_BASE_PROCESS_SIGNAL_PIPE_H_

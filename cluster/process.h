@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TANDEM_CLUSTER_PROCESS_H_
+#define TANDEM_CLUSTER_PROCESS_H_
+
+// What exists once in a process of a job: its signals and its end. Member (member.h) is an ordinary object,
+// of which a process may have several.
+
+#include <sys/types.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+
+namespace tandem {
+class SignalPipe;
+}
+
+namespace tandem::cluster {
+
+struct ProcessOptions {
+  std::vector<int> signals;  // empty: SIGTERM and SIGINT
+  // If `tandem run` has started this process, it obeys signals of that launcher only; those of others are
+  // logged. systemd and Slurm stop a job by signalling each of its processes, but workers need the servers to
+  // save a checkpoint. The launcher signals the servers once the workers have ended.
+  bool only_launcher = false;
+  // The exit code of a process that gets a signal before it handles signals: it still joins its job.
+  int exit_code = 0;
+};
+
+// Handles the signals of this process. Thread-safe. Owns one thread. At most one exists at a time.
+class Process {
+ public:
+  // Until OnSignal or AwaitSignal is called, a signal ends the process at once with options.exit_code: a
+  // process that waits for its job has nothing to save. Errors: those of SignalPipe::Install.
+  static absl::StatusOr<std::unique_ptr<Process>> Start(ProcessOptions options = {});
+  // Restores the default handling of the signals.
+  ~Process();
+
+  // Returns whether `tandem run` has started this process.
+  bool launched() const { return launcher_ != 0; }
+  // Lets `handler` handle the signals that the process obeys, on a thread of this object, one at a time. It
+  // must not call this object. Replaces the handler of before, which does not run any more once this has
+  // returned.
+  void OnSignal(std::function<void(int signal)> handler);
+  // Blocks until the process gets a signal that it obeys. Returns its number. Replaces the handler.
+  int AwaitSignal();
+
+  // Ends the process at once with `code`, after it has logged `reason`, unless that is "" because it is in
+  // the log already, and has written out the streams of stdio. No destructor runs, because other threads may
+  // hang or be in any state. This is the only place where a library of Tandem ends its process, beside the
+  // watchdog of collectives.
+  [[noreturn]] static void Exit(int code, absl::string_view reason);
+
+ private:
+  Process(ProcessOptions options, std::unique_ptr<SignalPipe> signals, int stop);
+  void Run();
+
+  const ProcessOptions options_;
+  const pid_t launcher_;  // 0: none has started this process
+  const std::unique_ptr<SignalPipe> signals_;
+  const int stop_;     // an event descriptor
+  absl::Mutex mutex_;  // held while the handler runs
+  std::function<void(int)> handler_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace tandem::cluster
+
+#endif  // TANDEM_CLUSTER_PROCESS_H_

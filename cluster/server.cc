@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cluster/server.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/checksummed_file.h"
+#include "base/logging.h"
+#include "base/status.h"
+#include "cluster/job_token.h"
+#include "cluster/store/remote_store.h"
+#include "rpc/address.h"
+#include "rpc/epoch_gate.h"
+#include "rpc/network.h"
+#include "tandem/v1/store.pb.h"
+
+namespace tandem::cluster {
+
+std::string RoleAddressKey(absl::string_view role, int index) {
+  return absl::StrCat("rl/", role, "/", index);
+}
+std::string RoleCountKey(absl::string_view role) { return absl::StrCat("rl/", role, "/count"); }
+
+namespace {
+
+// How often a server looks whether the store still knows it, and the longest time that this takes.
+constexpr absl::Duration kRegistrationPeriod = absl::Seconds(1);
+constexpr absl::Duration kStoreTimeout = absl::Seconds(30);
+
+// Returns the address at which an earlier life of this process was registered, or "".
+absl::StatusOr<std::string> EarlierAddress(const Environment& env, Store* store) {
+  return store->GetIfPresent(RoleAddressKey(env.role, env.role_rank), absl::Seconds(10));
+}
+
+// Returns ": replay/1 of this job serves there, process 7 of host a" if a member has that address, else "".
+std::string WhoServes(rpc::Channel& store, const std::string& address) {
+  v1::MembersResponse response;
+  const absl::Status asked = rpc::CallProto(store, "/tandem.v1.Store/Members", v1::MembersRequest(),
+                                            &response, {.timeout = kRegistrationPeriod, .idempotent = true});
+  if (!asked.ok()) return "";
+  for (const v1::MemberInfo& member : response.members()) {
+    if (member.last().address() != address || member.last().leaving()) continue;
+    return absl::StrCat("; ", member.last().member(), " of this job serves there: process ",
+                        member.last().pid(), " of host ", member.last().host());
+  }
+  return "";
+}
+
+}  // namespace
+
+absl::StatusOr<ListenOptions> ChooseAddress(const ListenOptions& options, const std::string& earlier,
+                                            const std::string& store) {
+  if (options.listen.empty()) {
+    if (!options.advertise.empty())
+      return absl::InvalidArgumentError("--advertise needs --listen, with the port at which others arrive");
+    if (!earlier.empty()) return ListenOptions{.listen = earlier};
+    TANDEM_ASSIGN_OR_RETURN(const std::string host, rpc::LocalAddressFor(store));
+    if (rpc::IsLoopbackHost(host)) return ListenOptions{.listen = "127.0.0.1:0"};
+    return ListenOptions{.listen = rpc::ListenAddressFor(host, 0),
+                         .advertise = absl::StrContains(host, ':') ? "" : host};
+  }
+  absl::StatusOr<rpc::Address> listen = rpc::ParseAddress(options.listen);
+  if (!listen.ok()) return Annotate(listen.status(), "--listen");
+  if (listen->is_unix() || listen->port != 0) {
+    if (options.advertise.empty() || (!listen->is_unix() && !absl::StrContains(options.advertise, ':')))
+      return options;
+    const absl::StatusOr<rpc::Address> advertised = rpc::ParseAddress(options.advertise);
+    if (!advertised.ok()) return Annotate(advertised.status(), "--advertise");
+    if (!advertised->is_unix() && advertised->port == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--advertise ", options.advertise,
+                       " has port 0; give the port at which others arrive, or the host alone"));
+    }
+    return options;
+  }
+  if (absl::StrContains(options.advertise, ':')) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--advertise ", options.advertise, " names a port, and --listen ", options.listen,
+                     " has the kernel pick one; give --listen the port, or --advertise the host alone"));
+  }
+  if (earlier.empty()) return options;
+  TANDEM_ASSIGN_OR_RETURN(const rpc::Address before, rpc::ParseAddress(earlier));
+  const std::string host =
+      absl::StrContains(listen->host, ':') ? absl::StrCat("[", listen->host, "]") : listen->host;
+  return ListenOptions{.listen = absl::StrCat(host, ":", before.port), .advertise = options.advertise};
+}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(Member* member, ServerOptions options,
+                                                      std::vector<rpc::Service> services) {
+  using Registration = ServerOptions::Registration;
+  std::unique_ptr<Server> server(new Server(member, std::move(options)));
+  const ServerOptions& own = server->options_;
+  const Environment& env = member->env();
+  ListenOptions chosen = own.address;
+  if (own.registration == Registration::kRole) {
+    RemoteStore registry(member->store_channel(), kStoreTimeout);
+    TANDEM_ASSIGN_OR_RETURN(const std::string earlier, EarlierAddress(env, &registry));
+    TANDEM_ASSIGN_OR_RETURN(chosen, ChooseAddress(own.address, earlier, member->store_address()));
+  }
+  server->gate_ = own.gate != nullptr ? own.gate : std::make_shared<rpc::EpochGate>(env.caller());
+  if (const absl::Status listens = server->Listen(chosen, std::move(services)); !listens.ok()) {
+    if (!absl::IsUnavailable(listens)) return listens;
+    return absl::UnavailableError(
+        absl::StrCat(listens.message(), WhoServes(*member->store_channel(), chosen.listen)));
+  }
+  if (own.registration == Registration::kRole) {
+    server->keys_ = {RoleAddressKey(env.role, env.role_rank), RoleCountKey(env.role)};
+    server->values_ = {server->address_, absl::StrCat(env.role_world_size)};
+  } else if (own.registration == Registration::kMember) {
+    server->keys_ = {member->name()};
+    server->values_ = {server->address_};
+  }
+  // Others ask the store whether the process at an address lives.
+  member->status()->SetAddress(server->address_);
+  member->ReportStatus();
+  TellServing(own.serving_file);
+  if (own.ready) TANDEM_RETURN_IF_ERROR(server->SetReady());
+  return server;
+}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::StartAlone(const std::string& name, ServerOptions options,
+                                                           std::vector<rpc::Service> services) {
+  TANDEM_ASSIGN_OR_RETURN(std::string token, JobTokenFromEnv());
+  std::unique_ptr<Server> server(new Server(nullptr, std::move(options)));
+  server->gate_ = std::make_shared<rpc::EpochGate>(rpc::Caller{.member = name, .token = std::move(token)});
+  TANDEM_RETURN_IF_ERROR(server->Listen(server->options_.address, std::move(services)));
+  if (server->options_.ready) TANDEM_RETURN_IF_ERROR(server->SetReady());
+  return server;
+}
+
+absl::Status Server::Listen(const ListenOptions& chosen, std::vector<rpc::Service> services) {
+  rpc::ServerOptions rpc = options_.rpc;
+  rpc.listen = chosen.listen;
+  rpc.gate = gate_;
+  TANDEM_ASSIGN_OR_RETURN(listening_, rpc::Server::Start(rpc, std::move(services)));
+  if (!options_.ready) listening_->SetServing("", false);
+  TANDEM_ASSIGN_OR_RETURN(address_,
+                          rpc::AdvertisedAddress(chosen.listen, chosen.advertise, listening_->port()));
+  TANDEM_ASSIGN_OR_RETURN(bound_, rpc::AdvertisedAddress(chosen.listen, "", listening_->port()));
+  return absl::OkStatus();
+}
+
+absl::Status Server::SetReady() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (std::exchange(ready_, true) || drained_) return absl::OkStatus();
+  }
+  if (!keys_.empty()) {
+    RemoteStore registry(member_->store_channel(), kStoreTimeout);
+    TANDEM_RETURN_IF_ERROR(Register(&registry));
+    absl::MutexLock lock(&mutex_);
+    registering_ = std::thread([this] {
+      RemoteStore registry(member_->store_channel(), kRegistrationPeriod);
+      while (!stop_.WaitFor(kRegistrationPeriod)) {
+        if (const absl::Status kept = KeepRegistered(&registry); !kept.ok()) LogDebug(kept.message());
+      }
+    });
+  }
+  listening_->SetServing("", true);
+  if (member_ == nullptr) return absl::OkStatus();
+  if (!keys_.empty()) member_->status()->SetState("serving");
+  member_->SetServing(true);
+  member_->ReportStatus();
+  return absl::OkStatus();
+}
+
+absl::Status Server::Register(Store* store) const { return store->MultiSet(keys_, values_); }
+
+// Registers again if the store does not know the server: it has started again, and is empty.
+absl::Status Server::KeepRegistered(Store* store) const {
+  TANDEM_ASSIGN_OR_RETURN(const bool known, store->Check(keys_));
+  if (known) return absl::OkStatus();
+  // Members that have joined at the new store may have agreed on another token. They find this server once it
+  // has registered, so it must let them in before.
+  if (const std::string& token = member_->env().token; !token.empty()) {
+    const bool given = JobTokenFromEnv().value_or("") == token;
+    TANDEM_ASSIGN_OR_RETURN(const std::string agreed,
+                            store->CompareSet(kJobTokenKey, "", given ? kTokenElsewhere : token));
+    if (!given && agreed != kTokenElsewhere) gate_->AcceptToken(agreed);
+  }
+  return Register(store);
+}
+
+void Server::TellServing(const std::string& serving_file) {
+  if (serving_file.empty()) return;
+  // The disk may be full.
+  const absl::Status told = WriteFileAtomically(serving_file, absl::StrCat(::getpid(), "\n"));
+  if (!told.ok()) LogWarning(told.message());
+}
+
+void Server::Drain() {
+  std::thread registering;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (std::exchange(drained_, true)) return;
+    registering = std::move(registering_);
+  }
+  stop_.Notify();
+  if (registering.joinable()) registering.join();
+  if (listening_ == nullptr) return;
+  if (member_ != nullptr) member_->SetServing(false);
+  listening_->Shutdown(absl::Seconds(1));
+}
+
+Server::~Server() { Drain(); }
+
+absl::StatusOr<int> CountRoleServers(Store* store, absl::string_view role, absl::Duration timeout) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, store->Get(RoleCountKey(role), timeout));
+  int count = 0;
+  if (!absl::SimpleAtoi(text, &count) || count < 1) {
+    return absl::InternalError(absl::StrCat("the store's '", RoleCountKey(role), "' is '", text, "'"));
+  }
+  return count;
+}
+
+absl::StatusOr<std::shared_ptr<rpc::Channel>> ConnectToRole(const Member& member, absl::string_view role,
+                                                            int index, absl::Duration timeout) {
+  const absl::StatusOr<std::string> address = member.store()->Get(RoleAddressKey(role, index), timeout);
+  TANDEM_RETURN_IF_ERROR(Annotate(address.status(), absl::StrCat("waiting for ", role, "/", index)));
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, member.Connect(*address));
+  return std::shared_ptr<rpc::Channel>(std::move(channel));
+}
+
+}  // namespace tandem::cluster

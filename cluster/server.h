@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TANDEM_CLUSTER_SERVER_H_
+#define TANDEM_CLUSTER_SERVER_H_
+
+// What the members of a job serve for each other, and how they find it: the job's store has the addresses.
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "base/timed_wait.h"
+#include "cluster/environment.h"
+#include "cluster/member.h"
+#include "cluster/store/store.h"
+#include "rpc/channel.h"
+#include "rpc/epoch_gate.h"
+#include "rpc/server.h"
+#include "rpc/service.h"
+
+namespace tandem::cluster {
+
+// The keys of the job's store that have the address of server `index` of a role, and how many there are.
+std::string RoleAddressKey(absl::string_view role, int index);
+std::string RoleCountKey(absl::string_view role);
+
+// Where a server listens. A machine whose address changes when it starts again, such as a container, needs
+// both.
+struct ListenOptions {
+  // "host:port"; empty: an address that the job's other machines reach, with any port.
+  std::string listen;
+  // The host, or "host:port", under which others reach the server. Empty: that of `listen`. Requires
+  // `listen`.
+  std::string advertise;
+};
+
+// Returns where a server listens and what it advertises. `earlier` is the address at which an earlier life of
+// the server was registered, or "". The server listens there again, because clients keep their channels to
+// that address. With options.listen it listens at that address, on the earlier port if the port is 0.
+// `store` is the address of the job's store. InvalidArgument, which names the flag: an address that does not
+// parse, or a port that is advertised while the kernel picks the port. Errors of LocalAddressFor.
+absl::StatusOr<ListenOptions> ChooseAddress(const ListenOptions& options, const std::string& earlier,
+                                            const std::string& store);
+
+struct ServerOptions {
+  // Where it listens, and what it advertises.
+  ListenOptions address;
+  // The transport, threads and limits. Start sets `listen` and `gate`.
+  rpc::ServerOptions rpc = {};
+  // Decides which callers are served. nullptr: those of the member's round, with the job's token.
+  std::shared_ptr<rpc::EpochGate> gate = nullptr;
+  // How the other processes of the job find the server.
+  enum class Registration {
+    kRole,    // as server env.role_rank of env.role; it listens again where its earlier life did
+    kMember,  // under the member's name
+    kNone,    // by other means
+  };
+  Registration registration = Registration::kRole;
+  // False: it is not ready when it starts. Before SetReady, health checks return NOT_SERVING, and the server
+  // is not registered.
+  bool ready = true;
+  // The file in which it tells the launcher that it has begun to serve, with the process id; "": none. Start
+  // writes it.
+  std::string serving_file = "";
+};
+
+// What a member of a job serves: a listener behind the gate of the job, its registration with the job, which
+// is repeated if the job's store has lost it, health checks, and the address in `tandem status`. Thread-safe.
+class Server {
+ public:
+  // Listens, and unless it is not ready, registers. Handlers of `services` run until Drain, so everything
+  // that they capture must live longer. `member` must outlive the server. Errors: those of ChooseAddress,
+  // rpc::Server::Start and the store. If the port is taken, the error names the member of the job that serves
+  // there, if one does.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(Member* member, ServerOptions options,
+                                                       std::vector<rpc::Service> services);
+  // Serves without a job, as `name` in messages. If TANDEM_JOB_TOKEN is set, callers that change something
+  // must present it; otherwise every caller is served. InvalidArgument for a malformed token; other errors
+  // are those of rpc::Server::Start and rpc::AdvertisedAddress.
+  static absl::StatusOr<std::unique_ptr<Server>> StartAlone(const std::string& name, ServerOptions options,
+                                                            std::vector<rpc::Service> services);
+  // Calls Drain.
+  ~Server();
+
+  // Returns the address at which others reach this server.
+  const std::string& address() const { return address_; }
+  // Returns where it is bound, as AdvertisedAddress says it.
+  const std::string& bound() const { return bound_; }
+  int port() const { return listening_->port(); }
+  // Registers the server with the job, and health checks return SERVING. Idempotent. Errors: the store's.
+  absl::Status SetReady();
+  // Writes the process id to `serving_file`, unless that is "". A disk that is full causes a warning.
+  static void TellServing(const std::string& serving_file);
+  // Ends the registration's upkeep and all connections: health checks return NOT_SERVING, and calls under way
+  // may go on for a second. Blocks a second more if the store is away. Idempotent.
+  void Drain();
+
+ private:
+  Server(Member* member, ServerOptions options) : member_(member), options_(std::move(options)) {}
+  absl::Status Listen(const ListenOptions& chosen, std::vector<rpc::Service> services);
+  absl::Status Register(Store* store) const;
+  absl::Status KeepRegistered(Store* store) const;
+
+  Member* const member_;  // nullptr: it serves without a job
+  const ServerOptions options_;
+  std::shared_ptr<rpc::EpochGate> gate_;
+  std::vector<std::string> keys_, values_;  // of the registration
+  std::unique_ptr<rpc::Server> listening_;
+  std::string address_, bound_;
+  absl::Mutex mutex_;
+  bool ready_ ABSL_GUARDED_BY(mutex_) = false;
+  bool drained_ ABSL_GUARDED_BY(mutex_) = false;
+  TimedNotification stop_;
+  std::thread registering_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Returns how many servers of `role` the job has. Blocks until one has registered, at most `timeout`; then
+// DeadlineExceeded. Other errors are those of the store.
+absl::StatusOr<int> CountRoleServers(Store* store, absl::string_view role, absl::Duration timeout);
+// Connects to server `index` of `role`. Blocks until it has registered, at most `timeout`; then
+// DeadlineExceeded, which names it.
+absl::StatusOr<std::shared_ptr<rpc::Channel>> ConnectToRole(const Member& member, absl::string_view role,
+                                                            int index, absl::Duration timeout);
+
+}  // namespace tandem::cluster
+
+#endif  // TANDEM_CLUSTER_SERVER_H_

@@ -19,7 +19,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/status.h"
 #include "cluster/environment.h"
-#include "cluster/membership/presence.h"
+#include "cluster/member.h"
 #include "cluster/rendezvous/store_directory.h"
 #include "rpc/remote/rpc_agent.h"
 
@@ -137,26 +137,22 @@ absl::Status Coordinate(RpcAgent& agent, int trainers) {
 
 absl::Status Main(int64_t steps) {
   TANDEM_ASSIGN_OR_RETURN(const auto env, tandem::cluster::Environment::FromEnv());
-  TANDEM_ASSIGN_OR_RETURN(const auto store, tandem::cluster::OpenStore(env, kPatience));
-  // Serves the queries of `tandem status` and `tandem trace`.
-  TANDEM_ASSIGN_OR_RETURN(
-      const auto presence,
-      tandem::cluster::Presence::Start(env.member(), env.epoch, store->channel(), store->address()));
-
-  TANDEM_ASSIGN_OR_RETURN(const auto directory, tandem::cluster::StoreDirectory::Open(store->store()));
+  // Sends heartbeats, and answers `tandem status` and `tandem trace`.
+  TANDEM_ASSIGN_OR_RETURN(const auto member, tandem::cluster::Member::Join(env, {.join_timeout = kPatience}));
+  TANDEM_ASSIGN_OR_RETURN(const auto directory, tandem::cluster::StoreDirectory::Open(member->store()));
   // Set before a call can set the state "training".
-  presence->status()->SetState("serving");
+  member->status()->SetState("serving");
   tandem::rpc::remote::RpcAgentOptions options;
   options.name = absl::StrCat("worker/", env.rank);
   for (int rank = 0; rank < env.world_size; ++rank) options.wait_for.push_back(absl::StrCat("worker/", rank));
   TANDEM_ASSIGN_OR_RETURN(
       const std::unique_ptr<RpcAgent> agent,
-      RpcAgent::Start(options, directory.get(), Serve(env.rank, steps, presence->status().get())));
-  presence->Up();
+      RpcAgent::Start(options, directory.get(), Serve(env.rank, steps, member->status().get())));
+  member->SetServing(true);
   if (env.rank == 0) TANDEM_RETURN_IF_ERROR(Coordinate(*agent, env.world_size - 1));
   // A trainer only serves calls: it runs until no worker has calls under way.
   TANDEM_RETURN_IF_ERROR(agent->Shutdown(kPatience));
-  return presence->Leave();
+  return member->Leave(kPatience);
 }
 
 }  // namespace

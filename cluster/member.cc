@@ -1,22 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/member.h"
 
-#include <netdb.h>
-#include <poll.h>
-#include <sys/socket.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
-#include "base/ipc/descriptor.h"
 #include "base/logging.h"
 #include "base/status.h"
 #include "base/timed_wait.h"
-#include "rpc/address.h"
+#include "rpc/port_probe.h"
 
 namespace tandem::cluster {
 namespace {
@@ -43,40 +37,13 @@ End EndOfJob(const JobState& state) {
 
 namespace {
 
-// Returns true if a server accepts connections at `address` ("host:port"). Blocks a second for each address
-// of the host.
-bool Listens(const std::string& address) {
-  const absl::StatusOr<rpc::Address> parsed = rpc::ParseAddress(address);
-  if (!parsed.ok() || parsed->is_unix()) return false;
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (::getaddrinfo(parsed->host.c_str(), absl::StrCat(parsed->port).c_str(), &hints, &found) != 0)
-    return false;
-  bool connected = false;
-  for (const addrinfo* each = found; each != nullptr && !connected; each = each->ai_next) {
-    const ipc::Descriptor socket(
-        ::socket(each->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, each->ai_protocol));
-    if (socket.get() < 0) continue;
-    connected = ::connect(socket.get(), each->ai_addr, each->ai_addrlen) == 0;
-    pollfd writable = {socket.get(), POLLOUT, 0};
-    if (!connected && errno == EINPROGRESS && ::poll(&writable, 1, 1000) == 1) {
-      int error = 0;
-      socklen_t size = sizeof(error);
-      connected = ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error == 0;
-    }
-  }
-  ::freeaddrinfo(found);
-  return connected;
-}
-
 // Returns the error of OpenStore, which says so if another program listens at the store's address.
 absl::Status ExplainUnreachable(const Environment& env, const absl::Status& error) {
   const bool silent = absl::IsUnavailable(error) || absl::IsDeadlineExceeded(error);
   if (env.hosts_store() || (!silent && !absl::IsUnimplemented(error))) return error;
   const std::string address =
       env.store.empty() ? absl::StrCat(env.master_addr, ":", env.master_port) : env.store;
-  if (silent && !Listens(address)) return error;
+  if (silent && !rpc::PortProbe().Accepts(address, absl::Seconds(2))) return error;
   return {
       error.code(),
       absl::StrCat(error.message(), "; a server listens at ", address,

@@ -10,16 +10,27 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <optional>
+#include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/logging.h"
 #include "base/process/own_launcher.h"
 #include "base/process/signal_pipe.h"
 #include "base/status.h"
+#include "base/timed_wait.h"
 
 namespace tandem::cluster {
+namespace {
+
+// A process that ends waits so long for its last words to be written.
+constexpr absl::Duration kWriteOutTime = absl::Seconds(2);
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Process>> Process::Start(ProcessOptions options) {
   if (options.signals.empty()) options.signals = {SIGTERM, SIGINT};
@@ -90,8 +101,14 @@ int Process::AwaitSignal() {
 }
 
 void Process::Exit(int code, absl::string_view reason) {
-  if (!reason.empty()) Log(code == 0 ? LogLevel::kInfo : LogLevel::kError, reason);
-  std::fflush(nullptr);
+  // A thread that hangs may hold the lock of a stream, and a pipe may be full.
+  const auto written = std::make_shared<TimedNotification>();
+  std::thread([written, code, text = std::string(reason)] {
+    if (!text.empty()) Log(code == 0 ? LogLevel::kInfo : LogLevel::kError, text);
+    std::fflush(nullptr);
+    written->Notify();
+  }).detach();
+  (void)written->WaitFor(kWriteOutTime);
   std::_Exit(code);
 }
 

@@ -52,10 +52,10 @@ class Process {
   // Blocks until the process gets a signal that it obeys. Returns its number. Replaces the handler.
   int AwaitSignal();
 
-  // Ends the process at once with `code`, after it has logged `reason`, unless that is "" because it is in
-  // the log already, and has written out the streams of stdio. No destructor runs, because other threads may
-  // hang or be in any state. This is the only place where a library of Tandem ends its process, beside the
-  // watchdog of collectives.
+  // Ends the process with `code`, after it has logged `reason`, unless that is "" because it is in the log
+  // already, and has written out the streams of stdio. Blocks two seconds at most. No destructor runs,
+  // because other threads may hang or be in any state. This is the only place where a library of Tandem ends
+  // its process, beside the watchdog of collectives.
   [[noreturn]] static void Exit(int code, absl::string_view reason);
 
  private:

@@ -15,6 +15,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/clock.h"
@@ -55,13 +56,12 @@ int ConnectError(const sockaddr_storage& address, socklen_t size, absl::Time dea
   return getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &error_size) == 0 ? error : errno;
 }
 
-bool RefusesAtPath(const std::string& path, absl::Time deadline) {
+int ConnectErrorAtPath(const std::string& path, absl::Time deadline) {
   sockaddr_storage address{};
   auto* const name = reinterpret_cast<sockaddr_un*>(&address);
   name->sun_family = AF_UNIX;
   std::memcpy(name->sun_path, path.data(), path.size());  // ParseAddress checks the length
-  const int error = ConnectError(address, sizeof(sockaddr_un), deadline);
-  return error == ECONNREFUSED || error == ENOENT;
+  return ConnectError(address, sizeof(sockaddr_un), deadline);
 }
 
 }  // namespace
@@ -107,20 +107,34 @@ struct PortProbe::Lookups : std::enable_shared_from_this<PortProbe::Lookups> {
 PortProbe::PortProbe(Lookup lookup)
     : lookups_(std::make_shared<Lookups>(lookup ? std::move(lookup) : SystemLookup)) {}
 
-bool PortProbe::Refuses(const std::string& address, absl::Duration timeout) const {
+absl::StatusOr<std::vector<int>> PortProbe::ConnectErrors(const std::string& address,
+                                                          absl::Duration timeout) const {
   const absl::Time deadline = MonotonicNow() + timeout;
-  const absl::StatusOr<Address> parsed = ParseAddress(address);
-  if (!parsed.ok()) return false;
-  if (parsed->is_unix()) return RefusesAtPath(parsed->unix_path, deadline);
-  const absl::StatusOr<std::vector<sockaddr_storage>> found = lookups_->Find(parsed->host, deadline);
-  if (!found.ok() || found->empty()) return false;
-  return std::all_of(found->begin(), found->end(), [&](sockaddr_storage at) {
+  TANDEM_ASSIGN_OR_RETURN(const Address parsed, ParseAddress(address));
+  if (parsed.is_unix()) return std::vector<int>{ConnectErrorAtPath(parsed.unix_path, deadline)};
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<sockaddr_storage> found, lookups_->Find(parsed.host, deadline));
+  std::vector<int> errors;
+  for (sockaddr_storage at : found) {
     const bool ipv6 = at.ss_family == AF_INET6;
-    const in_port_t port = htons(static_cast<uint16_t>(parsed->port));
+    const in_port_t port = htons(static_cast<uint16_t>(parsed.port));
     (ipv6 ? reinterpret_cast<sockaddr_in6&>(at).sin6_port : reinterpret_cast<sockaddr_in&>(at).sin_port) =
         port;
-    return ConnectError(at, ipv6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in), deadline) == ECONNREFUSED;
-  });
+    errors.push_back(ConnectError(at, ipv6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in), deadline));
+  }
+  return errors;
+}
+
+bool PortProbe::Refuses(const std::string& address, absl::Duration timeout) const {
+  const absl::StatusOr<std::vector<int>> errors = ConnectErrors(address, timeout);
+  if (!errors.ok() || errors->empty()) return false;
+  const bool path = absl::StartsWith(address, "unix:");
+  return std::all_of(errors->begin(), errors->end(),
+                     [path](int error) { return error == ECONNREFUSED || (path && error == ENOENT); });
+}
+
+bool PortProbe::Accepts(const std::string& address, absl::Duration timeout) const {
+  const absl::StatusOr<std::vector<int>> errors = ConnectErrors(address, timeout);
+  return errors.ok() && std::find(errors->begin(), errors->end(), 0) != errors->end();
 }
 
 }  // namespace tandem::rpc

@@ -32,9 +32,14 @@ class PortProbe {
   // process listens. Returns false if something listens, if the host is not found or does not answer within
   // `timeout`, and on any other error. Blocks for at most `timeout`.
   bool Refuses(const std::string& address, absl::Duration timeout) const;
+  // Returns true if a process accepts connections at `address`. False on any error. Blocks for at most
+  // `timeout`.
+  bool Accepts(const std::string& address, absl::Duration timeout) const;
 
  private:
   struct Lookups;
+  // Returns the error of connecting to each address of the host, 0 for none.
+  absl::StatusOr<std::vector<int>> ConnectErrors(const std::string& address, absl::Duration timeout) const;
   const std::shared_ptr<Lookups> lookups_;  // also of the threads that look up
 };
 

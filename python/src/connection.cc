@@ -269,7 +269,8 @@ void Connection::End(Ending ending, const std::string& reason) {
 Connection::~Connection() {
   if (job_ == nullptr) return;
   (*job_)->SetServing(false);
-  if (!ended_) job_->EndUnfinished();
+  // A launcher sees how the process ends.
+  if (!ended_ && (*job_)->env().epoch == 0) job_->EndUnfinished();
 }
 
 absl::Status Connection::job_status() const { return job_ == nullptr ? absl::OkStatus() : job_->status(); }

@@ -120,6 +120,7 @@ absl::StatusOr<std::shared_ptr<JobMember>> JobMember::Get(absl::Duration timeout
       cluster::Member::Join(
           env, {.join_timeout = timeout, .outlives_job = !env.worker, .exit_after = exit_after}));
   member->status()->SetState("running");
+  member->ReportStatus();
   std::shared_ptr<JobMember> joined =
       LeakAfterFork(std::unique_ptr<JobMember>(new JobMember(std::move(member))));
   current.member = joined;

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <optional>
@@ -266,6 +267,24 @@ TEST(ProcessTest, AProcessWhoseJobHasFailedEndsUnlessItsProgramKnows) {
         ::testing::ExitedWithCode(knows ? 3 : 1),
         knows ? "" : "the job has failed: worker/1: the disk is full");
   }
+}
+
+// Another thread may hang in a write, and hold the stream's lock.
+TEST(ProcessTest, AProcessEndsThoughAStreamIsLocked) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        absl::Notification locked;
+        std::thread holder([&] {
+          ::flockfile(stdout);
+          locked.Notify();
+          absl::Notification never;
+          never.WaitForNotification();
+        });
+        locked.WaitForNotification();
+        Process::Exit(5, "the job has failed");
+      },
+      ::testing::ExitedWithCode(5), "the job has failed");
 }
 
 TEST(ProcessTest, ASignalIsAnEndOfAMember) {

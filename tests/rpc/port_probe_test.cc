@@ -57,6 +57,14 @@ TEST(PortProbeTest, APortThatNobodyListensAtRefuses) {
   EXPECT_FALSE(PortProbe().Refuses("no address", kLong));
 }
 
+TEST(PortProbeTest, APortThatSomebodyListensAtAccepts) {
+  const BoundPort bound;
+  EXPECT_FALSE(PortProbe().Accepts(bound.address(), kLong));
+  ASSERT_EQ(::listen(bound.socket.get(), 1), 0);
+  EXPECT_TRUE(PortProbe().Accepts(bound.address(), kLong));
+  EXPECT_FALSE(PortProbe().Accepts("no address", kLong));
+}
+
 TEST(PortProbeTest, AUnixSocketRefusesOnceItsListenerHasGone) {
   const tandem::testing::TempDir directory;
   const std::string path = directory.File("socket");

@@ -273,3 +273,26 @@ def test_a_table_is_found_by_the_command_line_while_python_serves_it():
     with replay.serve([replay.Table.queue("from_python", 10)]) as server:
         with Process([tandem_binary(), "replay", "list", "--server", server.address]) as listing:
             assert listing.wait() == 0 and "from_python" in listing.output, listing.output
+
+
+def test_servers_and_clients_of_a_job_are_its_members(tmp_path):
+    def part(role: str) -> dict[str, str]:
+        return {"TANDEM_ROLE": role, "ROLE_RANK": "0", "ROLE_WORLD_SIZE": "1", "WORLD_SIZE": "1", "TANDEM_STORE": store_address}
+
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(Process([tandem_binary(), "store"]))
+        store_address = store.wait_for_output(r"(127\.0\.0\.1:\d+)")
+        served = stack.enter_context(Process([tandem_binary(), "replay", "serve", "--table", "queue:q:10"], **part("replay")))
+        address = served.wait_for_output(r"(127\.0\.0\.1:\d+)")
+        text = "import threading\nfrom tandem import replay\nclient = replay.connect()\nprint(client.tables(), flush=True)\nthreading.Event().wait()\n"
+        actor = stack.enter_context(start_script(tmp_path, text, **part("actor")))
+        actor.wait_for_output(r"\['q'\]")
+        # The states come with the heartbeats.
+        lines: dict[str, str] = {}
+        deadline = time.monotonic() + 60
+        while "running" not in lines.get("actor/0", "") or "serving" not in lines.get("replay/0", ""):
+            assert time.monotonic() < deadline, lines
+            with Process([tandem_binary(), "status", "--store", store_address]) as status:
+                assert status.wait() == 0, status.output
+                lines = {line.split()[0]: line for line in status.output.splitlines() if "/" in line}
+        assert address in lines["replay/0"]

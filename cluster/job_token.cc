@@ -57,4 +57,13 @@ absl::Status AgreeOnJobToken(Store* store, std::string* token) {
                    "value, or all without"));
 }
 
+absl::StatusOr<std::string> AgreeOnJobTokenAgain(Store* store, const std::string& token) {
+  if (token.empty()) return std::string();
+  const bool given = JobTokenFromEnv().value_or("") == token;
+  TANDEM_ASSIGN_OR_RETURN(std::string agreed,
+                          store->CompareSet(kJobTokenKey, "", given ? kTokenElsewhere : token));
+  if (given || agreed == kTokenElsewhere || agreed == token) return std::string();
+  return agreed;
+}
+
 }  // namespace tandem::cluster

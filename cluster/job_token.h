@@ -39,6 +39,11 @@ absl::StatusOr<std::string> JobTokenFromEnv();
 // given and the other members have agreed on another one without the variable. Other errors are the store's.
 absl::Status AgreeOnJobToken(Store* store, std::string* token);
 
+// Puts the token of a member back into a store that has lost its memory. Returns "", or the token on which
+// members that came first have agreed: a server must accept both. No effect if `token` is "". Errors are the
+// store's.
+absl::StatusOr<std::string> AgreeOnJobTokenAgain(Store* store, const std::string& token);
+
 }  // namespace tandem::cluster
 
 #endif  // TANDEM_CLUSTER_JOB_TOKEN_H_

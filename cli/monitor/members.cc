@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/status.h"
 #include "cli/monitor/find_job.h"
 #include "nlohmann/json.hpp"
@@ -50,6 +51,8 @@ absl::StatusOr<JobMembers> AskMembers(const std::string& store, absl::Duration t
   job.ended = response.job().ended();
   job.failed = response.job().failed();
   job.reason = response.job().reason();
+  job.incarnation = response.job().incarnation();
+  job.since_memory_lost = absl::Milliseconds(response.lost_memory_ms());
   for (const tandem::v1::MemberInfo& info : response.members()) {
     const tandem::v1::HeartbeatRequest& last = info.last();
     job.members.push_back({.name = last.member(),
@@ -63,7 +66,9 @@ absl::StatusOr<JobMembers> AskMembers(const std::string& store, absl::Duration t
                            .train_epoch = last.train_epoch(),
                            .silent = absl::Milliseconds(info.silent_ms()),
                            .lease = absl::Milliseconds(last.lease_ms()),
-                           .left = last.leaving()});
+                           .left = last.leaving(),
+                           .came_back = info.came_back(),
+                           .registered = last.registered_with() == job.incarnation});
   }
   std::sort(job.members.begin(), job.members.end(),
             [](const Member& a, const Member& b) { return RoleAndIndex(a.name) < RoleAndIndex(b.name); });
@@ -95,6 +100,15 @@ std::string MembersToText(const JobMembers& job) {
                           OrDash(m.train_epoch), OrDash(static_cast<int64_t>(m.step)), Seconds(m.silent),
                           state);
   }
+  if (job.since_memory_lost > absl::ZeroDuration()) {
+    std::vector<std::string> again, not_yet;
+    for (const Member& m : job.members) {
+      if (m.came_back && !m.left) (m.registered ? again : not_yet).push_back(m.name);
+    }
+    absl::StrAppend(&text, "The store lost its memory ", Seconds(job.since_memory_lost), " ago; ",
+                    again.empty() ? "nobody has" : absl::StrJoin(again, ", "), " registered again",
+                    not_yet.empty() ? "" : absl::StrCat(", not yet ", absl::StrJoin(not_yet, ", ")), "\n");
+  }
   if (job.ended) {
     absl::StrAppend(&text, "The job has ", job.failed ? "failed: " : "ended: ", job.reason, "\n");
   }
@@ -117,11 +131,17 @@ std::string MembersToJson(const JobMembers& job) {
                        {"last_heartbeat_s", absl::ToDoubleSeconds(m.silent)},
                        {"lease_s", absl::ToDoubleSeconds(m.lease)},
                        {"liveness", m.Liveness()},
+                       {"came_back", m.came_back},
+                       {"registered", m.registered},
                        {"state", m.state},
                        {"diagnostics", m.diagnostics}});
   }
-  const Json json = {
-      {"ended", job.ended}, {"failed", job.failed}, {"reason", job.reason}, {"members", members}};
+  const Json json = {{"ended", job.ended},
+                     {"failed", job.failed},
+                     {"reason", job.reason},
+                     {"store_incarnation", absl::StrCat(absl::Hex(job.incarnation))},
+                     {"store_lost_memory_s", absl::ToDoubleSeconds(job.since_memory_lost)},
+                     {"members", members}};
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

@@ -24,6 +24,8 @@ struct Member {
   int64_t epoch = 0, train_epoch = 0;
   absl::Duration silent, lease;  // the time since its last heartbeat, and the silence that counts as death
   bool left = false;
+  bool came_back = false;  // it had registered at the store before that lost its memory
+  bool registered = true;  // the store has what it owns
 
   // Returns "alive", "silent" (for more than half its lease), "dead" (for more than its lease) or "left".
   const char* Liveness() const;
@@ -32,7 +34,10 @@ struct Member {
 struct JobMembers {
   std::vector<Member> members;  // by role, then index
   bool ended = false, failed = false;
-  std::string reason;  // why it ended
+  std::string reason;        // why it ended
+  uint64_t incarnation = 0;  // of the store
+  // How long ago the store lost its memory, as members that came back have shown; zero: it did not.
+  absl::Duration since_memory_lost;
 };
 
 // Reads the members from the store at "host:port", sorted by role and index. Blocks for at most `timeout`.

@@ -7,12 +7,16 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "base/logging.h"
 #include "base/status.h"
+#include "base/timed_wait.h"
 #include "base/utf8.h"
 #include "tandem/v1/store.pb.h"
 
 namespace tandem::cluster {
 namespace {
+
+constexpr absl::Duration kRegisterPause = absl::Milliseconds(200);
 
 // Makes valid UTF-8 on one line, for protobuf and for logs. Quotes are not escaped, because people read the
 // text.
@@ -38,6 +42,7 @@ absl::StatusOr<std::unique_ptr<JobMonitor>> JobMonitor::Start(std::shared_ptr<rp
   absl::MutexLock lock(&self->join_mutex_);
   self->thread_ =
       std::thread([self, state = *std::move(first), sent]() mutable { self->Run(std::move(state), sent); });
+  self->registering_ = std::thread([self] { self->RegisterAgain(); });
   return monitor;
 }
 
@@ -54,6 +59,7 @@ void JobMonitor::Stop() {
   stop_beats_.request_stop();
   absl::MutexLock lock(&join_mutex_);
   if (thread_.joinable()) thread_.join();
+  if (registering_.joinable()) registering_.join();
 }
 
 absl::StatusOr<JobState> JobMonitor::Heartbeat(bool leaving, absl::Duration timeout, bool retry) {
@@ -62,6 +68,10 @@ absl::StatusOr<JobState> JobMonitor::Heartbeat(bool leaving, absl::Duration time
   request.set_lease_ms(absl::ToInt64Milliseconds(options_.lease));
   request.set_leaving(leaving);
   request.set_replaceable(options_.replaceable);
+  {
+    absl::MutexLock lock(&mutex_);
+    request.set_registered_with(registered_with_);
+  }
   if (options_.status != nullptr) {
     const rpc::ProcessStatus::Values values = options_.status->Get();
     request.set_step(values.step);
@@ -78,7 +88,65 @@ absl::StatusOr<JobState> JobMonitor::Heartbeat(bool leaving, absl::Duration time
                                         {.timeout = timeout,
                                          .idempotent = retry,
                                          .cancel = leaving ? std::stop_token() : stop_beats_.get_token()}));
+  {
+    absl::MutexLock lock(&mutex_);
+    // A member registers what it owns after its first heartbeat.
+    if (incarnation_ == 0) registered_with_ = response.incarnation();
+    if (incarnation_ != 0 && incarnation_ != response.incarnation()) {
+      LogWarning(absl::StrCat("the job's store at ", store_->target(),
+                              " has lost its memory: it was restarted; this process registers again"));
+    }
+    incarnation_ = response.incarnation();
+  }
   return JobState{response.ended(), response.failed(), response.reason()};
+}
+
+JobMonitor::Registration::~Registration() {
+  absl::MutexLock lock(&monitor_->registrations_mutex_);
+  monitor_->registrations_.erase(number_);
+}
+
+std::unique_ptr<JobMonitor::Registration> JobMonitor::OnStoreLost(std::function<absl::Status()> again) {
+  absl::MutexLock lock(&registrations_mutex_);
+  const uint64_t number = next_registration_++;
+  registrations_.emplace(number, std::move(again));
+  return std::unique_ptr<Registration>(new Registration(this, number));
+}
+
+absl::Status JobMonitor::RegisterAll() {
+  absl::MutexLock lock(&registrations_mutex_);
+  absl::Status first;
+  for (const auto& [number, again] : registrations_) first.Update(again());
+  return first;
+}
+
+void JobMonitor::RegisterAgain() {
+  const auto lost = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return stopping_ || incarnation_ != registered_with_;
+  };
+  bool told = false;  // of an error
+  while (true) {
+    uint64_t incarnation = 0;
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(&lost));
+      if (stopping_) return;
+      incarnation = incarnation_;
+    }
+    const absl::Status registered = RegisterAll();
+    absl::MutexLock lock(&mutex_);
+    if (registered.ok()) {
+      registered_with_ = incarnation;
+      due_ = true;  // `tandem status` shows it
+      told = false;
+      LogInfo("registered again at the job's store");
+      continue;
+    }
+    if (!std::exchange(told, true)) {
+      LogWarning(absl::StrCat("cannot register again yet: ", registered.message()));
+    }
+    if (AwaitFor(&mutex_, absl::Condition(&stopping_), kRegisterPause)) return;
+  }
 }
 
 void JobMonitor::Run(JobState state, absl::Time last_answered) {

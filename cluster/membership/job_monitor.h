@@ -4,7 +4,9 @@
 
 // JobMonitor sends a member's heartbeats to its job and learns when the job is over.
 
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <stop_token>
 #include <string>
@@ -23,7 +25,8 @@
 
 namespace tandem::cluster {
 
-// Thread-safe. Owns one thread, which sends a heartbeat every quarter of the lease.
+// Thread-safe. Owns a thread that sends a heartbeat every quarter of the lease, and one that registers again
+// what the member owns when the job's store has lost its memory.
 class JobMonitor {
  public:
   struct Options {
@@ -63,6 +66,26 @@ class JobMonitor {
                              absl::string_view as = "");
   // Ends the job for all members: it has reached its goal.
   absl::Status ReportSuccess(absl::string_view reason, absl::Duration timeout = absl::Seconds(5));
+  // Something that this member keeps in the job's store, such as its address. The destructor waits for
+  // `again` if it runs, and then it runs no more. The monitor must outlive it.
+  class Registration {
+   public:
+    ~Registration();
+    Registration(const Registration&) = delete;
+    Registration& operator=(const Registration&) = delete;
+
+   private:
+    friend class JobMonitor;
+    Registration(JobMonitor* monitor, uint64_t number) : monitor_(monitor), number_(number) {}
+    JobMonitor* const monitor_;
+    const uint64_t number_;
+  };
+  // Calls `again` when the store answers with another incarnation: it was restarted, and is empty. `again`
+  // puts into the store what this member owns. It runs on a thread of the monitor, after those that were
+  // added before, and again every 200 ms until all of them return OK in one pass. It may block for a call to
+  // the store, and must not add or destroy a Registration.
+  std::unique_ptr<Registration> OnStoreLost(std::function<absl::Status()> again);
+
   // Sends the next heartbeat at once, so that the store has the present status. Does not block.
   void ReportStatus();
   // Returns the job's state as of the last heartbeat.
@@ -75,6 +98,10 @@ class JobMonitor {
   // `last_answered` is the time at which the last answered heartbeat was sent.
   void Run(JobState state, absl::Time last_answered);
   void Stop();
+  // Body of the thread that registers again.
+  void RegisterAgain();
+  // Calls all registrations; returns the first error.
+  absl::Status RegisterAll();
 
   const std::shared_ptr<rpc::Channel> store_;
   const Options options_;
@@ -84,8 +111,14 @@ class JobMonitor {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool due_ ABSL_GUARDED_BY(mutex_) = false;  // a heartbeat before its time
   JobState state_ ABSL_GUARDED_BY(mutex_);
+  uint64_t incarnation_ ABSL_GUARDED_BY(mutex_) = 0;      // of the store, as it has said last
+  uint64_t registered_with_ ABSL_GUARDED_BY(mutex_) = 0;  // the incarnation that has what this member owns
+  absl::Mutex registrations_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);  // held while registrations run
+  uint64_t next_registration_ ABSL_GUARDED_BY(registrations_mutex_) = 1;
+  std::map<uint64_t, std::function<absl::Status()>> registrations_ ABSL_GUARDED_BY(registrations_mutex_);
   absl::Mutex join_mutex_;
   std::thread thread_ ABSL_GUARDED_BY(join_mutex_);
+  std::thread registering_ ABSL_GUARDED_BY(join_mutex_);
 };
 
 }  // namespace tandem::cluster

@@ -48,7 +48,10 @@ absl::StatusOr<JobState> Membership::Heartbeat(absl::string_view member, absl::D
     }
     it = leases_.emplace(std::string(member), Lease{}).first;
   }
-  it->second = Lease{now, lease, leaving, std::move(report)};
+  const bool from_earlier = report.registered_with != 0 && report.registered_with != incarnation_;
+  if (from_earlier) memory_lost_ = std::min(memory_lost_, now);
+  const bool came_back = it->second.came_back || from_earlier;
+  it->second = Lease{now, lease, leaving, came_back, std::move(report)};
   ++heartbeats_;
   CheckLeases(now);
   return state_;
@@ -132,9 +135,17 @@ std::vector<MemberStatus> Membership::Statuses() {
   std::vector<MemberStatus> statuses;
   absl::MutexLock lock(&mutex_);
   for (const auto& [name, lease] : leases_) {
-    statuses.push_back({name, lease.report, lease.length, now - lease.last_heard, lease.left});
+    statuses.push_back(
+        {name, lease.report, lease.length, now - lease.last_heard, lease.left, lease.came_back});
   }
   return statuses;
+}
+
+std::optional<absl::Duration> Membership::SinceMemoryLost() const {
+  const absl::Time now = clock_->Now();
+  absl::MutexLock lock(&mutex_);
+  if (memory_lost_ == absl::InfiniteFuture()) return std::nullopt;
+  return now - memory_lost_;
 }
 
 }  // namespace tandem::cluster

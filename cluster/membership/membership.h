@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "cluster/membership/incarnation.h"
 
 namespace tandem::cluster {
 
@@ -40,6 +42,7 @@ struct MemberReport {
   // A failure that it reports does.
   bool replaceable = false;
   std::string address;  // "host:port" at which it serves its job; empty: it serves nothing, or not yet
+  uint64_t registered_with = 0;  // the store's incarnation that has what it owns; 0: none yet
 };
 
 struct MemberStatus {
@@ -48,6 +51,7 @@ struct MemberStatus {
   absl::Duration lease;
   absl::Duration silent;  // since its last heartbeat
   bool left = false;
+  bool came_back = false;  // it had registered with an earlier incarnation of the store
 };
 
 // Thread-safe. A member is known from its first heartbeat on: a process that never sent one is not dead. The
@@ -56,7 +60,16 @@ struct MemberStatus {
 // reason stays.
 class Membership {
  public:
-  explicit Membership(Clock* clock) : clock_(clock) {}
+  // `incarnation`: of the store next to it (incarnation.h).
+  explicit Membership(Clock* clock, uint64_t incarnation = NewIncarnation())
+      : clock_(clock), incarnation_(incarnation), started_(clock->Now()) {}
+
+  uint64_t incarnation() const { return incarnation_; }
+  // Returns how long this object exists.
+  absl::Duration Age() const { return clock_->Now() - started_; }
+  // Returns how long ago a member came that had registered with another incarnation: the store has lost its
+  // memory. nullopt: none has come.
+  std::optional<absl::Duration> SinceMemoryLost() const;
 
   // Records that `member` ("worker/0") lives and may stay silent for `lease`. With `leaving` it has finished
   // its work, and its silence is no death; a later heartbeat makes it a member again. InvalidArgument for an
@@ -81,6 +94,7 @@ class Membership {
     absl::Time last_heard;
     absl::Duration length;
     bool left = false;
+    bool came_back = false;
     MemberReport report;
   };
   void CheckLeases(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -88,7 +102,10 @@ class Membership {
   bool MayBeSilent(absl::string_view member, const Lease& lease) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Clock* const clock_;
-  absl::Mutex mutex_;
+  const uint64_t incarnation_;
+  const absl::Time started_;
+  mutable absl::Mutex mutex_;
+  absl::Time memory_lost_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   std::map<std::string, Lease, std::less<>> leases_ ABSL_GUARDED_BY(mutex_);
   std::set<std::string, std::less<>> restarting_roles_ ABSL_GUARDED_BY(mutex_);
   JobState state_ ABSL_GUARDED_BY(mutex_);

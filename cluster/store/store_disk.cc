@@ -271,7 +271,8 @@ absl::Status StoreDisk::Rewrite() {
     {
       absl::MutexLock lock(&mutex_);
       if (meanwhile_.size() <= kSwitchBytes) break;
-      records.swap(meanwhile_);
+      records = std::move(meanwhile_);
+      meanwhile_.clear();
     }
     if (absl::Status written = append(records); !written.ok()) return give_up(written);
   }

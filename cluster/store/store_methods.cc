@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The methods of tandem.v1.Store. Deferred calls are in store_service.cc.
 
+#include <algorithm>
 #include <utility>
 
 #include "base/status.h"
@@ -223,21 +224,29 @@ absl::StatusOr<v1::HeartbeatResponse> StoreService::Heartbeat(const v1::Heartbea
                       .epoch = request.epoch(),
                       .train_epoch = request.train_epoch(),
                       .replaceable = request.replaceable(),
-                      .address = request.address()};
+                      .address = request.address(),
+                      .registered_with = request.registered_with()};
   TANDEM_ASSIGN_OR_RETURN(JobState state,
                           membership_->Heartbeat(request.member(), absl::Milliseconds(request.lease_ms()),
                                                  request.leaving(), std::move(report)));
   v1::HeartbeatResponse response;
   SetJobState(std::move(state), &response);
+  response.set_incarnation(membership_->incarnation());
   return response;
 }
 
 absl::StatusOr<v1::MembersResponse> StoreService::Members(const v1::MembersRequest&) {
   v1::MembersResponse response;
   SetJobState(membership_->State(), response.mutable_job());
+  response.mutable_job()->set_incarnation(membership_->incarnation());
+  response.set_serving_ms(absl::ToInt64Milliseconds(membership_->Age()));
+  if (const auto lost = membership_->SinceMemoryLost()) {
+    response.set_lost_memory_ms(std::max<int64_t>(1, absl::ToInt64Milliseconds(*lost)));
+  }
   for (MemberStatus& status : membership_->Statuses()) {
     v1::MemberInfo* const member = response.add_members();
     member->set_silent_ms(absl::ToInt64Milliseconds(status.silent));
+    member->set_came_back(status.came_back);
     v1::HeartbeatRequest* const last = member->mutable_last();
     last->set_member(status.name);
     last->set_lease_ms(absl::ToInt64Milliseconds(status.lease));
@@ -251,6 +260,7 @@ absl::StatusOr<v1::MembersResponse> StoreService::Members(const v1::MembersReque
     last->set_train_epoch(status.report.train_epoch);
     last->set_replaceable(status.report.replaceable);
     last->set_address(status.report.address);
+    last->set_registered_with(status.report.registered_with);
   }
   return response;
 }

@@ -12,11 +12,12 @@ absl::StatusOr<std::unique_ptr<StoreServer>> StoreServer::Start(const std::strin
                                                                 const StoreLimits& limits,
                                                                 size_t max_connections,
                                                                 const StoreDiskOptions& disk) {
-  std::unique_ptr<StoreServer> store(new StoreServer(clock, limits));
+  std::unique_ptr<StoreServer> store(new StoreServer(limits));
   if (!disk.directory.empty()) {
     TANDEM_ASSIGN_OR_RETURN(store->disk_, StoreDisk::Open(disk.directory, &store->store_, disk.on_failure));
   }
-  store->service_ = std::make_unique<StoreService>(&store->store_, &store->membership_, store->disk_.get());
+  store->membership_.emplace(clock, store->disk_ == nullptr ? NewIncarnation() : store->disk_->incarnation());
+  store->service_ = std::make_unique<StoreService>(&store->store_, &*store->membership_, store->disk_.get());
   rpc::ServerOptions options;
   options.listen = listen;
   options.transport = "grpc";  // calls are rare

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -42,17 +43,17 @@ class StoreServer {
   int port() const { return server_->port(); }
   // These give access to the same data and membership without the network. Owned by the server.
   MemoryStore* store() { return &store_; }
-  Membership* membership() { return &membership_; }
+  Membership* membership() { return &*membership_; }
   // nullptr if the store is in memory only.
   const StoreDisk* disk() const { return disk_.get(); }
   // Ends deferred waits and lets running calls finish for `grace`. Idempotent.
   void Shutdown(absl::Duration grace);
 
  private:
-  StoreServer(Clock* clock, const StoreLimits& limits) : store_(limits), membership_(clock) {}
+  explicit StoreServer(const StoreLimits& limits) : store_(limits) {}
 
   MemoryStore store_;
-  Membership membership_;
+  std::optional<Membership> membership_;  // until the end
   std::unique_ptr<StoreService> service_;
   std::unique_ptr<rpc::Server> server_;
   std::unique_ptr<StoreDisk> disk_;  // ends first: its thread sends replies

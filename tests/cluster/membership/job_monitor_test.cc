@@ -5,15 +5,24 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "cluster/store/memory_store.h"
+#include "cluster/store/remote_store.h"
+#include "cluster/store/store_server.h"
 #include "cluster/store/store_service.h"
+#include "rpc/connect.h"
 #include "rpc/transport/loopback.h"
 #include "tandem/v1/store.pb.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_dir.h"
 
 namespace tandem::cluster {
 namespace {
@@ -237,6 +246,88 @@ TEST_F(JobMonitorTest, AStatusIsReportedAtOnceIfAskedFor) {
   EXPECT_EQ(members.members(0).last().address(), "10.0.0.1:7000");
   EXPECT_TRUE(members.members(0).last().replaceable());
   TANDEM_ASSERT_OK((*started)->Leave());
+}
+
+// A server that is started again at its address.
+struct RestartedStore {
+  explicit RestartedStore(std::string data) : disk{.directory = std::move(data), .on_failure = nullptr} {}
+  void Start() {
+    server = StoreServer::Start(address, Clock::Real(), nullptr, {}, 0, disk).value();
+    address = absl::StrCat("127.0.77.11:", server->port());
+  }
+  void Restart() {
+    server.reset();
+    Start();
+  }
+  // Waits until the member's last heartbeat says that it has registered with this store.
+  bool AwaitRegistered(const std::string& member) {
+    const absl::Time deadline = absl::Now() + absl::Seconds(60);
+    while (absl::Now() < deadline) {
+      for (const MemberStatus& status : server->membership()->Statuses()) {
+        if (status.name == member && status.report.registered_with == server->membership()->incarnation()) {
+          return true;
+        }
+      }
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    return false;
+  }
+  StoreDiskOptions disk;
+  std::string address = "127.0.77.11:0";
+  std::unique_ptr<StoreServer> server;
+};
+
+TEST(StoreLostTest, WhatAMemberOwnsIsRegisteredAgainUntilThatSucceeds) {
+  RestartedStore store("");
+  store.Start();
+  const std::shared_ptr<rpc::Channel> channel = rpc::ConnectGrpc(store.address).value();
+  TANDEM_ASSERT_OK_AND_ASSIGN(
+      const auto monitor, JobMonitor::Start(channel, {.member = "ps/0", .lease = absl::Seconds(8)}, nullptr));
+  RemoteStore client(channel, absl::Seconds(60));
+  std::atomic<int> calls{0}, others{0};
+  const auto first = monitor->OnStoreLost(
+      [&] { return ++calls < 3 ? absl::UnavailableError("not yet") : client.Set("address", "here"); });
+  auto gone = monitor->OnStoreLost([&] {
+    ++others;
+    return absl::OkStatus();
+  });
+  gone.reset();  // it owns nothing any more
+  EXPECT_EQ(store.server->membership()->SinceMemoryLost(), std::nullopt);
+  store.Restart();
+  EXPECT_EQ(client.Get("address", absl::Seconds(60)).value(), "here");
+  EXPECT_TRUE(store.AwaitRegistered("ps/0"));
+  EXPECT_EQ(calls.load(), 3);
+  EXPECT_EQ(others.load(), 0);
+  EXPECT_NE(store.server->membership()->SinceMemoryLost(), std::nullopt);
+  tandem::v1::MembersResponse members;
+  TANDEM_ASSERT_OK(
+      rpc::CallProto(*channel, "/tandem.v1.Store/Members", tandem::v1::MembersRequest(), &members, {}));
+  ASSERT_EQ(members.members_size(), 1);
+  EXPECT_TRUE(members.members(0).came_back());
+  EXPECT_EQ(members.members(0).last().registered_with(), members.job().incarnation());
+  EXPECT_GT(members.lost_memory_ms(), 0);
+  TANDEM_EXPECT_OK(monitor->Leave());
+}
+
+TEST(StoreLostTest, AStoreOnADiskLosesNothing) {
+  const testing::TempDir directory;
+  RestartedStore store(directory.File("d"));
+  store.Start();
+  const std::shared_ptr<rpc::Channel> channel = rpc::ConnectGrpc(store.address).value();
+  TANDEM_ASSERT_OK_AND_ASSIGN(
+      const auto monitor, JobMonitor::Start(channel, {.member = "ps/0", .lease = absl::Seconds(8)}, nullptr));
+  std::atomic<int> calls{0};
+  const auto registration = monitor->OnStoreLost([&] {
+    ++calls;
+    return absl::OkStatus();
+  });
+  TANDEM_ASSERT_OK(RemoteStore(channel, absl::Seconds(60)).Set("address", "here"));
+  store.Restart();
+  EXPECT_TRUE(store.AwaitRegistered("ps/0"));
+  EXPECT_EQ(store.server->store()->TryGet("address"), "here");
+  EXPECT_EQ(store.server->membership()->SinceMemoryLost(), std::nullopt);
+  EXPECT_EQ(calls.load(), 0);
+  TANDEM_EXPECT_OK(monitor->Leave());
 }
 
 }  // namespace

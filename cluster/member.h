@@ -88,6 +88,10 @@ class Member {
 
   // Returns the status that heartbeats report: state, step and address. Shared with the code that sets them.
   const std::shared_ptr<rpc::ProcessStatus>& status() const { return diagnostics_->status(); }
+  // Calls `again` when the job's store has lost its memory (JobMonitor::OnStoreLost).
+  std::unique_ptr<JobMonitor::Registration> OnStoreLost(std::function<absl::Status()> again) {
+    return monitor_->OnStoreLost(std::move(again));
+  }
   // Sends the next heartbeat at once, so that the job's store has the present status. Does not block.
   void ReportStatus();
   // Sets what health checking reports for the process. It is NOT_SERVING before the first call.

@@ -96,6 +96,8 @@ std::vector<std::string> ProcessSpecFactory::ServerCommand(const ProcessSlot& pl
   if (place.role->followers > 0) {
     args.insert(args.end(), {"--copy", absl::StrCat(place.copy_place().copy), "--followers",
                              absl::StrCat(place.role->followers)});
+    // A copy that is restarted alone waits for a primary if the job's store has lost its memory.
+    if (place.restarts_alone == 0) args.push_back("--fresh");
   }
   if (!options_.advertise.empty()) {
     const std::string listen = rpc::ListenAddressFor(options_.advertise, port);

@@ -22,9 +22,11 @@
 #include "cli/commands/shard_copy.h"
 #include "cli/monitor/metrics_server.h"
 #include "cluster/environment.h"
+#include "cluster/job_token.h"
 #include "cluster/member.h"
 #include "cluster/process.h"
 #include "cluster/server.h"
+#include "cluster/store/remote_store.h"
 #include "launcher/log_directories.h"
 #include "launcher/plan/copies.h"
 #include "launcher/plan/variable_options.h"
@@ -60,6 +62,7 @@ struct ServeFlags {
   int copy = -1;       // -1: TANDEM_PS_COPY
   int followers = -1;  // -1: TANDEM_PS_FOLLOWERS
   int min_copies = 1;
+  bool fresh = false;
   bool reflection = false;
   // Limits of the memory for requests and responses in flight. The defaults are those of the libraries.
   uint64_t max_parked = ps::ParameterServerOptions().max_parked_bytes;
@@ -135,6 +138,8 @@ absl::StatusOr<std::shared_ptr<ps::ColdStore>> OpenSpillStore(const ServeFlags& 
   if (!flags.spill_dir.empty()) TANDEM_RETURN_IF_ERROR(store->Claim());
   return std::shared_ptr<ps::ColdStore>(std::move(store));
 }
+
+constexpr absl::Duration kRegisterTimeout = absl::Seconds(2);  // of one call to a store that was restarted
 
 // A process that is stopped alone looks for a follower in sync for this long. The hand-over comes on top.
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
@@ -223,6 +228,7 @@ absl::StatusOr<int> Serve(const ServeFlags& flags) {
         .member = member.get(),
         .server = &server,
         .min_copies = flags.min_copies,
+        .fresh = flags.fresh,
         .on_ready = [file = serving_file(
                          serving_dir == nullptr ? "" : serving_dir)] { cluster::Server::TellServing(file); },
         .on_end = fail});
@@ -250,6 +256,16 @@ absl::StatusOr<int> Serve(const ServeFlags& flags) {
       listening->bound() == listening->address() ? "" : absl::StrCat(" (bound to ", listening->bound(), ")"),
       followers ? absl::StrCat(", copy ", env.ps_copy, " of shard ") : ", server ", index, " of ", count));
   if (followers) copy->Start(listening->address());
+  std::unique_ptr<cluster::JobMonitor::Registration> registration;
+  if (followers) {
+    registration = member->OnStoreLost([&]() -> absl::Status {
+      cluster::RemoteStore registry(member->store_channel(), kRegisterTimeout);
+      TANDEM_ASSIGN_OR_RETURN(const std::string token, cluster::AgreeOnJobTokenAgain(&registry, env.token));
+      // Members that have joined at the new store may have agreed on another one.
+      if (!token.empty()) gate->AcceptToken(token);
+      return copy->RegisterAgain();
+    });
+  }
   std::unique_ptr<MetricsServer> metrics;
   if (flags.metrics_port >= 0) {
     TANDEM_ASSIGN_OR_RETURN(metrics, ServeMetrics(flags, server, copy.get()));
@@ -283,6 +299,9 @@ void AddPs(CLI::App& app, CommandContext* context) {
       "error when the job has failed or its store is gone. A server with followers hands over on SIGTERM; it "
       "ends with 0 after `tandem ps drain`, and with 75, to be\n"
       "started again as a follower, if it has handed over and cannot stay (`tandem ps move`).");
+  ps->add_flag("--fresh", flags->fresh,
+               "With followers: this copy may begin its shard empty if the job's store has no placement of "
+               "it. `tandem run` says so at the start of a round. Other copies wait for a primary");
   ps->add_option("--index", flags->index, "Which server this is, from 0 [TANDEM_PS_INDEX]")
       ->check(CLI::NonNegativeNumber);
   ps->add_option("--num-servers", flags->num_servers, "How many there are [TANDEM_NUM_PS]")

@@ -6,8 +6,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/logging.h"
+#include "base/status.h"
 #include "base/timed_wait.h"
 #include "cluster/store/remote_store.h"
+#include "tandem/v1/store.pb.h"
 
 namespace tandem::cli {
 namespace {
@@ -53,6 +55,7 @@ ps::ReplicaOptions ShardCopy::ReplicaOptionsOf() {
   replica.server = options_.server;
   replica.caller = options_.member->env().caller();
   replica.min_copies = options_.min_copies;
+  replica.fresh = options_.fresh;
   replica.on_change = [this](const tandem::v1::ReplicaStatus& status) { OnChange(status); };
   replica.on_end = options_.on_end;
   return replica;
@@ -75,6 +78,35 @@ void ShardCopy::Stop() {
   // First, so that it does not start what has been stopped.
   if (announcer_.joinable()) announcer_.join();
   replica_.Stop();
+}
+
+bool ShardCopy::HasLostMemory() const {
+  tandem::v1::MembersResponse members;
+  const absl::Status asked = rpc::CallProto(*options_.member->store_channel(), "/tandem.v1.Store/Members",
+                                            tandem::v1::MembersRequest(), &members,
+                                            {.timeout = kAnnounceTimeout, .idempotent = true});
+  return asked.ok() && members.lost_memory_ms() > 0;
+}
+
+absl::Status ShardCopy::RegisterAgain() {
+  replica_.BoardReset();
+  const auto shard = static_cast<uint32_t>(options_.member->env().ps_index);
+  std::string address;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (announced_term_ == 0) return absl::OkStatus();  // it owns nothing, or is about to register
+    if (serving_term_ != 0 && serving_term_ != announced_term_) return absl::OkStatus();
+    address = address_;
+  }
+  const tandem::v1::ReplicaStatus status = replica_.Status();
+  if (status.role() != tandem::v1::REPLICA_ROLE_PRIMARY) return absl::OkStatus();
+  TANDEM_ASSIGN_OR_RETURN(const tandem::v1::ShardPlacement placement, board_.Read(shard, kAnnounceTimeout));
+  if (placement.version() == 0) {
+    return absl::UnavailableError(
+        absl::StrCat("the placement of shard ", shard, " is not published again yet: ", status.failure()));
+  }
+  cluster::RemoteStore store(options_.member->store_channel(), kAnnounceTimeout);
+  return ps::AnnouncePrimary(store, board_, shard, status.placement().term(), address, kAnnounceTimeout);
 }
 
 void ShardCopy::OnChange(const tandem::v1::ReplicaStatus& status) {
@@ -103,6 +135,8 @@ void ShardCopy::Announce() {
     if (stopping_) return;
     address = address_;
   }
+  // A copy that is started while the members come back to a store that has lost its memory begins nothing.
+  if (options_.fresh && HasLostMemory()) replica_.BoardReset();
   replica_.Start(address);
   while (true) {
     bool ready = false;

@@ -30,6 +30,7 @@ class ShardCopy {
     cluster::Member* member = nullptr;      // outlives the copy
     ps::ParameterServer* server = nullptr;  // outlives the copy
     int min_copies = 1;
+    bool fresh = false;  // as ps::ReplicaOptions::fresh
     // Called once, when the copy has become a follower or the primary; on a thread of the copy.
     std::function<void()> on_ready;
     // Called at most once, when the process must end; ps::ReplicaOptions::on_end has the errors.
@@ -45,6 +46,9 @@ class ShardCopy {
   // once.
   void Start(const std::string& address);
   tandem::v1::ReplicaStatus Status() const { return replica_.Status(); }
+  // The job's store has lost its memory. Returns OK once it has what this copy owns there: of a primary, the
+  // placement document and its address. Unavailable: not yet, call again. Blocks for calls to the store.
+  absl::Status RegisterAgain();
   // As ps::Replica::Leave.
   absl::Status Leave(absl::Duration timeout) { return replica_.Leave(timeout); }
   bool left() const { return replica_.left(); }
@@ -55,6 +59,8 @@ class ShardCopy {
 
  private:
   ps::ReplicaOptions ReplicaOptionsOf();
+  // Returns whether the job's store knows that it has lost its memory.
+  bool HasLostMemory() const;
   void OnChange(const tandem::v1::ReplicaStatus& status);
   // Body of the thread that starts the replica and tells the store where the primary is, which may block.
   void Announce();

@@ -28,10 +28,11 @@ absl::Status Lost(const ShardPlacement& placement) {
 
 }  // namespace
 
-Protocol::Protocol(std::string life, std::string address, int min_copies, Fault fault)
+Protocol::Protocol(std::string life, std::string address, int min_copies, Fault fault, bool fresh)
     : life_(std::move(life)),
       min_copies_(min_copies),
       fault_(fault),
+      fresh_(fresh),
       self_{absl::StrCat(life_, "-0"), std::move(address)} {}
 
 // The board.
@@ -53,7 +54,8 @@ void Protocol::CompareAndSet(ShardPlacement desired, Actions* actions) {
   desired.version = placement_.version + 1;
   desired_ = std::move(desired);
   Add(actions, Kind::kCompareAndSet, desired_);
-  actions->back().expected = placement_.version;
+  actions->back().expected =
+      misses_placement_ && fault_ == Fault::kTakesOverUnplaced ? 0 : placement_.version;
 }
 
 void Protocol::Start(Actions* actions) { Read(actions); }
@@ -71,13 +73,16 @@ void Protocol::OnReadFailed(Actions* actions) {
 void Protocol::OnRead(const ShardPlacement& found, Actions* actions) {
   if (pending_ != Pending::kRead || role_ == Role::kEnded) return;
   pending_ = Pending::kNothing;
+  misses_placement_ = found.version == 0 && (asked_version_ > 0 || !fresh_);
+  if (found.version == 0 && asked_version_ > 0) return DecideWithoutPlacement(actions);
   if (found.version < asked_version_) {
-    return End(absl::DataLossError(absl::StrCat(
-                   "the placement document of the shard has version ", found.version, ", but version ",
-                   asked_version_,
-                   " was in force: the job's store has lost it. Start the job again; it begins at its newest "
-                   "checkpoint")),
-               actions);
+    return End(
+        absl::DataLossError(absl::StrCat(
+            "the placement document of the shard has version ", found.version, ", but version ",
+            asked_version_,
+            " was in force: the job's store has lost it, and a copy has begun the shard anew (--fresh). "
+            "Start the job again; it begins at its newest checkpoint")),
+        actions);
   }
   // The primary has told of a newer document while the answer was on its way.
   if (found.version < placement_.version) return Read(actions);
@@ -111,6 +116,7 @@ void Protocol::OnCompareAndSet(Outcome outcome, const ShardPlacement& current, A
     pending_ = Pending::kRead;
     return OnRead(current, actions);
   }
+  misses_placement_ = false;
   if (role_ == Role::kPrimary) {
     Settle(desired_, actions);
     return Advance(actions);
@@ -130,7 +136,79 @@ void Protocol::DecideStart(const ShardPlacement& found, Actions* actions) {
   // The compare-and-set may have succeeded although its outcome was unknown.
   if (found.primary.id == self_.id) return BecomePrimary(found, actions);
   if (found.version > 0) return BecomeLearner(found, actions);
+  if (!fresh_ && fault_ != Fault::kBeginsUnasked) return Wait(actions);
   CompareAndSet({.term = 1, .primary = self_}, actions);
+}
+
+// The loss of the document.
+
+void Protocol::OnBoardReset(Actions* actions) {
+  if (role_ == Role::kStarting) fresh_ = false;
+  if (role_ == Role::kPrimary && pending_ == Pending::kNothing) Read(actions);
+}
+
+void Protocol::DecideWithoutPlacement(Actions* actions) {
+  switch (role_) {
+    case Role::kPrimary: {
+      if (fault_ == Fault::kPublishesUnasked) return PublishAgain(actions);
+      pending_ = Pending::kAsk;
+      ShardPlacement asked = placement_;
+      asked.in_sync.clear();
+      for (const std::string& id : MayTakeOver()) {
+        const auto member = members_.find(id);
+        if (member != members_.end()) asked.in_sync.push_back(member->second.copy);
+      }
+      return Add(actions, Kind::kAskCopies, asked);
+    }
+    case Role::kLearner:
+    case Role::kFollower:
+      if (doubt_ == Doubt::kPrimaryLost && fault_ == Fault::kTakesOverUnplaced) {
+        return DecideFollower(placement_, actions);
+      }
+      // The primary may be alive, and have removed this copy before the document was lost.
+      if (doubt_ == Doubt::kPrimaryLost) return BecomeLearner(placement_, actions);
+      return DecideFollower(placement_, actions);
+    case Role::kTakingOver:
+      // Whether its compare-and-set was in force before the document was lost does not matter: this process
+      // has not served, and gives the takeover up.
+      if (fault_ == Fault::kTakesOverUnplaced) return DecideTakeover(placement_, actions);
+      return BecomeLearner(placement_, actions);
+    case Role::kStarting:
+    case Role::kSteppingDown:  // reads nothing
+    case Role::kEnded:
+      return;
+  }
+}
+
+void Protocol::OnCopiesAsked(uint64_t version, bool all_deny, Actions* actions) {
+  if (pending_ != Pending::kAsk || role_ != Role::kPrimary || version != placement_.version) return;
+  pending_ = Pending::kNothing;
+  all_deny ? PublishAgain(actions) : Wait(actions);
+}
+
+void Protocol::OnNoPlacement(absl::string_view why, Actions* actions) {
+  if (!misses_placement_) return;
+  if (role_ == Role::kPrimary) {
+    End(absl::DataLossError(absl::StrCat("the job's store has lost the placement document of the shard, and "
+                                         "its primary cannot publish it again: ",
+                                         why, ". Start the job again; it begins at its newest checkpoint")),
+        actions);
+  } else if (role_ == Role::kStarting) {
+    End(absl::FailedPreconditionError(
+            absl::StrCat("the shard has no primary, and this copy may not begin it anew: ", why,
+                         ". If the shard has never had one, or is lost, start one copy with --fresh")),
+        actions);
+  }
+}
+
+void Protocol::PublishAgain(Actions* actions) {
+  pending_ = Pending::kCompareAndSet;
+  asked_version_ = placement_.version;
+  desired_ = placement_;
+  // A change of this process whose outcome it does not know may have had the next version.
+  desired_.version = placement_.version + 2;
+  Add(actions, Kind::kCompareAndSet, desired_);
+  actions->back().expected = 0;
 }
 
 // Learners and followers.

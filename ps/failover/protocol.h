@@ -25,7 +25,8 @@ namespace tandem::ps {
 //
 // The role of a process changes as follows.
 //
-//   - STARTING to PRIMARY: there is no document, and the compare-and-set that names this process succeeds.
+//   - STARTING to PRIMARY: there is no document, this process may begin the shard (`fresh`), and the
+//     compare-and-set that names it succeeds.
 //   - STARTING to LEARNER: the document names another primary.
 //   - LEARNER to FOLLOWER: the copy is complete, and the document names it as in sync.
 //   - FOLLOWER to TAKING_OVER: the primary is lost, and the document still names this copy; or the
@@ -55,6 +56,11 @@ namespace tandem::ps {
 //   I7  An earlier primary tells its successor what its tables contain when no call of its time can change
 //       them any more. Only if the successor had all of that when it took over (Lineage), they stay.
 //
+//   I8  If the board has lost the document, nobody takes over and nobody is removed. The primary publishes
+//       the document again, by a compare-and-set from version 0, once every copy that could take over denies
+//       that it knows a larger term. A takeover that was under way is given up before its copy denies that.
+//       A call to a board that has lost its memory since does not reach its next memory.
+//
 // Detection of deaths is the caller's. A wrong OnPrimaryLost, OnFollowerSilent or OnLinkEnded costs time
 // only; a wrong OnProbed gives the shard up.
 //
@@ -66,10 +72,12 @@ class Protocol {
 
   struct Action {
     enum class Kind {
-      // The board. At most one of these three is under way; its event must follow.
+      // The board. At most one of these four is under way; its event must follow.
       kRead,           // read the document, then OnRead or OnReadFailed
       kCompareAndSet,  // from version `expected` to `placement`, then OnCompareAndSet
       kWait,           // call OnWaited after a while
+      kAskCopies,      // the board has lost the document: ask the copies in `placement.in_sync`, which could
+                       // take over, for the terms that they know, then OnCopiesAsked
       // Learners and followers.
       kBeginCopy,  // open the fence for `copy`, this process's new copy, and the primary of `placement`; then
                    // call Attach there with what the tables contain; OnAttachFailed if that fails. Drop the
@@ -123,12 +131,17 @@ class Protocol {
     kTakesOverLate,       // a follower that was asked takes over in a later version, though not in sync
     kFollowsTooEarly,     // an earlier primary follows while calls of its time still change the tables
     kRemovalReleases,     // followers that are removed leave the wait set before the compare-and-set
+    kBeginsUnasked,       // a copy begins the shard anew though the board has lost its document
+    kPublishesUnasked,    // a primary publishes a lost document without asking the other copies
+    kTakesOverUnplaced,   // a follower takes over though the board has lost the document
   };
 
   // `life` is random, and unique among all processes of all times. `address` is where this process serves.
   // With min_copies = n a primary takes no follower out of the document if fewer than n - 1 would remain: it
-  // acknowledges nothing without them in any case, and the last ones can still take over.
-  Protocol(std::string life, std::string address, int min_copies = 1, Fault fault = Fault::kNone);
+  // acknowledges nothing without them in any case, and the last ones can still take over. With `fresh` the
+  // process may become the primary of an empty shard if there is no document; otherwise it waits for one.
+  Protocol(std::string life, std::string address, int min_copies = 1, Fault fault = Fault::kNone,
+           bool fresh = true);
 
   Role role() const { return role_; }
   // Returns the present copy of this process.
@@ -146,6 +159,18 @@ class Protocol {
   // `current` is the document that was found, if the outcome is kChanged.
   void OnCompareAndSet(Outcome outcome, const ShardPlacement& current, Actions* actions);
   void OnWaited(Actions* actions);
+  // The board has lost its memory, or may have. A process that has not started may not begin the shard any
+  // more; a primary looks whether its document is there.
+  void OnBoardReset(Actions* actions);
+  // Every copy that was asked (kAskCopies) by a primary that knows `version` has denied that it knows a
+  // larger term, or is gone for good; or not.
+  void OnCopiesAsked(uint64_t version, bool all_deny, Actions* actions);
+  // There has been no document for a long time: a primary cannot publish it again, or a process that may not
+  // begin the shard has waited for one. `why` names what was waited for. The process ends.
+  void OnNoPlacement(absl::string_view why, Actions* actions);
+  // Returns whether the board had no document when it was last read, though there was one before, or though
+  // this process must not begin without one.
+  bool misses_placement() const { return misses_placement_; }
 
   // Learners and followers.
   //
@@ -233,12 +258,12 @@ class Protocol {
     return H::combine(std::move(h), p.role_, p.self_, p.placement_, p.pending_, p.desired_, p.asked_version_,
                       p.doubt_, p.dead_version_, p.applied_, p.members_, p.served_, p.attempted_,
                       p.unsettled_, p.serving_, p.removing_, p.removal_asked_, p.asked_to_, p.hand_over_to_,
-                      p.told_, p.held_, p.held_over_, p.stays_);
+                      p.told_, p.held_, p.held_over_, p.stays_, p.fresh_, p.misses_placement_);
   }
 
  private:
   // The call to the board that is under way.
-  enum class Pending { kNothing, kRead, kCompareAndSet, kWait };
+  enum class Pending { kNothing, kRead, kCompareAndSet, kWait, kAsk };
   // Why a learner or follower reads the document.
   enum class Doubt { kNone, kPrimaryLost, kUnlinked, kNotAttached };
   struct Member {
@@ -269,6 +294,10 @@ class Protocol {
   void BecomePrimary(const ShardPlacement& placement, Actions* actions);
 
   void DecideStart(const ShardPlacement& found, Actions* actions);
+  // The board has lost the document.
+  void DecideWithoutPlacement(Actions* actions);
+  // Publishes the document again.
+  void PublishAgain(Actions* actions);
   void DecideFollower(const ShardPlacement& found, Actions* actions);
   void DecideTakeover(const ShardPlacement& found, Actions* actions);
   void TakeOver(Actions* actions);
@@ -285,6 +314,8 @@ class Protocol {
   std::string life_;
   int min_copies_;
   Fault fault_;
+  bool fresh_;
+  bool misses_placement_ = false;
   Role role_ = Role::kStarting;
   Copy self_;
   uint64_t copies_ = 0;  // that this process has begun

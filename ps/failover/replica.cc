@@ -27,6 +27,7 @@ void Replica::Start(const std::string& address) { impl_->Start(address); }
 v1::ReplicaStatus Replica::Status() const { return impl_->Status(); }
 absl::Status Replica::RemoveFollowers(absl::Duration timeout) { return impl_->RemoveFollowers(timeout); }
 void Replica::AllowFollowers() { impl_->AllowFollowers(); }
+void Replica::BoardReset() { impl_->BoardReset(); }
 absl::Status Replica::HandOver(const std::string& to, absl::Duration timeout) {
   return impl_->HandOver(to, timeout);
 }
@@ -80,7 +81,8 @@ void Replica::Impl::Start(const std::string& address) {
         if (const std::shared_ptr<Impl> self = weak.lock()) self->AllowFollowers();
       });
   Post([address](Impl& impl) {
-    impl.protocol_.emplace(NewLife(), address, impl.options_.min_copies);
+    impl.protocol_.emplace(NewLife(), address, impl.options_.min_copies, Protocol::Fault::kNone,
+                           impl.options_.fresh && !impl.board_reset_);
     impl.Handle([](Protocol& p, Protocol::Actions* a) { p.Start(a); });
     impl.Tick();
   });
@@ -112,6 +114,8 @@ void Replica::Impl::CarryOut(Action action) {
     case Kind::kWait:
       return After(kWait,
                    [](Impl& impl) { impl.Handle([](Protocol& p, Protocol::Actions* a) { p.OnWaited(a); }); });
+    case Kind::kAskCopies:
+      return AskCopies(action.placement);
     case Kind::kBeginCopy:
       refusal_.clear();  // of an earlier primary
       return BeginCopy(action.copy, action.placement);
@@ -182,6 +186,7 @@ void Replica::Impl::Read() {
       if (found.ok()) {
         impl.board_error_.clear();
         impl.Handle([&](Protocol& p, Protocol::Actions* a) { p.OnRead(FromProto(*found), a); });
+        impl.NoticePlacement();
       } else {
         impl.board_error_ = absl::StrCat("the placement document cannot be read: ", found.status().message());
         impl.Handle([&](Protocol& p, Protocol::Actions* a) { p.OnReadFailed(a); });
@@ -207,6 +212,10 @@ void Replica::Impl::CompareAndSet(uint64_t expected, const ShardPlacement& desir
       impl.Handle([&](Protocol& p, Protocol::Actions* a) {
         switch (outcome) {
           case Outcome::kDone:
+            if (std::exchange(impl.no_placement_since_, absl::InfiniteFuture()) < absl::InfiniteFuture()) {
+              LogInfo(absl::StrCat("shard ", impl.options_.shard,
+                                   ": its placement document is in the job's store again"));
+            }
             return p.OnCompareAndSet(Protocol::Outcome::kDone, {}, a);
           case Outcome::kChanged:
             return p.OnCompareAndSet(Protocol::Outcome::kChanged, FromProto(result->current), a);
@@ -214,6 +223,7 @@ void Replica::Impl::CompareAndSet(uint64_t expected, const ShardPlacement& desir
             return p.OnCompareAndSet(Protocol::Outcome::kUnknown, {}, a);
         }
       });
+      impl.NoticePlacement();
     });
   });
 }
@@ -237,6 +247,7 @@ void Replica::Impl::End(const absl::Status& status) {
 void Replica::Impl::Tick() {
   const absl::Time now = MonotonicNow();
   detector_.Tick(now);
+  GiveUpPlacement(now);
   Handle([&](Protocol& p, Protocol::Actions* a) {
     switch (p.role()) {
       case Protocol::Role::kLearner:

@@ -47,6 +47,12 @@ struct ReplicaOptions {
   std::function<bool(const std::string& address)> refuses;
   // The number of copies that must have a push before it is acknowledged, the primary's included.
   int min_copies = 1;
+  // Whether this process may become the primary of an empty shard if there is no document. A launcher says so
+  // at the start of a round. Other processes wait for a document, at most `publish_time`.
+  bool fresh = false;
+  // If the board has lost the document, its primary publishes it again once the other copies agree. A primary
+  // that cannot do so for this long ends with DataLoss.
+  absl::Duration publish_time = absl::Seconds(30);
   // After this time without a word from the primary a follower takes over. If the primary's connection closes
   // and its port refuses a new one, the follower does not wait. Equal in all copies of a shard.
   absl::Duration lease = absl::Seconds(2);
@@ -93,6 +99,10 @@ class Replica {
   // AllowFollowers must be called, too.
   absl::Status RemoveFollowers(absl::Duration timeout);
   void AllowFollowers();
+
+  // The job's store has lost its memory, or may have: a primary looks whether its document is there, and
+  // publishes it again if not; a process that has not started begins no shard. Does not block.
+  void BoardReset();
 
   // Makes a follower the primary, while calls wait for a moment. `to` is its id or address; empty: the one
   // that is least behind. Waits at most `timeout` for it to be in sync, and 2 s more. After OK this process

@@ -62,12 +62,13 @@ class Replica::Impl : public std::enable_shared_from_this<Replica::Impl> {
  public:
   explicit Impl(ReplicaOptions options);
 
-  // These six are those of Replica, and are called on any thread.
+  // These are those of Replica, and are called on any thread.
   rpc::Service MakeService();
   void Start(const std::string& address);
   v1::ReplicaStatus Status() const;
   absl::Status RemoveFollowers(absl::Duration timeout);
   void AllowFollowers();
+  void BoardReset();
   absl::Status HandOver(const std::string& to, absl::Duration timeout);
   absl::Status Leave(absl::Duration timeout);
   bool left() const { return left_; }
@@ -109,6 +110,12 @@ class Replica::Impl : public std::enable_shared_from_this<Replica::Impl> {
   // The copy `id` could not apply what it was sent.
   void CopyFailed(const std::string& id, const absl::Status& why);
   void Probe(const ShardPlacement& placement);
+  // The board has lost the document (replica_placement.cc).
+  void AskCopies(const ShardPlacement& asked);
+  // Notes whether the board had a document when it was read.
+  void NoticePlacement();
+  // Ends a process that has missed the document for too long.
+  void GiveUpPlacement(absl::Time now);
   void ApplyReceived();
   void Lead(const ShardPlacement& placement);
   // Ends the time as the primary; the process goes on as a follower.
@@ -217,7 +224,10 @@ class Replica::Impl : public std::enable_shared_from_this<Replica::Impl> {
   bool detaching_ = false;                              // the primary was asked to end the link to this copy
   absl::Time unlinked_since_ = absl::InfiniteFuture();  // the primary has no link to this copy
   absl::Time takeover_warned_ = absl::InfinitePast();
-  absl::Time nobody_since_ = absl::InfiniteFuture();  // no copy of the document answers, see Probe
+  absl::Time nobody_since_ = absl::InfiniteFuture();        // no copy of the document answers, see Probe
+  absl::Time no_placement_since_ = absl::InfiniteFuture();  // the board has no document, see NoticePlacement
+  std::string waits_for_;                                   // why there is none yet
+  std::atomic<bool> board_reset_ = false;                   // BoardReset was called
   std::string board_error_;
   std::string refusal_;
   absl::Status end_;

@@ -167,8 +167,11 @@ void Replica::Impl::Probe(const ShardPlacement& placement) {
     if (--answers->missing > 0) return;
     const absl::Time now = MonotonicNow();
     impl.nobody_since_ = answers->alive ? absl::InfiniteFuture() : std::min(impl.nobody_since_, now);
-    const bool may_live =
-        answers->alive || (answers->unclear && now - impl.nobody_since_ < impl.options_.give_up);
+    // Without a document a primary that this copy does not know may be about to publish it again.
+    const bool published = now - impl.no_placement_since_ < absl::ZeroDuration();
+    const bool may_live = answers->alive ||
+                          (answers->unclear && now - impl.nobody_since_ < impl.options_.give_up) ||
+                          (!published && now - impl.no_placement_since_ < impl.options_.publish_time);
     impl.Handle([&](Protocol& p, Protocol::Actions* a) { p.OnProbed(version, may_live, a); });
   };
   for (const Copy& copy : copies) {

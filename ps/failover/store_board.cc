@@ -20,6 +20,7 @@ namespace {
 using tandem::v1::ShardPlacement;
 
 constexpr absl::Duration kPoll = absl::Milliseconds(100);
+constexpr absl::Duration kLongestUsualLease = absl::Seconds(10);  // of a member that may not have come yet
 
 // Returns whether a call that changes something, and has failed with `status`, has certainly changed nothing.
 bool ChangedNothing(const absl::Status& status) {
@@ -145,6 +146,12 @@ absl::StatusOr<bool> StoreBoard::IsAlive(const std::string& address, absl::Durat
       Annotate(rpc::CallProto(*channel_, "/tandem.v1.Store/Members", tandem::v1::MembersRequest(), &members,
                               {.timeout = timeout, .idempotent = true}),
                "asking the job's store for its members"));
+  // A store that was restarted does not know its members yet.
+  int64_t lease_ms = absl::ToInt64Milliseconds(kLongestUsualLease);
+  for (const tandem::v1::MemberInfo& member : members.members()) {
+    lease_ms = std::max<int64_t>(lease_ms, member.last().lease_ms());
+  }
+  if (members.lost_memory_ms() > 0 && members.serving_ms() < lease_ms) return true;
   for (const tandem::v1::MemberInfo& member : members.members()) {
     // An earlier process may have had the same address.
     const tandem::v1::HeartbeatRequest& last = member.last();

@@ -39,13 +39,15 @@ int PortOf(const std::string& address) {
 
 }  // namespace
 
-ShardCopies::ShardCopies(uint32_t shards, uint32_t followers, HostOf host, Network network)
-    : shards_(shards), followers_(followers), host_(std::move(host)), network_(network) {
-  store_ = std::make_unique<TandemProcess>(std::vector<std::string>{"store"});
-  TANDEM_CHECK(store_->WaitForLine([this](const std::string& line) {
-    store_address_ = line;
-    return true;
-  }));
+ShardCopies::ShardCopies(uint32_t shards, uint32_t followers, HostOf host, Network network, int lease_seconds)
+    : shards_(shards),
+      followers_(followers),
+      host_(std::move(host)),
+      network_(network),
+      lease_(absl::StrCat(lease_seconds)),
+      // Relays forward to 127.0.0.1. A store that is started again needs an address of its own.
+      store_address_(network == Network::kRelayed ? "127.0.0.1:0" : "127.0.77.9:0") {
+  StartStore();
   processes_.resize(shards_);
   for (uint32_t s = 0; s < shards_; ++s) {
     processes_[s].resize(copies());
@@ -57,6 +59,19 @@ ShardCopies::ShardCopies(uint32_t shards, uint32_t followers, HostOf host, Netwo
   for (uint32_t s = 0; s < shards_; ++s) {
     TANDEM_CHECK_MSG(AwaitRedundant(s) >= 0, Describe());
   }
+}
+
+void ShardCopies::StartStore() {
+  store_ = std::make_unique<TandemProcess>(std::vector<std::string>{"store", "--listen", store_address_});
+  TANDEM_CHECK(store_->WaitForLine([this](const std::string& line) {
+    store_address_ = line;
+    return true;
+  }));
+}
+
+void ShardCopies::KillStore() {
+  store_->Signal(SIGKILL);
+  EXPECT_EQ(store_->Wait(), 128 + SIGKILL);
 }
 
 ShardCopies::~ShardCopies() {
@@ -124,7 +139,8 @@ void ShardCopies::Spawn(uint32_t shard, uint32_t copy) {
                                    "--listen",
                                    listen,
                                    "--lease",
-                                   "600"};
+                                   lease_};
+  if (!std::exchange(one.started, true)) args.push_back("--fresh");
   std::string store = store_address_;
   if (network_ == Network::kRelayed) {
     one.callers = std::make_unique<Relay>(host);
@@ -177,7 +193,7 @@ void ShardCopies::Start(uint32_t shard, uint32_t copy) {
 
 uint32_t ShardCopies::Add(uint32_t shard) {
   const uint32_t copy = CopiesOf(shard);
-  processes_[shard].emplace_back();
+  processes_[shard].emplace_back().started = true;  // it never begins the shard
   Start(shard, copy);
   return copy;
 }

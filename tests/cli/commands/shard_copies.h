@@ -50,7 +50,9 @@ class ShardCopies {
   using HostOf = std::function<std::string(uint32_t shard, uint32_t copy)>;
 
   // Starts shards * (followers + 1) processes and their store, and waits until all followers are in sync.
-  ShardCopies(uint32_t shards, uint32_t followers, HostOf host = nullptr, Network network = Network::kDirect);
+  // `lease_seconds` is that of the processes as members of their job.
+  ShardCopies(uint32_t shards, uint32_t followers, HostOf host = nullptr, Network network = Network::kDirect,
+              int lease_seconds = 600);
   ~ShardCopies();
 
   // The number of copies of each shard, without added ones.
@@ -62,6 +64,9 @@ class ShardCopies {
 
   testing::TandemProcess& process(uint32_t shard, uint32_t copy) { return *At(shard, copy).process; }
   testing::TandemProcess& store() { return *store_; }
+  // Kills the store with SIGKILL, and waits for its end; starts an empty one at the same address.
+  void KillStore();
+  void StartStore();
   const std::string& store_address() const { return store_address_; }
   // Stops a process with SIGSTOP, and waits until it stands still; it goes on with SIGCONT.
   static void Stop(testing::TandemProcess& process);
@@ -131,6 +136,7 @@ class ShardCopies {
     std::string address;
     std::unique_ptr<rpc::Channel> channel;  // past the relay
     std::unique_ptr<testing::Relay> callers, to_store;
+    bool started = false;  // before: only the first process of a copy may begin the shard
   };
   Process& At(uint32_t shard, uint32_t copy) { return processes_[shard][copy]; }
   uint32_t CopiesOf(uint32_t shard) const { return static_cast<uint32_t>(processes_[shard].size()); }
@@ -143,6 +149,7 @@ class ShardCopies {
   const HostOf host_;
   const Network network_;
   std::unique_ptr<testing::TandemProcess> store_;
+  const std::string lease_;
   std::string store_address_;
   std::vector<std::vector<Process>> processes_;  // [shard][copy]
 };

@@ -40,6 +40,7 @@ class CopyProcess {
                  .boot_time = [this] { return BootTimeNow() + absl::Nanoseconds(suspended_ns_.load()); },
                  .failover = true}) {
     ReplicaOptions options{.board = &board_, .server = &driver_.server()};
+    options.fresh = true;
     options.on_end = [this](const absl::Status& status) {
       absl::MutexLock lock(&mutex_);
       end_ = status;

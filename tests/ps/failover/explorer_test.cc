@@ -81,6 +81,22 @@ std::vector<Bound> Bounds() {
       {"there and back, unknown", {.unknown = 1, .handovers = 2}, 1, 1, 1, true, false},
       {"loaded tables, a crash", {.crashes = 1, .loads = 1}, 1, 1},
       {"loaded tables, a hand-over", {.handovers = 1, .loads = 1}, 1, 1, 1, true, false},
+      {"the store empty", {.resets = 2}, 1, 2},
+      {"the store empty, a crash", {.crashes = 1, .resets = 1}, 1, 1, 1, true, false},
+      {"the store empty, a restart", {.crashes = 1, .restarts = 1, .resets = 1}, 1, 1, 1, false},
+      {"the store empty, a copy starts", {.restarts = 1, .resets = 1}, 2, 1},
+      {"the store empty, a mistake", {.mistaken = 1, .resets = 1}, 1, 1},
+      {"the store empty, crash, unknown", {.crashes = 1, .unknown = 1, .resets = 1}, 1, 1, 1, true, false},
+      {"the store empty, unknown", {.unknown = 1, .resets = 1}, 1, 1},
+      {"the store empty, a hand-over", {.handovers = 1, .resets = 1}, 1, 1},
+      {"the store empty, hand-over, crash",
+       {.crashes = 1, .handovers = 1, .resets = 1},
+       1,
+       1,
+       1,
+       true,
+       false},
+      {"the store empty, no follower", {.crashes = 1, .restarts = 1, .resets = 1}, 1, 0, 1, true, false},
       {"a crash and a restart", {.crashes = 1, .restarts = 1}, 2, 1, 1, false},
       {"mistakes", {.mistaken = 2}, 1, 1, 1, false},
       {"two crashes", {.crashes = 2, .restarts = 2}, 2, 1, 1, false},
@@ -128,6 +144,8 @@ std::vector<Planted> PlantedFaults() {
   const Bound handover{"", {.crashes = 1, .unknown = 1, .handovers = 1}, 1, 1};
   const Bound there{"", {.crashes = 1, .handovers = 1}, 2, 1};
   const Bound load{"", {.crashes = 1, .loads = 1}, 1, 1};
+  const Bound empty{"", {.crashes = 1, .restarts = 1, .resets = 1}, 1, 1};
+  const Bound mistaken_empty{"", {.mistaken = 1, .resets = 1}, 1, 1};
   const Bound unknown{"", {.crashes = 1, .restarts = 1, .unknown = 2, .mistaken = 1}, 1, 1};
   return {
       {"learner is in sync", Fault::kLearnerInSync, PathFault::kNone, crash, kIncomplete},
@@ -145,6 +163,9 @@ std::vector<Planted> PlantedFaults() {
       {"follows too early", Fault::kFollowsTooEarly, PathFault::kNone, there, kTwice},
       {"hides records", Fault::kNone, PathFault::kHidesRecords, there, kTwice},
       {"removal releases early", Fault::kRemovalReleases, PathFault::kNone, load, kLacks},
+      {"begins unasked", Fault::kBeginsUnasked, PathFault::kNone, empty, ""},
+      {"publishes unasked", Fault::kPublishesUnasked, PathFault::kNone, mistaken_empty, ""},
+      {"takes over without a document", Fault::kTakesOverUnplaced, PathFault::kNone, mistaken_empty, ""},
       {"duplicate acknowledged", Fault::kNone, PathFault::kDuplicateAcknowledgedEarly, crash, kLacks},
       {"old term accepted", Fault::kNone, PathFault::kOldTermAccepted, mistake, kLacks},
       {"a copy ahead continues", Fault::kNone, PathFault::kAheadContinues, three, kTwice},
@@ -157,6 +178,7 @@ TEST(ExplorerTest, PlantedFaultsAreFound) {
     const Exploration found = Explore(
         Running(bound.budget, bound.pushes, bound.followers, planted.fault, planted.path_fault), MaxStates());
     Print(planted.name, found);
+    EXPECT_NE(found.violation, "") << planted.name;
     EXPECT_NE(found.violation.find(planted.harm), std::string::npos) << planted.name << found.violation;
     if (std::getenv("TANDEM_EXPLORER_PATHS") != nullptr) std::cout << found.violation << "\n";
   }

@@ -184,6 +184,61 @@ TEST(ProtocolTest, ADocumentOlderThanTheKnownOneMeansThatTheStoreHasLostIt) {
             (std::vector<Kind>{Kind::kRefuse, Kind::kEnd}));
 }
 
+TEST(ProtocolTest, ACopyThatIsNotFreshWaitsForADocumentInsteadOfBeginningTheShard) {
+  Protocol copy("p", "host:1", /*min_copies=*/1, Protocol::Fault::kNone, /*fresh=*/false);
+  EXPECT_EQ(Kinds(After([&](Actions* a) { copy.Start(a); })), std::vector<Kind>{Kind::kRead});
+  for (int look = 0; look < 3; ++look) {
+    EXPECT_EQ(Kinds(After([&](Actions* a) { copy.OnRead({}, a); })), std::vector<Kind>{Kind::kWait});
+    EXPECT_TRUE(copy.misses_placement());
+    EXPECT_EQ(Kinds(After([&](Actions* a) { copy.OnWaited(a); })), std::vector<Kind>{Kind::kRead});
+  }
+  const ShardPlacement found{.version = 9, .term = 3, .primary = {"q-0", "host:2"}};
+  EXPECT_EQ(Kinds(After([&](Actions* a) { copy.OnRead(found, a); })), std::vector<Kind>{Kind::kBeginCopy});
+  EXPECT_FALSE(copy.misses_placement());
+}
+
+TEST(ProtocolTest, AFollowerDoesNotTakeOverWithoutADocument) {
+  ShardPlacement found;
+  Protocol follower = FollowerOf(&found);
+  EXPECT_EQ(Kinds(After([&](Actions* a) { follower.OnPrimaryLost(2, a); })), std::vector<Kind>{Kind::kRead});
+  const std::string id = follower.self().id;
+  EXPECT_EQ(Kinds(After([&](Actions* a) { follower.OnRead({}, a); })), std::vector<Kind>{Kind::kBeginCopy});
+  EXPECT_NE(follower.self().id, id) << "the document may not name this copy any more";
+}
+
+TEST(ProtocolTest, APrimaryPublishesALostDocumentAgainOnceTheOtherCopiesDenyALargerTerm) {
+  Protocol primary = FirstPrimary();
+  const ShardPlacement before = primary.placement();
+  EXPECT_EQ(Kinds(After([&](Actions* a) { primary.OnBoardReset(a); })), std::vector<Kind>{Kind::kRead});
+  EXPECT_EQ(Kinds(After([&](Actions* a) { primary.OnRead({}, a); })), std::vector<Kind>{Kind::kAskCopies});
+  EXPECT_TRUE(primary.serving());
+  EXPECT_EQ(Kinds(After([&](Actions* a) { primary.OnCopiesAsked(before.version, false, a); })),
+            std::vector<Kind>{Kind::kWait});
+  After([&](Actions* a) { primary.OnWaited(a); });
+  After([&](Actions* a) { primary.OnRead({}, a); });
+  const Actions publish = After([&](Actions* a) { primary.OnCopiesAsked(before.version, true, a); });
+  ASSERT_EQ(Kinds(publish), std::vector<Kind>{Kind::kCompareAndSet});
+  EXPECT_EQ(publish[0].expected, 0u);
+  EXPECT_EQ(publish[0].placement.term, before.term);
+  EXPECT_EQ(publish[0].placement.primary, primary.self());
+  EXPECT_GT(publish[0].placement.version, before.version + 1)
+      << "that of an unknown change may have been in force";
+  After([&](Actions* a) { primary.OnCompareAndSet(Protocol::Outcome::kDone, {}, a); });
+  EXPECT_EQ(primary.placement(), publish[0].placement);
+  EXPECT_FALSE(primary.misses_placement());
+}
+
+TEST(ProtocolTest, APrimaryThatCannotPublishALostDocumentEndsAndNamesWhatItHasWaitedFor) {
+  Protocol primary = FirstPrimary();
+  EXPECT_TRUE(After([&](Actions* a) { primary.OnNoPlacement("copy q-1 does not answer", a); }).empty());
+  After([&](Actions* a) { primary.OnBoardReset(a); });
+  After([&](Actions* a) { primary.OnRead({}, a); });
+  const Actions ended = After([&](Actions* a) { primary.OnNoPlacement("copy q-1 does not answer", a); });
+  ASSERT_EQ(Kinds(ended), (std::vector<Kind>{Kind::kRefuse, Kind::kEnd}));
+  EXPECT_TRUE(absl::IsDataLoss(ended[1].status));
+  EXPECT_NE(ended[1].status.message().find("copy q-1 does not answer"), std::string::npos);
+}
+
 TEST(ProtocolTest, TheLastFollowerThatIsRequiredStaysInSync) {
   Protocol primary("p", "host:1", /*min_copies=*/2);
   Actions actions;

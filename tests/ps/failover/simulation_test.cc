@@ -34,6 +34,7 @@ constexpr int kPushes = 60;  // of an era
 constexpr absl::Duration kTick = absl::Milliseconds(50);
 constexpr absl::Duration kLease = absl::Seconds(2);
 constexpr absl::Duration kSilence = absl::Seconds(1);
+constexpr absl::Duration kPublishTime = absl::Seconds(30);  // after which a primary gives up
 
 struct Counts {
   uint64_t faults = 0;
@@ -46,6 +47,7 @@ struct Counts {
   uint64_t handovers = 0;
   uint64_t stayed = 0;  // earlier primaries that became followers
   uint64_t loads = 0;
+  uint64_t resets = 0;  // of the store
   uint64_t pushes = 0;
   uint64_t lost = 0;
   uint64_t steps = 0;
@@ -62,7 +64,8 @@ class Era {
                 .unknown = 1 << 20,
                 .mistaken = 1 << 20,
                 .handovers = 1 << 20,
-                .loads = 4},
+                .loads = 4,
+                .resets = 1 << 20},
                kPushes) {
     for (int p = 0; p < kProcesses; ++p) {
       world_.StartProcess(p);
@@ -82,6 +85,10 @@ class Era {
     for (auto& row : cut_until_) row.fill(absl::InfinitePast());
     const absl::Time deadline = now_ + absl::Minutes(1);
     while (!IsOver() && !IsWhole()) {
+      if (NobodyPublishes()) {
+        ++counts_.lost;
+        break;
+      }
       if (now_ > deadline) return absl::StrCat("the shard does not heal within a minute: ", Describe());
       Step();
     }
@@ -139,7 +146,10 @@ class Era {
     const absl::Time until = now_ + absl::Milliseconds(100 + random_.Below(4000));
     const int p = static_cast<int>(random_.Below(kProcesses));
     const int q = (p + 1 + static_cast<int>(random_.Below(kProcesses - 1))) % kProcesses;
-    switch (random_.Below(8)) {
+    switch (random_.Below(9)) {
+      case 8:
+        ++counts_.resets;
+        return world_.Apply({Kind::kReset, 0});
       case 0: {
         // The last copy dies sometimes only: then the shard is lost, and the era over.
         bool others = false;
@@ -182,6 +192,16 @@ class Era {
     }
   }
 
+  // Returns whether the store has lost the document, and its primary is dead: the copies that wait for a
+  // document end after a while.
+  bool NobodyPublishes() const {
+    bool nobody = world_.misses_placement();
+    for (int p = 0; p < kProcesses; ++p) {
+      nobody = nobody && (!world_.process(p).alive || ProtocolOf(p).role() == Protocol::Role::kStarting);
+    }
+    return nobody;
+  }
+
   // Runs what happens in the next tick, then what the processes find out from the time.
   void Step() {
     now_ += kTick;
@@ -190,6 +210,10 @@ class Era {
     world_.SetReach(reach);
     for (int p = 0; p < kProcesses && !IsOver(); ++p) {
       if (Runs(p)) Detect(p);
+      if (!world_.misses_placement()) missing_since_[p] = now_;
+      if (Runs(p) && Leads(p) && now_ - missing_since_[p] > kPublishTime) {
+        world_.With(p, [](Protocol& protocol, Protocol::Actions* a) { protocol.OnNoPlacement("a copy", a); });
+      }
     }
     const uint64_t most = 5 + random_.Below(20);
     for (uint64_t n = 0; n < most && !IsOver(); ++n) {
@@ -246,7 +270,10 @@ class Era {
       case Kind::kSilent:
       case Kind::kHeard:
       case Kind::kCrash:
+      case Kind::kReset:
         return false;
+      case Kind::kNotice:
+        return Runs(event.who) && world_.Reaches(event.who) && Chance(0.3);
       case Kind::kPush:  // also one that was let in while the process served
         return Runs(event.who) && Chance(ProtocolOf(event.who).serving() ? 0.3 : 0.02);
       case Kind::kRestart:
@@ -349,6 +376,7 @@ class Era {
   absl::Time now_ = absl::UnixEpoch();
   std::array<absl::Time, kProcesses> paused_until_ = {};
   std::array<absl::Time, kProcesses> away_until_ = {};
+  std::array<absl::Time, kProcesses> missing_since_ = {};  // a document
   std::array<std::array<absl::Time, kProcesses>, kProcesses> cut_until_ = {};
   std::array<Detector, kProcesses> detectors_ = {Detector(kLease, kSilence), Detector(kLease, kSilence),
                                                  Detector(kLease, kSilence)};
@@ -375,11 +403,12 @@ TEST(SimulationTest, ShardsSurviveRowsOfFaultsAndHeal) {
   }
   std::cout << absl::StrFormat(
       "%d seeds: %d faults (%d crashes, %d pauses, %d partitions, %d times without store, %d calls to hand "
-      "over, %d loads), %d failovers, %d hand-overs (%d primaries stayed), %d pushes acknowledged, %d shards "
+      "over, %d loads, %d times an empty store), %d failovers, %d hand-overs (%d primaries stayed), %d "
+      "pushes acknowledged, %d shards "
       "lost, %d steps, %.1f s\n",
       seeds, counts.faults, counts.crashes, counts.pauses, counts.partitions, counts.store_away, counts.asked,
-      counts.loads, counts.failovers, counts.handovers, counts.stayed, counts.pushes, counts.lost,
-      counts.steps, absl::ToDoubleSeconds(MonotonicNow() - begin));
+      counts.loads, counts.resets, counts.failovers, counts.handovers, counts.stayed, counts.pushes,
+      counts.lost, counts.steps, absl::ToDoubleSeconds(MonotonicNow() - begin));
 }
 
 }  // namespace

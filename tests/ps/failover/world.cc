@@ -35,7 +35,9 @@ constexpr const char* kNames[] = {"compare-and-set",
                                   "hand-over fails",
                                   "stepped down",
                                   "remove followers",
-                                  "load"};
+                                  "load",
+                                  "store loses its memory",
+                                  "notices"};
 
 std::string AddressOf(int who) { return std::string(1, static_cast<char>('A' + who)); }
 
@@ -71,7 +73,8 @@ void World::StartProcess(int who) {
   Process process;
   process.alive = true;
   const int life = fault_ == Protocol::Fault::kIdReused ? 0 : lives_[who]++;
-  process.protocol = Protocol(absl::StrCat(AddressOf(who), life), AddressOf(who), min_copies_, fault_);
+  process.protocol =
+      Protocol(absl::StrCat(AddressOf(who), life), AddressOf(who), min_copies_, fault_, /*fresh=*/!begun_);
   processes_[who] = Shared<Process>(std::move(process));
   With(who, [](Protocol& protocol, Protocol::Actions* actions) { protocol.Start(actions); });
 }
@@ -89,9 +92,16 @@ void World::CarryOut(int who, Protocol::Actions actions) {
         });
         break;
       case Action::kProbe: {
-        bool lives = Find(action.placement.primary.id) >= 0;
+        // Nobody gives up while a primary may publish the document again.
+        bool lives = Find(action.placement.primary.id) >= 0 || (misses_placement() && PrimaryLives());
         for (const Copy& copy : action.placement.in_sync) lives = lives || Find(copy.id) >= 0;
         With(who, [&](Protocol& p, Protocol::Actions* a) { p.OnProbed(action.placement.version, lives, a); });
+        break;
+      }
+      case Action::kAskCopies: {
+        const bool deny = AllDeny(who, action.placement);
+        With(who,
+             [&](Protocol& p, Protocol::Actions* a) { p.OnCopiesAsked(action.placement.version, deny, a); });
         break;
       }
       case Action::kApplyReceived: {
@@ -190,7 +200,11 @@ void World::CarryOut(int who, Protocol::Actions actions) {
       case Action::kEnd:
         if (absl::IsDataLoss(action.status)) {
           lost_ = true;
-          if (Find(store_.primary.id) >= 0) Violated("the shard is given up though its primary lives");
+          const ShardPlacement& newest = misses_placement() ? before_ : store_;
+          const int primary = Find(newest.primary.id);
+          // A primary that cannot publish the document again gives up itself.
+          const bool itself = primary == who && misses_placement();
+          if (primary >= 0 && !itself) Violated("the shard is given up though its primary lives");
           for (const Copy& copy : store_.in_sync) {
             if (Find(copy.id) >= 0) Violated("the shard is given up though a follower in sync lives");
           }
@@ -205,6 +219,49 @@ void World::Crash(int who) {
   // The call may have reached the store.
   if (processes_[who]->board == Process::BoardCall::kCompareAndSet) late_.push_back(processes_[who]->change);
   processes_[who] = Shared<Process>();
+}
+
+void World::Reset() {
+  if (store_.version > 0) before_ = std::exchange(store_, {});
+  // Calls end with the memory to which they were sent.
+  late_.clear();
+  for (int p = 0; p < kProcesses; ++p) {
+    if (!processes_[p]->alive || processes_[p]->protocol.role() != Protocol::Role::kStarting) continue;
+    const bool calls = processes_[p]->board == Process::BoardCall::kCompareAndSet;
+    if (calls) processes_[p].Change().board = Process::BoardCall::kNone;
+    With(p, [&](Protocol& protocol, Protocol::Actions* a) {
+      protocol.OnBoardReset(a);
+      if (calls) protocol.OnCompareAndSet(Protocol::Outcome::kUnknown, {}, a);
+    });
+  }
+}
+
+bool World::PrimaryLives() const {
+  return std::any_of(processes_.begin(), processes_.end(), [](const Shared<Process>& process) {
+    // The compare-and-set of a copy that takes over may have been in force.
+    return process->alive && (process->protocol.role() == Protocol::Role::kPrimary ||
+                              process->protocol.role() == Protocol::Role::kTakingOver);
+  });
+}
+
+bool World::AllDeny(int who, const ShardPlacement& asked) const {
+  using Role = Protocol::Role;
+  const Protocol& primary = processes_[who]->protocol;
+  const auto life = [](const std::string& id) { return id.substr(0, id.rfind('-')); };
+  for (const Copy& copy : asked.in_sync) {
+    const int at = copy.address[0] - 'A';
+    const Process& other = *processes_[at];
+    if (Reaches(who) && other.alive && life(other.protocol.self().id) == life(copy.id)) {
+      const Role role = other.protocol.role();
+      if (role != Role::kLearner && role != Role::kFollower) return false;
+      if (other.protocol.placement().term > primary.placement().term) return false;
+      continue;
+    }
+    // A copy that is gone has kept its promise not to take over while its primary held the lease. Without a
+    // clock that is known only if nobody takes a living process for dead.
+    if (mistakes_ || !primary.serving() || primary.handing_over()) return false;
+  }
+  return true;
 }
 
 void World::Push(int who, int push) {
@@ -450,6 +507,13 @@ void World::Apply(const Event& event) {
       processes_[who].Change().removing = true;
       With(who, [](Protocol& p, Protocol::Actions* a) { p.OnRemoveFollowers(a); });
       break;
+    case Kind::kReset:
+      --budget_.resets;
+      Reset();
+      break;
+    case Kind::kNotice:
+      With(who, [](Protocol& p, Protocol::Actions* a) { p.OnBoardReset(a); });
+      break;
     case Kind::kLoad: {
       Process& process = processes_[who].Change();
       if (process.removed) {
@@ -475,6 +539,11 @@ void World::Settle() {
     touched_ &= touched_ - 1;
     Advance(p);
   }
+  if (store_.version > 0) {
+    begun_ = true;
+    before_ = {};
+  }
+  largest_term_ = std::max(largest_term_, store_.term);
   Prune();
   Check();
 }
@@ -499,7 +568,7 @@ void World::Check() {
       }
     }
     if (no_mistakes_ && process.protocol.role() == Protocol::Role::kPrimary && process.protocol.serving() &&
-        store_.term > process.protocol.placement().term) {
+        largest_term_ > process.protocol.placement().term) {
       Violated(absl::StrCat(id, " serves though another copy has taken over"));
     }
     for (int q = 0; q < p; ++q) {

@@ -187,10 +187,12 @@ struct Budget {
   int unknown = 0;   // outcomes of compare-and-sets
   int mistaken = 0;  // copies that are wrongly taken for dead, silent or gone; calls of Attach that fail
   int handovers = 0;
-  int loads = 0;  // of other tables, before which all followers are removed
+  int loads = 0;   // of other tables, before which all followers are removed
+  int resets = 0;  // of the store: it loses its memory
   template <typename H>
   friend H AbslHashValue(H h, const Budget& b) {
-    return H::combine(std::move(h), b.crashes, b.restarts, b.unknown, b.mistaken, b.handovers, b.loads);
+    return H::combine(std::move(h), b.crashes, b.restarts, b.unknown, b.mistaken, b.handovers, b.loads,
+                      b.resets);
   }
 };
 
@@ -222,6 +224,8 @@ struct Event {
     kSteppedDown,    // the calls of an earlier primary have ended
     kRemove,         // a primary removes its followers
     kLoad,           // and loads other tables, or gives that up
+    kReset,          // the store loses its memory
+    kNotice,         // a primary notices that
   };
   Kind kind;
   uint8_t who = 0;   // process, link, call or change
@@ -251,6 +255,8 @@ class World {
 
   const Process& process(int who) const { return *processes_[who]; }
   const ShardPlacement& store() const { return store_; }
+  // Returns whether the store has lost the document, and nobody has published it again yet.
+  bool misses_placement() const { return begun_ && store_.version == 0; }
   const std::vector<Shared<Link>>& links() const { return links_; }
   // Sets from which processes the store can be reached, a bit each. Initially all.
   void SetReach(uint32_t processes) { reach_ = processes; }
@@ -282,7 +288,7 @@ class World {
   template <typename H>
   friend H AbslHashValue(H h, const World& w) {
     return H::combine(std::move(h), w.processes_, w.store_, w.late_, w.links_, w.attaches_, w.take_overs_,
-                      w.acknowledged_, w.sent_, w.budget_);
+                      w.acknowledged_, w.sent_, w.budget_, w.begun_, w.before_, w.largest_term_);
   }
 
  private:
@@ -295,6 +301,10 @@ class World {
   void Deliver(size_t index);
   void Answer(size_t index);
   void Crash(int who);
+  void Reset();
+  // Returns whether every copy in sync of `asked`, of the primary `who`, denies that it knows a larger term.
+  bool AllDeny(int who, const ShardPlacement& asked) const;
+  bool PrimaryLives() const;
   // Acknowledges what has become durable, and tells the protocol who has caught up.
   void Advance(int who);
   void Prune();
@@ -313,6 +323,9 @@ class World {
   std::array<Shared<Process>, kProcesses> processes_;
   std::array<int, kProcesses> lives_ = {};
   ShardPlacement store_;
+  ShardPlacement before_;      // the document that the store has lost; of misses_placement()
+  bool begun_ = false;         // there was a document: no process may begin the shard
+  uint64_t largest_term_ = 0;  // of all documents
   std::vector<LateChange> late_;
   std::vector<Shared<Link>> links_;
   std::vector<AttachCall> attaches_;

@@ -31,6 +31,11 @@ void World::Enabled(std::vector<Event>* events) const {
         if (budget_.unknown > 0) add(Event::Kind::kUnknownOutcome, w);
         break;
       case Process::BoardCall::kWait:
+        // Without a document a copy waits for a primary, if there is one, and begins nothing.
+        if (copies && misses_placement()) {
+          if (!PrimaryLives()) add(Event::Kind::kWaited, w);
+          break;
+        }
         // A learner that waits for another primary would only begin the same again, unless nobody lives and
         // the store was away when it looked (SetReach).
         if (!copies || primary >= 0 || store_.IsInSync(protocol.self().id) ||
@@ -66,6 +71,10 @@ void World::Enabled(std::vector<Event>* events) const {
         if (const int to = Find(copy.id); to >= 0) add(Event::Kind::kHandOver, w, to);
       }
     }
+    if (role == Protocol::Role::kPrimary && misses_placement() &&
+        process.board == Process::BoardCall::kNone) {
+      add(Event::Kind::kNotice, w);
+    }
     if (role == Protocol::Role::kSteppingDown) add(Event::Kind::kSteppedDown, w);
     if (role == Protocol::Role::kPrimary && process.removing) add(Event::Kind::kLoad, w);
     if (role == Protocol::Role::kPrimary && budget_.loads > 0 && !process.removing && protocol.serving()) {
@@ -86,6 +95,7 @@ void World::Enabled(std::vector<Event>* events) const {
     }
     if (budget_.crashes > 0) add(Event::Kind::kCrash, w);
   }
+  if (budget_.resets > 0) add(Event::Kind::kReset, 0);
   for (size_t i = 0; i < take_overs_.size(); ++i) {
     const int asked = Find(take_overs_[i].copy);
     if (asked < 0) continue;  // it copies under another id meanwhile

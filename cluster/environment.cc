@@ -41,6 +41,21 @@ class Reader {
     return value;
   }
 
+  // Returns the lease that a variable has in seconds.
+  absl::StatusOr<absl::Duration> Lease(absl::string_view name) const {
+    const absl::optional<std::string> text = lookup_(name);
+    if (!text || text->empty()) return kDefaultLease;
+    double seconds = 0;
+    // A comparison with NaN is false.
+    if (absl::SimpleAtod(*text, &seconds) && seconds >= kShortestLeaseSeconds &&
+        seconds <= kLongestLeaseSeconds) {
+      return absl::Seconds(seconds);
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, "='", *text, "' is no lease: it must be a number of ", "seconds from ",
+                     kShortestLeaseSeconds, " to ", kLongestLeaseSeconds, "; correct or unset it"));
+  }
+
   absl::StatusOr<std::string> Text(absl::string_view name) const {
     absl::optional<std::string> text = lookup_(name);
     if (!text || text->empty()) return absl::InvalidArgumentError(absl::StrCat(name, " is not set", kAdvice));
@@ -140,6 +155,7 @@ absl::StatusOr<Environment> Environment::FromLookup(const Lookup& variables) {
   }
   TANDEM_ASSIGN_OR_RETURN(env.restart_count, read.Int("TORCHELASTIC_RESTART_COUNT", 0, 0, kMost));
   TANDEM_ASSIGN_OR_RETURN(env.epoch, read.Int("TANDEM_EPOCH", 0, 0, kMost));
+  TANDEM_ASSIGN_OR_RETURN(env.lease, read.Lease(kLeaseVariable));
   env.token = lookup(kJobTokenVariable).value_or("");
   if (!env.token.empty()) TANDEM_RETURN_IF_ERROR(CheckJobToken(env.token));
   env.run_id = lookup("TANDEM_RUN_ID").value_or(lookup("TORCHELASTIC_RUN_ID").value_or(""));

@@ -24,6 +24,11 @@ namespace tandem::cluster {
 
 inline constexpr int kMostFollowers = 7;  // of one shard of the parameter servers
 
+// The lease of every process of a job unless it is chosen (`--lease`, TANDEM_LEASE), and what may be chosen.
+inline constexpr absl::Duration kDefaultLease = absl::Seconds(10);
+inline constexpr double kShortestLeaseSeconds = 0.5, kLongestLeaseSeconds = 3600;
+inline constexpr char kLeaseVariable[] = "TANDEM_LEASE";
+
 // The job as a launcher describes it to one process. A plain value. One role of a job is its main role,
 // "worker" unless the launcher named it otherwise: its processes have a RANK and take part in the job's
 // collectives. The processes of other roles ("ps", "actor", ...) have a rank within their role only.
@@ -53,6 +58,9 @@ struct Environment {
   std::string run_id;     // TANDEM_RUN_ID, else TORCHELASTIC_RUN_ID
   // TANDEM_JOB_TOKEN, or "". JobStore::env() has the token on which the members have agreed without it.
   std::string token;
+  // TANDEM_LEASE, in seconds: silence longer than this counts as death, of this process as well as of the
+  // job's store.
+  absl::Duration lease = kDefaultLease;
 
   // Looks a variable up; returns nullopt if it is not set.
   using Lookup = std::function<absl::optional<std::string>(absl::string_view name)>;
@@ -114,7 +122,7 @@ class JobStore {
 };
 
 // Serves the store if env.hosts_store(), and connects to it. Blocks until the store responds, at most
-// `timeout`. Errors:
+// `timeout`. From the beginning on, a process that `tandem run` has started beats (StartBeat). Errors:
 //
 //   - Unavailable naming the address: no store is there, or the port is taken
 //   - InvalidArgument if TANDEM_STORE is no address, or if MASTER_PORT is 0 and other processes could not

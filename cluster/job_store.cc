@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "cluster/environment.h"
 #include "cluster/job_token.h"
+#include "cluster/membership/beat.h"
 #include "rpc/network.h"
 
 namespace tandem::cluster {
@@ -84,6 +85,7 @@ absl::Status AwaitClosed(StoreServer& server, const Environment& env, absl::Dura
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<JobStore>> OpenStore(const Environment& env, absl::Duration timeout) {
+  StartBeat();
   if (env.store.empty() && env.master_port == 0 &&
       (!env.hosts_store() || env.world_size > 1 || env.num_ps > 0)) {
     return absl::InvalidArgumentError(

@@ -71,7 +71,7 @@ absl::StatusOr<std::unique_ptr<Member>> Member::Join(const Environment& env, Mem
       member->monitor_,
       JobMonitor::Start(member->store_channel(),
                         {.member = member->name(),
-                         .lease = own.lease,
+                         .lease = member->lease(),
                          .status = member->status(),
                          .replaceable = own.replaceable.value_or(MayBeReplaced(env)),
                          .outlives_job = own.outlives_job},
@@ -114,8 +114,7 @@ void Member::OnJobEnd(const JobState& state) {
 void Member::ExitUnlessKnown(const JobState& state) {
   // The other members get the reason from the store, which may live in this process: each asks once in a
   // quarter of a lease.
-  const absl::Duration least =
-      env().hosts_store() ? options_.lease / 4 + absl::Seconds(1) : absl::ZeroDuration();
+  const absl::Duration least = env().hosts_store() ? lease() / 4 + absl::Seconds(1) : absl::ZeroDuration();
   bool known;
   {
     absl::MutexLock lock(&mutex_);
@@ -182,7 +181,7 @@ int Member::FailJobUnlessPeerDied(const absl::Status& why, const std::function<b
     // This failure is a consequence of that one.
     if (!Exits()) LogError(end.reason);
     // The others need the store, which may live in this process, to learn it.
-    if (env().hosts_store()) absl::SleepFor(options_.lease / 4 + absl::Seconds(1));
+    if (env().hosts_store()) absl::SleepFor(lease() / 4 + absl::Seconds(1));
     AcknowledgeEnd();
     return 1;
   };
@@ -190,7 +189,7 @@ int Member::FailJobUnlessPeerDied(const absl::Status& why, const std::function<b
   LogError(absl::StrCat(why.message(), " [", absl::StatusCodeToString(why.code()), "]"));
   if (MayBeCausedByPeer(why)) {
     // If a member has died, the store notices its silence within a lease.
-    const absl::Time deadline = MonotonicNow() + options_.lease * 1.5;
+    const absl::Time deadline = MonotonicNow() + lease() * 1.5;
     while (MonotonicNow() < deadline && (stop == nullptr || !stop())) {
       if (const std::optional<End> end = reason()) return blame(*end);
       absl::SleepFor(kStopPollInterval);

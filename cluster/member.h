@@ -47,8 +47,9 @@ struct End {
 struct MemberOptions {
   // Bounds the wait for the job's store.
   absl::Duration join_timeout = absl::Seconds(60);
-  // Silence longer than this counts as death, of the store as well as of this member.
-  absl::Duration lease = absl::Seconds(10);
+  // Silence longer than this counts as death, of the store as well as of this member. If not set: that of the
+  // environment.
+  std::optional<absl::Duration> lease = std::nullopt;
   // The job goes on without this member: its silence ends nobody else. If not set: MayBeReplaced(env).
   std::optional<bool> replaceable = std::nullopt;
   // Neither the end of the job nor the death of its store is an End: the member goes on with its heartbeats,
@@ -132,6 +133,7 @@ class Member {
 
  private:
   explicit Member(MemberOptions options) : options_(std::move(options)) {}
+  absl::Duration lease() const { return options_.lease.value_or(env().lease); }
   void OnJobEnd(const JobState& state);
   void SetEnd(End end);
   bool Exits() const { return options_.exit_after < absl::InfiniteDuration(); }

@@ -51,6 +51,7 @@ absl::StatusOr<ProcessSpec> ProcessSpecFactory::Make(const PlannedProcess& proce
                     .token = round.token,
                     .agent = round.agent,
                     .assignment = round.assignment,
+                    .lease = options_.lease,
                     .restarts_alone = restarts_alone};
   ProcessSpec spec{.name = absl::StrCat(role.name, "/", place.role_rank()), .program = process.program};
   if (role.command.empty()) {

@@ -13,6 +13,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "cluster/environment.h"
 #include "cluster/rendezvous/rendezvous.h"
 #include "launcher/plan/launch_plan.h"
 #include "launcher/plan/streams.h"
@@ -26,9 +28,10 @@ namespace tandem::launcher {
 struct NodeOptions {
   LaunchPlan plan;
   std::string run_id;
-  std::string self;          // the path of this program
-  std::string log_dir;       // exists
-  std::string attempts_dir;  // holds attempt_<n>/<local rank>/
+  absl::Duration lease = cluster::kDefaultLease;  // of every process of the job
+  std::string self;                               // the path of this program
+  std::string log_dir;                            // exists
+  std::string attempts_dir;                       // holds attempt_<n>/<local rank>/
   std::string spill_dir;
   std::string wal_dir;          // absolute; "": servers are not durable
   std::string checkpoint_root;  // absolute; "": servers inherit TANDEM_CHECKPOINT_ROOT, if it is set

@@ -111,6 +111,7 @@ absl::StatusOr<NodeAgentOptions> MakeAgentOptions(const RunFlags& flags, bool al
   // given.
   const bool is_rendezvous_port = !alone && flags.rdzv_endpoint.empty();
   options.master_port = flags.master_port > 0 && !is_rendezvous_port ? flags.master_port : 0;
+  node.lease = absl::Seconds(flags.lease_seconds);
   options.grace = absl::Seconds(flags.grace_seconds);
   if (flags.timeout_seconds > 0) options.timeout = absl::Seconds(flags.timeout_seconds);
   std::filesystem::create_directories(node.log_dir, error);

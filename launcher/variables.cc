@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cluster/job_token.h"
+#include "cluster/membership/beat.h"
 
 extern char** environ;
 
@@ -33,7 +34,8 @@ constexpr const char* kOuter[] = {"RANK",
                                   "TANDEM_AGENT",
                                   "TANDEM_ASSIGNMENT",
                                   "TANDEM_PROCESS_RESTARTS",
-                                  "TANDEM_PROCESS"};
+                                  "TANDEM_PROCESS",
+                                  cluster::kBeatVariable};
 
 }  // namespace
 
@@ -101,6 +103,7 @@ Variables VariablesOf(const Variables& own, const ProcessSlot& place) {
   set("TANDEM_STORE", first.store);
   set("TANDEM_RUN_ID", place.run_id);
   set("TANDEM_EPOCH", round.epoch);
+  set(cluster::kLeaseVariable, absl::ToDoubleSeconds(place.lease));
   if (!place.token.empty()) set(cluster::kJobTokenVariable, place.token);
   if (place.restarts_alone > 0) set("TANDEM_PROCESS_RESTARTS", place.restarts_alone);
   if (!place.agent.empty()) {

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "cluster/environment.h"
 #include "cluster/rendezvous/rendezvous.h"
 #include "launcher/plan/copies.h"
 #include "launcher/plan/launch_plan.h"
@@ -33,8 +35,9 @@ struct ProcessSlot {
   std::string token;            // the job's token; "": that of the launcher's environment, if any
   std::string agent;            // host:port of the launcher's LauncherControl; "": there is none
   int64_t assignment = 0;       // the number of this round's assignment there
-  int restarts_alone = 0;       // how often this process was restarted alone
-  bool terminal = false;        // the launcher shows the process's output on a terminal
+  absl::Duration lease = cluster::kDefaultLease;  // of every process of the job
+  int restarts_alone = 0;                         // how often this process was restarted alone
+  bool terminal = false;                          // the launcher shows the process's output on a terminal
 
   bool is_main() const { return role->name == plan->main; }
   // Returns which shard a parameter server serves, and which copy of it.

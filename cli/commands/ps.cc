@@ -48,9 +48,9 @@ struct ServeFlags {
   std::string advertise;
   std::string transport = "auto";
   double join_timeout_seconds = 60;
-  double lease_seconds = 10;
-  int threads = 0;        // as rpc::ServerOptions::threads
-  int metrics_port = -1;  // -1: no metrics are served
+  double lease_seconds = -1;  // negative: that of the environment
+  int threads = 0;            // as rpc::ServerOptions::threads
+  int metrics_port = -1;      // -1: no metrics are served
   std::string spill_dir;
   uint64_t spill_cache = uint64_t{64} << 20;
   uint64_t max_memory = 0;
@@ -78,6 +78,7 @@ absl::StatusOr<cluster::Environment> ServerEnvironment(const ServeFlags& flags) 
     if (name == "TANDEM_NUM_PS" && flags.num_servers >= 0) return absl::StrCat(flags.num_servers);
     if (name == "TANDEM_PS_COPY" && flags.copy >= 0) return absl::StrCat(flags.copy);
     if (name == "TANDEM_PS_FOLLOWERS" && flags.followers >= 0) return absl::StrCat(flags.followers);
+    if (name == cluster::kLeaseVariable && flags.lease_seconds >= 0) return absl::StrCat(flags.lease_seconds);
     const char* value = std::getenv(std::string(name).c_str());
     if (value == nullptr) return name == "WORLD_SIZE" ? absl::make_optional<std::string>("1") : absl::nullopt;
     return value;
@@ -190,9 +191,8 @@ absl::StatusOr<int> Serve(const ServeFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<ps::ColdStore> cold_store, OpenSpillStore(flags));
   TANDEM_ASSIGN_OR_RETURN(
       const std::unique_ptr<cluster::Member> member,
-      cluster::Member::Join(given, {.join_timeout = absl::Seconds(flags.join_timeout_seconds),
-                                    .lease = absl::Seconds(flags.lease_seconds),
-                                    .process = process.get()}));
+      cluster::Member::Join(
+          given, {.join_timeout = absl::Seconds(flags.join_timeout_seconds), .process = process.get()}));
   const cluster::Environment& env = member->env();
   const auto fail = [&member](const absl::Status& why) { member->Fail(why); };
   const std::shared_ptr<rpc::EpochGate> gate = Gate(env);
@@ -317,9 +317,9 @@ void AddPs(CLI::App& app, CommandContext* context) {
   ps->add_option("--join-timeout", flags->join_timeout_seconds, "Seconds to wait for the job's store")
       ->check(CLI::Range(0.1, 86400.0))
       ->capture_default_str();
-  ps->add_option("--lease", flags->lease_seconds, "Seconds of silence that count as death")
-      ->check(CLI::Range(0.5, 3600.0))
-      ->capture_default_str();
+  ps->add_option("--lease", flags->lease_seconds,
+                 "Seconds of silence that count as death [TANDEM_LEASE, or 10]")
+      ->check(CLI::Range(cluster::kShortestLeaseSeconds, cluster::kLongestLeaseSeconds));
   LocalPath(ps->add_option(
       "--spill-dir", flags->spill_dir,
       "Where cold rows of tables with `spill` go: a directory of this server's own, on a local "

@@ -14,6 +14,7 @@
 #include "base/logging.h"
 #include "base/status.h"
 #include "base/timed_wait.h"
+#include "cluster/membership/beat.h"
 #include "cluster/store/memory_store.h"
 #include "cluster/store/remote_store.h"
 #include "rpc/channel.h"
@@ -100,6 +101,7 @@ class ElasticSession::Watch {
 };
 
 absl::StatusOr<std::unique_ptr<ElasticSession>> ElasticSession::Create(ElasticOptions options) {
+  cluster::StartBeat();
   TANDEM_ASSIGN_OR_RETURN(const cluster::Environment env, cluster::Environment::FromEnv());
   Assignment first;
   first.number = 1;

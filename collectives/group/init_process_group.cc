@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "base/suggest.h"
+#include "cluster/membership/beat.h"
 #include "cluster/store/fenced_store.h"
 #include "cluster/store/prefix_store.h"
 #include "cluster/store_url.h"
@@ -79,6 +80,7 @@ struct EpochKeys {
 
 absl::StatusOr<std::unique_ptr<ProcessGroup>> Init(std::shared_ptr<cluster::Store> store,
                                                    const ProcessGroupOptions& options) {
+  cluster::StartBeat();
   const std::string context = absl::StrCat("process group '", options.name, "'");
   Group::Parts parts;
   parts.options = options;

@@ -135,6 +135,13 @@ void AddFailures(const Command& command, RunFlags* flags) {
                   "checkpoint")
       ->check(CLI::Range(0.0, 3600.0))
       ->capture_default_str();
+  command.variables->Add(
+      run->add_option("--lease", flags->lease_seconds,
+                      "Seconds without a sign of life after which a process of the job counts as hung and is "
+                      "ended; the same on all nodes")
+          ->check(CLI::Range(cluster::kShortestLeaseSeconds, cluster::kLongestLeaseSeconds))
+          ->capture_default_str(),
+      cluster::kLeaseVariable);
   run->add_option("--timeout", flags->timeout_seconds, "Seconds after which the job is stopped; 0: never")
       ->check(CLI::Range(0.0, 1e9))
       ->capture_default_str();

@@ -50,6 +50,7 @@ struct RunFlags {
   std::string bind;                  // "none", "core" or "numa"
   double grace_seconds = 30;
   double timeout_seconds = 0;
+  double lease_seconds = 10;
   std::string spill_dir;
   std::string wal_dir;
   std::string checkpoint_root;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "cluster/membership/beat.h"
 #include "cluster/rendezvous/store_directory.h"
 #include "rpc/network.h"
 #include "rpc/remote/agent_functions.h"
@@ -114,6 +115,7 @@ absl::Status ListenNear(const std::string& store, RpcAgentOptions* agent) {
 absl::StatusOr<std::unique_ptr<RpcNode>> RpcNode::Start(RpcNodeOptions options,
                                                         std::unique_ptr<rpc::remote::UntypedFunctions> names,
                                                         rpc::remote::Functions functions) {
+  cluster::StartBeat();
   const absl::Time deadline = MonotonicNow() + options.start_timeout;
   auto node = std::make_unique<RpcNode>();
   node->names = std::move(names);

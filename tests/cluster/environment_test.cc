@@ -35,6 +35,20 @@ Variables With(Variables variables, const Variables& changes) {
   return variables;
 }
 
+TEST(EnvironmentTest, AllRolesHaveTheLeaseOfTheVariable) {
+  const Variables kServer = {{"TANDEM_ROLE", "ps"}, {"TANDEM_PS_INDEX", "0"}, {"TANDEM_NUM_PS", "1"},
+                             {"WORLD_SIZE", "1"},   {"MASTER_ADDR", "a"},     {"MASTER_PORT", "1"}};
+  const Variables kActor = {{"TANDEM_ROLE", "actor"}, {"ROLE_RANK", "0"},   {"ROLE_WORLD_SIZE", "1"},
+                            {"WORLD_SIZE", "1"},      {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}};
+  for (const Variables& role : {kWorker, kServer, kActor}) {
+    TANDEM_ASSERT_OK_AND_ASSIGN(const Environment none, Environment::FromLookup(LookupIn(role)));
+    EXPECT_EQ(none.lease, absl::Seconds(10));
+    TANDEM_ASSERT_OK_AND_ASSIGN(const Environment env,
+                                Environment::FromLookup(LookupIn(With(role, {{"TANDEM_LEASE", "2.5"}}))));
+    EXPECT_EQ(env.lease, absl::Seconds(2.5));
+  }
+}
+
 TEST(EnvironmentTest, ReadsWhatTorchrunSets) {
   TANDEM_ASSERT_OK_AND_ASSIGN(
       const Environment env,
@@ -156,6 +170,10 @@ TEST(EnvironmentTest, InvalidVariablesAreNamed) {
       {With(kWorker, {{"RANK", "4"}}), "RANK=4 is out of range: it must be from 0 to 3"},
       {With(kWorker, {{"RANK", "-1"}}), "RANK=-1"},
       {With(kWorker, {{"RANK", ""}}), "RANK is not set"},
+      {With(kWorker, {{"TANDEM_LEASE", "ten"}}), "TANDEM_LEASE='ten' is no lease"},
+      {With(kWorker, {{"TANDEM_LEASE", "0.4"}}), "must be a number of seconds from 0.5 to 3600"},
+      {With(kWorker, {{"TANDEM_LEASE", "3601"}}), "TANDEM_LEASE='3601'"},
+      {With(kWorker, {{"TANDEM_LEASE", "nan"}}), "TANDEM_LEASE='nan'"},
       {With(kWorker, {{"WORLD_SIZE", "0"}}), "WORLD_SIZE=0 is out of range: it must be at least 1"},
       {With(kWorker, {{"WORLD_SIZE", "99999999999"}}), "WORLD_SIZE='99999999999'"},
       {With(kWorker, {{"MASTER_ADDR", ""}}), "MASTER_ADDR is not set"},

@@ -56,6 +56,16 @@ TEST_F(VariablesTest, AWorkerIsToldWhatTorchrunTells) {
                     Pair("TORCHELASTIC_ERROR_FILE", "/logs/error.json"), Pair("OMP_NUM_THREADS", "1")}));
 }
 
+TEST_F(VariablesTest, EveryRoleIsToldTheLeaseAndNobodyAnotherLaunchersBeat) {
+  for (const char* role : {"worker", "ps"}) {
+    ProcessSlot place = At(role, 0);
+    place.lease = absl::Seconds(2.5);
+    const Variables variables = VariablesOf({{"TANDEM_BEAT_FD", "17"}, {"TANDEM_LEASE", "7"}}, place);
+    EXPECT_THAT(variables, IsSupersetOf({Pair("TANDEM_LEASE", "2.5")}));
+    EXPECT_FALSE(variables.contains("TANDEM_BEAT_FD"));
+  }
+}
+
 TEST_F(VariablesTest, AndWhatOnlyTandemHas) {
   EXPECT_THAT(VariablesOf({}, At("worker", 0)),
               IsSupersetOf({Pair("TANDEM_ROLE", "worker"), Pair("TANDEM_NUM_PS", "2"),

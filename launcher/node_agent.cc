@@ -59,6 +59,7 @@ NodeAgent::NodeAgent(const NodeAgentOptions& options, std::unique_ptr<RoundProce
       processes_(processes),
       rendezvous_(rendezvous),
       local_(std::move(local)),
+      beats_(local_->options().lease, processes),
       node_id_(FreshNodeId(rendezvous->host())),
       services_(local_->options().run_id, node_id_, options.master_port) {}
 
@@ -113,7 +114,7 @@ absl::Status NodeAgent::StartControl() {
 }
 
 absl::Time NodeAgent::NextDeadline() const {
-  absl::Time next = deadline_;
+  absl::Time next = std::min(deadline_, tick_at_);
   if (phase_ == Phase::kRunning || phase_ == Phase::kJoining) next = std::min(next, end_by_);
   if (phase_ == Phase::kRunning || phase_ == Phase::kSettling) next = std::min(next, local_->NextRestart());
   if (phase_ == Phase::kRunning) next = std::min(next, look_for_copies_at_);
@@ -125,6 +126,14 @@ void NodeAgent::BeginJoin() {
   deadline_ = absl::InfiniteFuture();
   round_over_ = finish_told_ = false;
   job_failure_.clear();
+  if (const Process* lost = local_->FindLost(); lost != nullptr) {
+    const std::string reason =
+        absl::StrCat(lost->name(), " (pid ", lost->pid(), ") does not end after SIGKILL, on ",
+                     rendezvous_->host(), ", and a second one must not run beside it");
+    processes_->console().Say(absl::StrCat("this node cannot take part: ", reason));
+    if (!plan().IsReplaceable()) CloseJob(reason, /*exit_code=*/1);
+    return Stop(Next::kEnd, 1, grace_);
+  }
   local_->PrepareRound();
   // Members that survive the round learn of its end from LauncherControl.
   monitor_->Unwatch(/*failed=*/control_ == nullptr, "the round is over");
@@ -185,6 +194,7 @@ void NodeAgent::BeginRound() {
 absl::Status NodeAgent::StartRound() {
   TANDEM_RETURN_IF_ERROR(CheckFollowers(*round_));
   if (round_->group_rank == 0) {
+    services_.membership()->Tick(local_->options().lease / 2);
     if (const std::string warning = CopiesWarning(*round_); !warning.empty())
       processes_->console().Say(warning);
     for (const RolePlan& role : plan().roles) {
@@ -254,6 +264,7 @@ void NodeAgent::OnEnd(Process* process) {
     case Phase::kSettling:
       if (good) {
         slot->done = true;
+        if (local_->OnlyLostLeft()) return FailBecauseOfLost();
         return FinishIfDone();
       }
       // Ctrl-C went to the process that has the terminal, instead of the launcher.
@@ -429,6 +440,7 @@ void NodeAgent::OnTime() {
     }
   }
   if (phase_ == Phase::kRunning && now >= look_for_copies_at_) LookForCopies();
+  if (now >= tick_at_) OnTick(now);
   if (now < deadline_) return;
   switch (phase_) {
     case Phase::kSettling:
@@ -439,8 +451,10 @@ void NodeAgent::OnTime() {
         return;
       }
       phase_ = Phase::kKilling;
-      deadline_ = absl::InfiniteFuture();
+      deadline_ = now + AfterKill();
       return local_->Kill();
+    case Phase::kKilling:
+      return LoseUnkilled();
     case Phase::kWaiting:
       console.Say("the rendezvous has not ended the round in time; stopping");
       return Stop(Next::kEnd, exit_code_ != 0 ? exit_code_ : 1, grace_);
@@ -495,7 +509,8 @@ absl::Duration NodeAgent::ConsequenceSettle() const {
 void NodeAgent::AnnounceFailure() {
   const RootCause cause = FindRootCause(local_->failed(), local_->Running(), job_failure_);
   // A process that wishes to be run again has been told to make way; starting it here would not.
-  const bool again = round_->restarts < plan().max_restarts && cause.exit_code != kRunAgain;
+  const bool again =
+      round_->restarts < plan().max_restarts && cause.exit_code != kRunAgain && local_->FindLost() == nullptr;
   processes_->console().Say(
       absl::StrCat(cause.line, again ? absl::StrCat("; starting the job again (restart ",
                                                     round_->restarts + 1, " of ", plan().max_restarts, ")")

@@ -34,6 +34,7 @@
 #include "absl/time/time.h"
 #include "cluster/rendezvous/rendezvous.h"
 #include "cluster/store/store_server.h"
+#include "launcher/beat_watch.h"
 #include "launcher/launcher_control.h"
 #include "launcher/process/processes.h"
 #include "launcher/process_spec.h"
@@ -99,6 +100,14 @@ class NodeAgent {
   void OnNodes(const AgentEvent& event);
   void OnRoundOver(const AgentEvent& event);
   void OnTime();
+  // Looks for members and for processes of this node that are silent, and ends the latter.
+  void OnTick(absl::Time now);
+  // Returns how long a process may take to end after SIGKILL while all are stopped.
+  absl::Duration AfterKill() const;
+  // Gives up processes that have taken longer.
+  void LoseUnkilled();
+  // Fails the round because of a process that does not end after SIGKILL.
+  void FailBecauseOfLost();
   void OnAllStopped();
 
   // The end of a round or of the job.
@@ -141,6 +150,7 @@ class NodeAgent {
   Processes* const processes_;
   RendezvousHandler* const rendezvous_;
   const std::unique_ptr<RoundProcesses> local_;
+  BeatWatch beats_;
   std::string node_id_;
   RoundServices services_;
   std::unique_ptr<RoundMonitor> monitor_;  // borrows the membership of services_
@@ -163,6 +173,7 @@ class NodeAgent {
   Next next_ = Next::kEnd;
   absl::Time deadline_ = absl::InfiniteFuture();  // of the phase
   absl::Time end_by_ = absl::InfiniteFuture();    // of the job
+  absl::Time tick_at_ = absl::InfinitePast();     // of OnTick
   absl::Time look_for_copies_at_ = absl::InfiniteFuture();
   std::atomic<bool> recording_ = false;  // a call of RecordRestarts is under way
   int exit_code_ = 0;

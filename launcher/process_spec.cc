@@ -10,6 +10,7 @@
 #include "launcher/error_file.h"
 #include "launcher/host/pinning.h"
 #include "launcher/log_directories.h"
+#include "launcher/silence_rules.h"
 #include "rpc/network.h"
 
 namespace tandem::launcher {
@@ -70,6 +71,7 @@ absl::StatusOr<ProcessSpec> ProcessSpecFactory::Make(const PlannedProcess& proce
   spec.cpus = process.cpus;
   spec.serves = role.serves;
   spec.terminal = options_.terminal_input;
+  spec.beat_period = SilenceRules::Interval(options_.lease);
   TANDEM_ASSIGN_OR_RETURN(const std::string attempt, MakeAttemptDir(place));
   place.error_file = spec.error_file = absl::StrCat(attempt, "/error.json");
   RemoveErrorReport(spec.error_file);  // an earlier job of this name may have left one

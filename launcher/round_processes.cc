@@ -254,6 +254,24 @@ const Process* RoundProcesses::Find(absl::string_view role_and_local_rank) const
   return nullptr;
 }
 
+const Process* RoundProcesses::FindLost() const {
+  for (const Slot& slot : slots_) {
+    if (slot.process != nullptr && slot.process->lost()) return slot.process;
+  }
+  return nullptr;
+}
+
+bool RoundProcesses::OnlyLostLeft() const {
+  const auto lost = [](const Slot& slot) { return slot.process != nullptr && slot.process->lost(); };
+  bool some = false;
+  for (const Slot& slot : slots_) {
+    if (slot.done || slot.planned.role->serves) continue;
+    if (!lost(slot)) return false;
+    some = true;
+  }
+  return some;
+}
+
 std::vector<const Process*> RoundProcesses::Running() const {
   std::vector<const Process*> running;
   for (const Slot& slot : slots_) {

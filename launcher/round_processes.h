@@ -85,6 +85,11 @@ class RoundProcesses {
   const std::vector<Process*>& failed() const { return failed_; }
   // Returns the running process with this role and local rank ("worker/1"), or nullptr.
   const Process* Find(absl::string_view role_and_local_rank) const;
+  // Returns a process that is lost (Process::SetLost) and has not ended since, or nullptr.
+  const Process* FindLost() const;
+  // Returns whether the round lacks lost processes only: all others of roles that end by themselves are done.
+  bool OnlyLostLeft() const;
+  const std::vector<Slot>& slots() const { return slots_; }
   // Returns the running processes.
   std::vector<const Process*> Running() const;
 

@@ -59,12 +59,13 @@ absl::StatusOr<JobState> Membership::Heartbeat(absl::string_view member, absl::D
 
 void Membership::CheckLeases(absl::Time now) {
   if (state_.ended) return;
+  if (ticks() && now - last_tick_ > late_) return;  // the next Tick tells who was silent
   const std::string* silent = nullptr;
   const Lease* oldest = nullptr;
   for (const auto& [name, lease] : leases_) {
-    if (lease.left || now - lease.last_heard <= lease.length || MayBeSilent(name, lease)) continue;
+    if (lease.left || now <= EndOf(lease) || MayBeSilent(name, lease)) continue;
     // If several leases ran out, the one that ran out first is the likelier cause.
-    if (oldest == nullptr || lease.last_heard + lease.length < oldest->last_heard + oldest->length) {
+    if (oldest == nullptr || EndOf(lease) < EndOf(*oldest)) {
       silent = &name;
       oldest = &lease;
     }
@@ -74,6 +75,22 @@ void Membership::CheckLeases(absl::Time now) {
   state_ = JobState{true, true,
                     absl::StrCat(Bounded(*silent), " has been silent for ", absl::FormatDuration(silence),
                                  " (lease ", absl::FormatDuration(oldest->length), "): killed or hung?")};
+}
+
+void Membership::Tick(absl::Duration late) {
+  const absl::Time now = clock_->Now();
+  absl::MutexLock lock(&mutex_);
+  const absl::Duration slept = now - last_tick_;
+  if (ticks() && slept > late) {
+    for (auto& [name, lease] : leases_) lease.last_heard = std::min(lease.last_heard + slept, now);
+  }
+  last_tick_ = now;
+  late_ = late;
+  CheckLeases(now);
+}
+
+absl::Time Membership::EndOf(const Lease& lease) const {
+  return lease.last_heard + lease.length * (ticks() ? 1.5 : 1);
 }
 
 void Membership::AllowRestart(absl::string_view role) {
@@ -110,9 +127,10 @@ JobState Membership::WaitUntilEnded(absl::Time deadline) {
     if (state_.ended || now >= deadline) return state_;
     absl::Time next = deadline;
     for (const auto& [name, lease] : leases_) {
+      if (ticks()) break;  // Tick looks at the leases
       // A lease ends when the silence is longer than the lease, not when it is equally long.
       if (!lease.left && !MayBeSilent(name, lease))
-        next = std::min(next, lease.last_heard + lease.length + absl::Milliseconds(1));
+        next = std::min(next, EndOf(lease) + absl::Milliseconds(1));
     }
     const int64_t seen = heartbeats_;
     auto changed = [this, seen]()

@@ -79,6 +79,15 @@ class Membership {
   // Declares that the launcher restarts members of `role` ("ps": "ps/0", "ps/1", ...) when they die: neither
   // their silence nor a failure that they report ends the job.
   void AllowRestart(absl::string_view role);
+  // Called often by the launcher that has this object. From the first call on two things change:
+  //
+  //   - Silence ends the job after one and a half leases. Launchers watch the members of their nodes, and end
+  //     those that hang after a lease (launcher/silence_rules.h), so a launcher acts first and the rule for
+  //     the member's role applies.
+  //   - A call that comes later than `late` after the one before means that this process has not run
+  //   (SIGSTOP,
+  //     a frozen container): members were not silent meanwhile. Nobody's lease ends between such calls.
+  void Tick(absl::Duration late);
   // Ends the job unless it has ended already.
   void End(absl::string_view member, bool failed, absl::string_view reason);
   JobState State();
@@ -98,6 +107,10 @@ class Membership {
     MemberReport report;
   };
   void CheckLeases(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns whether Tick has been called.
+  bool ticks() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return last_tick_ != absl::InfinitePast(); }
+  // Returns when the member's silence ends the job.
+  absl::Time EndOf(const Lease& lease) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Restarts(absl::string_view member) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool MayBeSilent(absl::string_view member, const Lease& lease) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -109,6 +122,8 @@ class Membership {
   std::map<std::string, Lease, std::less<>> leases_ ABSL_GUARDED_BY(mutex_);
   std::set<std::string, std::less<>> restarting_roles_ ABSL_GUARDED_BY(mutex_);
   JobState state_ ABSL_GUARDED_BY(mutex_);
+  absl::Time last_tick_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  absl::Duration late_ ABSL_GUARDED_BY(mutex_);  // of the last Tick
   int64_t heartbeats_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

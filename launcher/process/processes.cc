@@ -43,7 +43,9 @@ int Process::exit_code() const { return killed() ? 128 + WTERMSIG(status_) : WEX
 
 std::string Process::HowItEnded() const {
   std::string text = absl::StrCat(name(), " (pid ", pid(), ") ");
-  if (killed()) {
+  if (killed() && WTERMSIG(status_) == SIGKILL && !end_reason_.empty()) {
+    absl::StrAppend(&text, end_reason_);
+  } else if (killed()) {
     const int signal = WTERMSIG(status_);
     absl::StrAppend(&text, "was killed by signal ", signal, " (", SignalName(signal), ")");
   } else if (succeeded()) {
@@ -71,13 +73,17 @@ absl::StatusOr<std::unique_ptr<Processes>> Processes::Create(const std::vector<i
 
 Processes::Processes(std::string mark, std::unique_ptr<ProcessReaper> guardian,
                      std::unique_ptr<SignalPipe> signals)
-    : mark_(std::move(mark)), guardian_(std::move(guardian)), signals_(std::move(signals)) {}
+    : kill_([](pid_t group) { ::kill(-group, SIGKILL); }),
+      mark_(std::move(mark)),
+      guardian_(std::move(guardian)),
+      signals_(std::move(signals)) {}
 
 Processes::~Processes() {
   for (const auto& process : processes_) {
     if (process->ended_) continue;
     ::kill(-process->pid(), SIGKILL);
     KillMarked(MarkOf(process->number_));
+    if (process->lost_ && ::waitpid(process->pid(), nullptr, WNOHANG) == 0) continue;
     while (::waitpid(process->pid(), nullptr, 0) < 0 && errno == EINTR) {
     }
     if (process->spec_.terminal) TakeTerminalBack(STDIN_FILENO);
@@ -100,15 +106,24 @@ absl::StatusOr<Process*> Processes::Start(ProcessSpec spec) {
   auto output = std::make_unique<ChildOutput>(&console_, spec.name, started_, spec.front);
   TANDEM_RETURN_IF_ERROR(output->Open(spec.files));
   spec.environment.push_back(absl::StrCat(kProcessVariable, "=", MarkOf(started_)));
+  std::unique_ptr<cluster::BeatPage> beat;
+  if (spec.beat_period > absl::ZeroDuration()) {
+    absl::StatusOr<std::unique_ptr<cluster::BeatPage>> page = cluster::BeatPage::Create(spec.beat_period);
+    if (!page.ok()) return Annotate(page.status(), absl::StrCat("cannot start ", spec.name));
+    beat = *std::move(page);
+    spec.environment.push_back(absl::StrCat(cluster::kBeatVariable, "=", beat->descriptor()));
+  }
   absl::StatusOr<Spawned> spawned = Spawn({.path = spec.program,
                                            .args = spec.args,
                                            .environment = spec.environment,
                                            .cpus = spec.cpus,
                                            .guardian_fd = guardian_->fd(),
-                                           .terminal = spec.terminal ? STDIN_FILENO : -1});
+                                           .terminal = spec.terminal ? STDIN_FILENO : -1,
+                                           .inherited = beat == nullptr ? -1 : beat->descriptor()});
   if (!spawned.ok()) return Annotate(spawned.status(), absl::StrCat("cannot start ", spec.name));
   auto process = std::make_unique<Process>(std::move(spec), std::move(output));
   process->number_ = started_++;
+  process->beat_ = std::move(beat);
   process->spawned_ = *std::move(spawned);
   process->started_ = MonotonicNow();
   processes_.push_back(std::move(process));
@@ -205,17 +220,23 @@ void Processes::Signal(bool serving, int signal) {
 
 void Processes::KillAll() {
   for (const auto& process : processes_) {
-    if (!process->ended_) ::kill(-process->pid(), SIGKILL);
+    if (!process->ended_) kill_(process->pid());
   }
 }
 
+void Processes::Kill(Process& process, std::string reason) {
+  process.end_reason_ = std::move(reason);
+  kill_(process.pid());
+}
+
 bool Processes::AllEnded() const {
-  return absl::c_all_of(processes_, [](const auto& process) { return process->ended_; });
+  return absl::c_all_of(processes_, [](const auto& process) { return process->ended_ || process->lost_; });
 }
 
 bool Processes::OnlyServing() const {
-  return absl::c_all_of(processes_,
-                        [](const auto& process) { return process->ended_ || process->spec_.serves; });
+  return absl::c_all_of(processes_, [](const auto& process) {
+    return process->ended_ || process->lost_ || process->spec_.serves;
+  });
 }
 
 void Processes::ForgetEnded() {

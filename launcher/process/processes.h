@@ -5,6 +5,7 @@
 // Starts a launcher's child processes, and waits in one call for their ends, their output, signals, and
 // events of the launcher's own threads. What an event means for the job is decided by the caller (NodeAgent).
 
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -16,6 +17,7 @@
 #include "absl/time/time.h"
 #include "base/process/own_launcher.h"
 #include "base/process/signal_pipe.h"
+#include "cluster/membership/beat.h"
 #include "launcher/process/child_output.h"
 #include "launcher/process/console.h"
 #include "launcher/process/process_reaper.h"
@@ -36,6 +38,8 @@ struct ProcessSpec {
   bool terminal = false;   // whether the launcher's terminal becomes its stdin
   // The directory in which a parameter server that is durable or has followers tells that it serves.
   std::string serving_dir;
+  // The time between two beats that the process is asked for (cluster/membership/beat.h). Zero: none.
+  absl::Duration beat_period;
 };
 
 // One started process. Owned by Processes, and for the same thread.
@@ -51,6 +55,14 @@ class Process {
   const ChildOutput& output() const { return *output_; }
   pid_t pid() const { return spawned_.pid; }
   absl::Time started() const { return started_; }
+  // Counts the processes that the launcher has started.
+  int number() const { return number_; }
+  // The page in which the process beats; nullptr if it was not asked to.
+  const cluster::BeatPage* beat() const { return beat_.get(); }
+  // Declares that the process does not end after SIGKILL, since it hangs in the kernel. Nobody waits for it
+  // from now on. It still counts as running, until it ends after all.
+  void SetLost() { lost_ = true; }
+  bool lost() const { return lost_ && !ended_; }
   bool ended() const { return ended_; }
   // The following require ended().
   bool killed() const;     // by a signal
@@ -70,6 +82,9 @@ class Process {
   Spawned spawned_;
   int number_ = 0;  // of the processes that the launcher has started
   absl::Time started_;
+  std::unique_ptr<cluster::BeatPage> beat_;
+  std::string end_reason_;
+  bool lost_ = false;
   bool ended_ = false;
   int status_ = 0;  // waitpid's
 };
@@ -89,8 +104,8 @@ class Processes {
   // then on, and adopts the orphans among its descendants. Requires that the process has only one thread.
   // Errors are those of ProcessReaper::Start and SignalPipe::Install.
   static absl::StatusOr<std::unique_ptr<Processes>> Create(const std::vector<int>& signals);
-  // Kills the processes that still run and blocks until they have ended, then blocks at most 2 s until the
-  // console is written.
+  // Kills the processes that still run and blocks until they have ended, except those that are lost, then
+  // blocks at most 2 s until the console is written.
   ~Processes();
 
   // Starts a process. Blocks until its program is executed. Errors name the process, and the program that
@@ -106,11 +121,18 @@ class Processes {
   void Signal(bool serving, int signal);
   // Sends SIGKILL to the process groups of all running processes.
   void KillAll();
+  // Sends SIGKILL to the process group of a running process. `reason` says why ("was silent for 10s (...)"):
+  // HowItEnded has it in place of the signal if the process dies of that.
+  void Kill(Process& process, std::string reason);
+  // Tests replace the function that sends SIGKILL to a process group by one without effect, as if the
+  // processes hung in the kernel.
+  void ReplaceKill(std::function<void(pid_t group)> kill) { kill_ = std::move(kill); }
   // Has another process do so at `deadline`, even if this one is stopped or hangs then, unless the deadline
   // is put off in time (ProcessReaper::KillAt). Any thread may call it.
   void KillAllAt(absl::Time deadline) { guardian_->KillAt(deadline); }
+  // Return whether all processes have ended, or all that do not serve. Lost ones (Process::SetLost) are not
+  // waited for.
   bool AllEnded() const;
-  // Returns whether all processes that do not serve have ended.
   bool OnlyServing() const;
   // Distributes the last output of the processes that have ended and deletes them; pointers to them dangle.
   void ForgetEnded();
@@ -125,6 +147,7 @@ class Processes {
   static void ReadOutput(Process& process, Console::Stream stream);
 
   Console console_;
+  std::function<void(pid_t group)> kill_;
   const std::string mark_;  // the beginning of kProcessVariable in all processes
   const std::unique_ptr<ProcessReaper> guardian_;
   const std::unique_ptr<SignalPipe> signals_;

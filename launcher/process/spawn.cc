@@ -42,7 +42,7 @@ struct ChildPlan {
   const char* path;
   char* const* args;
   char* const* environment;
-  int in, out, err, failed, guardian, terminal;
+  int in, out, err, failed, guardian, terminal, inherited;
   pid_t parent;
   const cpu_set_t* cpus;  // nullptr: the caller's
 };
@@ -71,6 +71,7 @@ struct ChildPlan {
   }
   // Nobody would continue a program that Ctrl-Z has stopped: the shell waits for the launcher.
   if (plan.terminal >= 0) ::signal(SIGTSTP, SIG_IGN);
+  if (plan.inherited >= 0) ::fcntl(plan.inherited, F_SETFD, 0);
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -112,6 +113,7 @@ absl::StatusOr<Spawned> Spawn(const SpawnOptions& options) {
                           .failed = failed->write.get(),
                           .guardian = options.guardian_fd,
                           .terminal = options.terminal,
+                          .inherited = options.inherited,
                           .parent = ::getpid(),
                           .cpus = options.cpus.empty() ? nullptr : &cpus};
 #ifdef __SANITIZE_THREAD__

@@ -24,6 +24,7 @@ struct SpawnOptions {
   // A terminal that becomes the process's stdin, and whose foreground process group it becomes: Ctrl-C then
   // reaches the process instead of the caller. TakeTerminalBack() ends that. -1: stdin is empty.
   int terminal = -1;
+  int inherited = -1;  // a descriptor that the process gets at the same number; -1: none
 };
 
 // A process that Spawn has started. The destructor neither kills it nor waits for it: the caller calls

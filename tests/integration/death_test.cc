@@ -130,9 +130,12 @@ TEST(DeathTest, AProcessOfALaunchedJobThatHangsIsNamedWhenItsLeaseIsOver) {
   auto hang = [](const char* variable, const char* name) {
     Launched launched;
     launched.SendSignal(variable, SIGSTOP);
-    launched.ExpectEndIn(kDeadline, 1);
-    EXPECT_THAT(launched.tandem().err(), ContainsRegex(absl::StrCat("tandem run: the job failed: ", name,
-                                                                    " has been silent for .*hung")));
+    launched.ExpectEndIn(kDeadline, 137);
+    EXPECT_THAT(launched.tandem().err(),
+                ContainsRegex(absl::StrCat("tandem run: ", name, " .pid ", launched.victim(),
+                                           ". was silent for 1.* .hung; lease 10s., ended by the launcher; "
+                                           "stopping the job")));
+    EXPECT_THAT(launched.tandem().err(), ::testing::Not(HasSubstr("signal 9")));
   };
   RunConcurrently({[&] { hang("RANK=1", "worker/1"); }, [&] { hang("TANDEM_PS_INDEX=0", "ps/0"); }});
 }

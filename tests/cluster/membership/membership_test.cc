@@ -40,6 +40,49 @@ TEST_F(MembershipTest, SilenceUpToTheLeaseIsAllowedAndNotLonger) {
   EXPECT_TRUE(membership_.State().ended);
 }
 
+TEST_F(MembershipTest, WhereALauncherTicksSilenceEndsTheJobHalfALeaseLater) {
+  Beat("worker/0");
+  for (int i = 0; i < 15; ++i) {
+    membership_.Tick(kLease / 2);
+    EXPECT_FALSE(membership_.State().ended);
+    clock_.Advance(absl::Seconds(1));
+  }
+  EXPECT_FALSE(Beat("worker/1").ended);
+  clock_.Advance(absl::Milliseconds(1));
+  membership_.Tick(kLease / 2);
+  EXPECT_EQ(membership_.State().reason, "worker/0 has been silent for 15s (lease 10s): killed or hung?");
+}
+
+TEST_F(MembershipTest, NobodyWasSilentWhileTheLauncherItselfDidNotRun) {
+  membership_.Tick(kLease / 2);
+  Beat("worker/0");
+  Beat("worker/1");
+  clock_.Advance(3 * kLease);  // all are stopped, and go on one after the other
+  EXPECT_FALSE(Beat("worker/0").ended);
+  EXPECT_FALSE(membership_.WaitUntilEnded(clock_.Now()).ended);
+  membership_.Tick(kLease / 2);
+  EXPECT_FALSE(membership_.State().ended);
+  for (int i = 0; i < 16 && !membership_.State().ended; ++i) {  // worker/1 does not
+    clock_.Advance(absl::Seconds(1));
+    Beat("worker/0");
+    membership_.Tick(kLease / 2);
+  }
+  EXPECT_THAT(membership_.State().reason, ::testing::StartsWith("worker/1 has been silent for 16s"));
+}
+
+TEST_F(MembershipTest, AWaiterLearnsOfTheEndThatATickHasFound) {
+  membership_.Tick(kLease);
+  Beat("worker/0");
+  JobState state;
+  std::thread waiter([&] { state = membership_.WaitUntilEnded(absl::InfiniteFuture()); });
+  for (int i = 0; i < 4; ++i) {
+    clock_.Advance(kLease / 2);
+    membership_.Tick(kLease);
+  }
+  waiter.join();
+  EXPECT_THAT(state.reason, ::testing::StartsWith("worker/0 has been silent for 20s"));
+}
+
 TEST_F(MembershipTest, TheDeadMemberIsNamedToTheOthers) {
   Beat("worker/0");
   Beat("worker/1");

@@ -45,6 +45,12 @@ Args Endless(const Args& more) {
   return args;
 }
 
+// Returns the arguments of `tandem run` with further flags.
+Args With(Args run, const Args& flags) {
+  run.insert(run.begin() + 1, flags.begin(), flags.end());
+  return run;
+}
+
 int LinesWith(const std::string& text, const std::string& part) {
   int count = 0;
   for (const std::string& line : Lines(text)) count += absl::StrContains(line, part) ? 1 : 0;
@@ -67,8 +73,8 @@ void ExpectRemoved(const std::set<std::string>& shared_memory) {
 // A job under `tandem run` that is training.
 class Launched {
  public:
-  explicit Launched(const Args& more = {})
-      : tandem_(job_.LaunchArgs(2, 2, Endless(more)), job_.Mark(), job_.File(".")) {
+  explicit Launched(const Args& more = {}, const Args& flags = {})
+      : tandem_(With(job_.LaunchArgs(2, 2, Endless(more)), flags), job_.Mark(), job_.File(".")) {
     EXPECT_TRUE(tandem_.WaitForOutput(kProgress)) << tandem_.err();
   }
   TandemProcess& tandem() { return tandem_; }
@@ -124,6 +130,15 @@ TEST(DeathTest, AKilledWorkerEndsAJobWhoseReplicatedRowsMoveInEveryStep) {
                 HasSubstr(absl::StrCat("tandem run: ", name, " (pid ", launched.victim(),
                                        ") was killed by signal 9 (SIGKILL); stopping the job")));
   }
+}
+
+// Its group cannot take it back, and the others would wait until their time-out, again and again.
+TEST(DeathTest, AWorkerThatIsStartedAgainAloneEndsTheJobAndSaysWhatToDo) {
+  Launched launched({"--set", "train.mode=async"}, {"--restart", "worker=alone"});
+  launched.SendSignal("RANK=1", SIGKILL);
+  launched.ExpectEndIn(kDeadline, 1);
+  EXPECT_THAT(launched.tandem().err(), HasSubstr("--max-restarts"));
+  EXPECT_THAT(launched.tandem().err(), HasSubstr("worker/1 has died and was started again alone"));
 }
 
 TEST(DeathTest, AProcessOfALaunchedJobThatHangsIsNamedWhenItsLeaseIsOver) {

@@ -2,12 +2,14 @@
 #include "worker/trainer/worker_session.h"
 
 #include <cmath>
+#include <cstdlib>
 #include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/command_context.h"
 #include "base/logging.h"
 #include "base/status.h"
@@ -126,6 +128,21 @@ absl::Status WorkerSession::OpenInJob(const Options& options) {
   }
   TANDEM_ASSIGN_OR_RETURN(
       member_, cluster::Member::Join(env, {.join_timeout = timeout, .exit_after = absl::ZeroDuration()}));
+  // Every step is one of the group, which does not take a member back. The others would wait for their
+  // time-out.
+  if (const char* const restarts = std::getenv("TANDEM_PROCESS_RESTARTS");
+      env.world_size > 1 && restarts != nullptr && absl::string_view(restarts) != "0") {
+    const absl::Status wrong = absl::FailedPreconditionError(absl::StrCat(
+        env.member(), " has died and was started again alone, but the group of the ", env.world_size,
+        " workers cannot take it back. Start the job with `tandem run --max-restarts N` instead of "
+        "--restart ",
+        env.role, "=alone: then all workers go on from the newest checkpoint"));
+    // In the name of all: the failure of one does not end a job that starts it again.
+    const absl::Status told =
+        member_->FailJob(wrong.message(), absl::Seconds(5), /*as=*/absl::StrCat(env.role, "s"));
+    if (!told.ok()) LogWarning(told.message());
+    return wrong;
+  }
   cluster::Store* const store = member_->store();
   std::vector<std::string> keys;
   for (int i = 0; i < env.num_ps; ++i) keys.push_back(absl::StrCat("ps/", i));

@@ -65,7 +65,9 @@ TEST(JobFileTest, LaunchersThatShareADirectoryWriteAtTheSameTime) {
   while (writing > 0) {
     const absl::StatusOr<JobAddress> read = ReadJobFile(directory.File(kJobFile));
     TANDEM_EXPECT_OK(read.status());
-    if (read.ok()) EXPECT_EQ(read->token, job.token);
+    if (read.ok()) {
+      EXPECT_EQ(read->token, job.token);
+    }
   }
   for (std::thread& launcher : launchers) launcher.join();
 }

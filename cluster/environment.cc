@@ -8,7 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "cluster/job_token.h"
+#include "cluster/store/job_token.h"
 #include "rpc/address.h"
 
 namespace tandem::cluster {

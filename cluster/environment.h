@@ -61,6 +61,8 @@ struct Environment {
   // TANDEM_LEASE, in seconds: silence longer than this counts as death, of this process as well as of the
   // job's store.
   absl::Duration lease = kDefaultLease;
+  // Of JobStore::env(): which process of the name member() this is in the job, from 1. Otherwise 0.
+  int64_t life = 0;
 
   // Looks a variable up; returns nullopt if it is not set.
   using Lookup = std::function<absl::optional<std::string>(absl::string_view name)>;
@@ -80,7 +82,7 @@ struct Environment {
   std::string member() const;
   // Returns how this process introduces itself to the servers that it connects to.
   rpc::Caller caller() const {
-    return {.run_id = run_id, .epoch = epoch, .member = member(), .token = token};
+    return {.run_id = run_id, .epoch = epoch, .member = member(), .token = token, .life = life};
   }
   // Returns true if this process must serve the job's store.
   bool hosts_store() const { return store.empty() && worker && rank == 0; }
@@ -100,8 +102,7 @@ class JobStore {
   // Returns the server in this process; nullptr if another process hosts it.
   StoreServer* server() { return server_.get(); }
   const std::string& address() const { return address_; }
-  // Returns the environment with which the store was opened, with the job's token. The token is "" if the
-  // other members have it from their environment and this process does not (cluster/job_token.h).
+  // Returns the environment with which the store was opened, with the job's token and this process's life.
   const Environment& env() const { return env_; }
 
   // Announces that this process no longer needs the store. The hosting process then waits, at most `timeout`,
@@ -113,6 +114,8 @@ class JobStore {
  private:
   friend absl::StatusOr<std::unique_ptr<JobStore>> OpenStore(const Environment& env, absl::Duration timeout);
   explicit JobStore(const Environment& env) : env_(env) {}
+  // Joins the job at address_ and sets the token and life of env_, and remote_.
+  absl::Status Join(absl::Duration timeout);
 
   Environment env_;
   std::string address_;
@@ -121,14 +124,17 @@ class JobStore {
   bool closed_ = false;
 };
 
-// Serves the store if env.hosts_store(), and connects to it. Blocks until the store responds, at most
-// `timeout`. From the beginning on, a process that `tandem run` has started beats (StartBeat). Errors:
+// Serves the store if env.hosts_store(), and joins the job there as env.member(). Blocks until the store
+// responds, and while another process that may be dead has the name: at most `timeout`. From the beginning
+// on, a process that `tandem run` has started beats (StartBeat). Errors:
 //
 //   - Unavailable naming the address: no store is there, or the port is taken
 //   - InvalidArgument if TANDEM_STORE is no address, or if MASTER_PORT is 0 and other processes could not
 //     learn the port that the kernel picks
-//   - FailedPrecondition if a store of another epoch, or of another job, is there, or if only some members
-//     of the job have TANDEM_JOB_TOKEN
+//   - FailedPrecondition if a store of another epoch, or of another job, is there, or if the other members
+//     of the job have no TANDEM_JOB_TOKEN and this process has; PermissionDenied in the opposite case
+//   - AlreadyExists if another process has the name and lives, and says which
+//   - Unimplemented if a gRPC server that is no store is there
 absl::StatusOr<std::unique_ptr<JobStore>> OpenStore(const Environment& env, absl::Duration timeout);
 
 }  // namespace tandem::cluster

@@ -13,8 +13,8 @@
 #include "base/logging.h"
 #include "base/status.h"
 #include "cluster/environment.h"
-#include "cluster/job_token.h"
 #include "cluster/membership/beat.h"
+#include "cluster/store/join.h"
 #include "rpc/network.h"
 
 namespace tandem::cluster {
@@ -95,19 +95,16 @@ absl::StatusOr<std::unique_ptr<JobStore>> OpenStore(const Environment& env, absl
   std::unique_ptr<JobStore> job(new JobStore(env));
   int port = env.master_port;
   if (env.hosts_store()) {
-    TANDEM_ASSIGN_OR_RETURN(job->server_, StoreServer::Start(ListenAddress(env)));
+    TANDEM_ASSIGN_OR_RETURN(job->server_, StoreServer::Start(ListenAddress(env), Clock::Real(), nullptr,
+                                                             {.access = {.token = env.token}}));
     port = job->server_->port();
   }
   job->address_ = env.store.empty() ? JoinAddress(env.master_addr, port) : env.store;
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel,
-                          rpc::ConnectGrpc(job->address_, {.caller = env.caller()}));
-  job->remote_ = std::make_unique<RemoteStore>(std::move(channel), std::min(timeout, absl::Seconds(30)));
-  RemoteStore probe(job->channel(), timeout);
-  if (absl::Status reached = probe.Set(absl::StrCat("job/opened/", env.member()), ""); !reached.ok()) {
+  const absl::Time deadline = MonotonicNow() + timeout;
+  if (absl::Status reached = job->Join(timeout); !reached.ok()) {
     job->closed_ = true;  // no other process has connected: there is nothing to wait for
-    // The store responded, and it serves another round or another job.
-    if (absl::IsFailedPrecondition(reached)) {
-      return Annotate(reached, absl::StrCat("the job's store at ", job->address_));
+    if (!absl::IsUnavailable(reached)) {
+      return Annotate(reached, absl::StrCat("the job's store at ", job->address_));  // it has responded
     }
     return absl::Status(
         reached.code(),
@@ -117,16 +114,36 @@ absl::StatusOr<std::unique_ptr<JobStore>> OpenStore(const Environment& env, absl
                                        : ": is the launcher running, and is TANDEM_STORE right? (",
                      reached.message(), ")"));
   }
-  TANDEM_RETURN_IF_ERROR(Annotate(AgreeOnJobToken(job->store(), &job->env_.token),
-                                  absl::StrCat("the job's store at ", job->address_)));
+  RemoteStore patient(job->channel(), std::max(deadline - MonotonicNow(), absl::Seconds(1)));
+  TANDEM_RETURN_IF_ERROR(patient.Set(absl::StrCat("job/opened/", env.member()), ""));
   return job;
+}
+
+absl::Status JobStore::Join(absl::Duration timeout) {
+  const bool secret = !env_.token.empty();
+  {
+    TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<rpc::Channel> channel,
+                            rpc::ConnectGrpc(address_, {.caller = env_.caller()}));
+    TANDEM_ASSIGN_OR_RETURN(
+        Joined joined,
+        JoinStore(*channel, {.member = env_.member(), .secret_token = secret, .timeout = timeout}));
+    env_.token = std::move(joined.token);
+    env_.life = joined.life;
+  }
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel,
+                          ConnectStore(address_, env_.caller(), secret));
+  remote_ = std::make_unique<RemoteStore>(std::move(channel), std::min(timeout, absl::Seconds(30)));
+  return absl::OkStatus();
 }
 
 absl::Status JobStore::Close(absl::Duration timeout) {
   if (closed_) return absl::OkStatus();
   closed_ = true;
   if (server_ == nullptr) {
-    RemoteStore patient(channel(), timeout);
+    const absl::Time deadline = MonotonicNow() + timeout;
+    TANDEM_RETURN_IF_ERROR(EndLife(*channel(), env_.member(), timeout));
+    // The last call: the host may stop its server once it has the key.
+    RemoteStore patient(channel(), std::max(deadline - MonotonicNow(), absl::Milliseconds(1)));
     return patient.Set(ClosedKey(env_.member()), "");
   }
   TANDEM_RETURN_IF_ERROR(server_->store()->Set(ClosedKey(env_.member()), ""));

@@ -10,6 +10,8 @@
 #include "base/logging.h"
 #include "base/status.h"
 #include "base/timed_wait.h"
+#include "cluster/store/job_token.h"
+#include "cluster/store/join.h"
 #include "rpc/port_probe.h"
 
 namespace tandem::cluster {
@@ -90,6 +92,16 @@ Member::~Member() {
 }
 
 void Member::ReportStatus() { monitor_->ReportStatus(); }
+
+absl::StatusOr<std::string> Member::JoinAgain(absl::Duration timeout) {
+  TANDEM_ASSIGN_OR_RETURN(
+      Joined joined,
+      JoinStore(*store_channel(), {.member = name(),
+                                   .life = env().life,
+                                   .secret_token = JobTokenFromEnv().value_or("") == env().token,
+                                   .timeout = timeout}));
+  return std::move(joined.token);
+}
 
 absl::StatusOr<std::unique_ptr<rpc::Channel>> Member::Connect(const std::string& address,
                                                               rpc::ConnectOptions options) const {

@@ -89,6 +89,10 @@ class Member {
 
   // Returns the status that heartbeats report: state, step and address. Shared with the code that sets them.
   const std::shared_ptr<rpc::ProcessStatus>& status() const { return diagnostics_->status(); }
+  // Joins again at a store that has lost its memory, with the life that this process has. Returns the token
+  // with which members come now: a server accepts it from then on, besides the earlier one. Blocks at most
+  // `timeout`. Errors: those of JoinStore.
+  absl::StatusOr<std::string> JoinAgain(absl::Duration timeout);
   // Calls `again` when the job's store has lost its memory (JobMonitor::OnStoreLost).
   std::unique_ptr<JobMonitor::Registration> OnStoreLost(std::function<absl::Status()> again) {
     return monitor_->OnStoreLost(std::move(again));

@@ -11,7 +11,8 @@
 #include "base/checksummed_file.h"
 #include "base/logging.h"
 #include "base/status.h"
-#include "cluster/job_token.h"
+#include "cluster/store/job_token.h"
+#include "cluster/store/join.h"
 #include "cluster/store/remote_store.h"
 #include "rpc/address.h"
 #include "rpc/epoch_gate.h"
@@ -176,12 +177,8 @@ absl::Status Server::KeepRegistered(Store* store) const {
   if (known) return absl::OkStatus();
   // Members that have joined at the new store may have agreed on another token. They find this server once it
   // has registered, so it must let them in before.
-  if (const std::string& token = member_->env().token; !token.empty()) {
-    const bool given = JobTokenFromEnv().value_or("") == token;
-    TANDEM_ASSIGN_OR_RETURN(const std::string agreed,
-                            store->CompareSet(kJobTokenKey, "", given ? kTokenElsewhere : token));
-    if (!given && agreed != kTokenElsewhere) gate_->AcceptToken(agreed);
-  }
+  TANDEM_ASSIGN_OR_RETURN(const std::string token, member_->JoinAgain(kRegistrationPeriod));
+  gate_->AcceptToken(token);
   return Register(store);
 }
 

@@ -102,7 +102,8 @@ int NodeAgent::Run() {
 }
 
 absl::Status NodeAgent::StartControl() {
-  TANDEM_ASSIGN_OR_RETURN(agent_store_, cluster::StoreServer::Start("127.0.0.1:0"));
+  TANDEM_ASSIGN_OR_RETURN(agent_store_, cluster::StoreServer::Start("127.0.0.1:0", Clock::Real(), nullptr,
+                                                                    {.access = {.token_follows = true}}));
   control_ = std::make_unique<LauncherControl>(agent_store_->store());
   control_->OnPeerFailure([this](const LauncherControl::PeerFailure& failure) {
     monitor_->Post({.kind = AgentEvent::Kind::kPeerFailure,
@@ -165,7 +166,8 @@ void NodeAgent::OnRound(const AgentEvent& event) {
   // must not count as the newest if those die.
   const bool stale = round_.has_value() && event.round.epoch != round_->epoch + 1 && !local_->AllEnded();
   round_ = event.round;
-  services_.EnterRound(round_->epoch);
+  services_.EnterRound(round_->epoch, rendezvous_->token());
+  if (agent_store_ != nullptr) agent_store_->access()->SetToken(rendezvous_->token());
   ++assignment_;
   local_->SetRound({.round = *round_,
                     .assignment = assignment_,
@@ -257,6 +259,7 @@ void NodeAgent::OnSignal(int signal) {
 void NodeAgent::OnEnd(Process* process) {
   RoundProcesses::Slot* const slot = local_->TakeEnded(process);
   if (slot == nullptr) return;
+  if (round_.has_value()) services_.EndLife(*round_, process->name(), process->pid());
   // A role that serves may not end before the others, not even with exit code 0.
   const bool good = process->succeeded() && !slot->planned.role->serves;
   switch (phase_) {

@@ -12,8 +12,9 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "cluster/job_token.h"
 #include "cluster/store/etcd/etcd_store.h"
+#include "cluster/store/job_token.h"
+#include "cluster/store/join.h"
 #include "cluster/store/remote_store.h"
 #include "launcher/local_rendezvous.h"
 #include "rpc/address.h"
@@ -146,7 +147,9 @@ absl::Status RendezvousHandler::OpenServed() {
     const std::string listen = rpc::IsLoopbackHost(endpoint.host)
                                    ? options_.endpoint
                                    : rpc::ListenAddressFor(endpoint.host, endpoint.port);
-    absl::StatusOr<std::unique_ptr<cluster::StoreServer>> server = cluster::StoreServer::Start(listen);
+    TANDEM_ASSIGN_OR_RETURN(std::string token, cluster::JobTokenFromEnv());
+    absl::StatusOr<std::unique_ptr<cluster::StoreServer>> server =
+        cluster::StoreServer::Start(listen, Clock::Real(), nullptr, {.access = {.token = std::move(token)}});
     if (server.ok()) {
       server_ = *std::move(server);
       return absl::OkStatus();
@@ -154,7 +157,7 @@ absl::Status RendezvousHandler::OpenServed() {
     // Another launcher of this host was quicker and serves the store.
     if (must) return Annotate(server.status(), "cannot serve the store at which the nodes meet");
   }
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(options_.endpoint));
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, cluster::ConnectStore(options_.endpoint));
   store_ = std::make_unique<cluster::RemoteStore>(std::move(channel), CallTimeout(options_.rendezvous));
   return absl::OkStatus();
 }

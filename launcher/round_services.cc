@@ -5,12 +5,20 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "cluster/membership/member_process.h"
 #include "cluster/store/fenced_store.h"
 #include "rpc/network.h"
+#include "tandem/v1/store.pb.h"
 
 namespace tandem::launcher {
+namespace {
+
+constexpr absl::Duration kEndLifeTimeout = absl::Seconds(5);
+
+}  // namespace
 
 RoundServices::RoundServices(std::string run_id, std::string node_id, int master_port)
     : run_id_(std::move(run_id)), node_id_(std::move(node_id)), chosen_port_(master_port) {}
@@ -21,8 +29,8 @@ absl::Status RoundServices::Renew(const std::string& host, cluster::Node* node) 
   old_store_ = std::move(store_);
   gate_ = std::make_shared<rpc::EpochGate>(
       rpc::Caller{.run_id = run_id_, .member = absl::StrCat("the store of node ", node_id_)});
-  absl::StatusOr<std::unique_ptr<cluster::StoreServer>> store =
-      cluster::StoreServer::Start(rpc::ListenAddressFor(host, 0), Clock::Real(), gate_);
+  absl::StatusOr<std::unique_ptr<cluster::StoreServer>> store = cluster::StoreServer::Start(
+      rpc::ListenAddressFor(host, 0), Clock::Real(), gate_, {.access = {.token_follows = true}});
   if (!store.ok()) return Annotate(store.status(), "cannot serve the job's store");
   store_ = *std::move(store);
   node->store = absl::StrCat(host, ":", store_->port());
@@ -34,7 +42,30 @@ absl::Status RoundServices::Renew(const std::string& host, cluster::Node* node) 
   return absl::OkStatus();
 }
 
-void RoundServices::EnterRound(int64_t epoch) { gate_->Enter(epoch); }
+void RoundServices::EnterRound(int64_t epoch, const std::string& token) {
+  gate_->Enter(epoch);
+  store_->access()->SetToken(token);
+  token_ = token;
+}
+
+void RoundServices::EndLife(const cluster::Round& round, const std::string& member, int64_t pid) {
+  cluster::MemberProcess process = cluster::MemberProcess::Self();
+  process.pid = pid;
+  process.started = 0;
+  if (round.group_rank == 0) return store_->membership()->EndLife(member, process);
+  const std::string& address = round.nodes[0].store;
+  if (other_store_ == nullptr || other_store_->target() != address) {
+    const rpc::Caller caller{.run_id = run_id_, .epoch = round.epoch, .member = node_id_, .token = token_};
+    absl::StatusOr<std::unique_ptr<rpc::Channel>> channel = rpc::ConnectGrpc(address, {.caller = caller});
+    if (!channel.ok()) return;
+    other_store_ = *std::move(channel);
+  }
+  v1::EndLifeRequest request;
+  request.set_member(member);
+  *request.mutable_process() = process.ToProto();
+  other_store_->CallAsync("/tandem.v1.Store/EndLife", Bytes(request.SerializeAsString()),
+                          {.timeout = kEndLifeTimeout, .idempotent = true}, [](absl::StatusOr<Bytes>) {});
+}
 
 void RoundServices::EndRound(int64_t epoch) {
   cluster::EnterEpoch(store_->store(), epoch + 1, "launcher").IgnoreError();

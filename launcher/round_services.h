@@ -15,6 +15,7 @@
 #include "cluster/rendezvous/rendezvous.h"
 #include "cluster/store/store_server.h"
 #include "launcher/host/port_reservation.h"
+#include "rpc/channel.h"
 #include "rpc/epoch_gate.h"
 
 namespace tandem::launcher {
@@ -31,8 +32,12 @@ class RoundServices {
   // Renew, because a running process may still use it. Returns an error if the store cannot be served or the
   // chosen port is taken.
   absl::Status Renew(const std::string& host, cluster::Node* node);
-  // Tells the store the epoch of the round. From then on it refuses callers of other rounds.
-  void EnterRound(int64_t epoch);
+  // Tells the store the epoch of the round and the job's token. Until then processes that join are told to
+  // try again; from then on the store refuses callers of other rounds and changes without the token.
+  void EnterRound(int64_t epoch, const std::string& token);
+  // Tells the store of `round` that the process `pid` of this node, the member `member`, has ended, so that a
+  // successor need not look for it. Does not block; the store may not learn it.
+  void EndLife(const cluster::Round& round, const std::string& member, int64_t pid);
   // Ends the calls of processes that wait in the store of round `epoch`: they get an error.
   void EndRound(int64_t epoch);
 
@@ -45,6 +50,9 @@ class RoundServices {
   const int chosen_port_;
   std::unique_ptr<cluster::StoreServer> store_, old_store_;
   std::shared_ptr<rpc::EpochGate> gate_;  // of store_
+  std::string token_;                     // of the job
+  // To the store of the round that another node serves, at its address.
+  std::unique_ptr<rpc::Channel> other_store_;
   std::unique_ptr<PortReservation> port_;
 };
 

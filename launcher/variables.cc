@@ -2,8 +2,8 @@
 #include "launcher/variables.h"
 
 #include "absl/strings/str_cat.h"
-#include "cluster/job_token.h"
 #include "cluster/membership/beat.h"
+#include "cluster/store/job_token.h"
 
 extern char** environ;
 

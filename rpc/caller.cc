@@ -15,6 +15,7 @@ std::string Caller::ToBytes() const {
   proto.set_epoch(epoch);
   proto.set_member(member);
   proto.set_token(token);
+  proto.set_life(life);
   return proto.SerializeAsString();
 }
 
@@ -23,7 +24,11 @@ Caller Caller::FromBytes(absl::string_view bytes) {
   if (bytes.size() > kMaxCallerBytes || !proto.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return {.epoch = -1};
   }
-  return {.run_id = proto.run_id(), .epoch = proto.epoch(), .member = proto.member(), .token = proto.token()};
+  return {.run_id = proto.run_id(),
+          .epoch = proto.epoch(),
+          .member = proto.member(),
+          .token = proto.token(),
+          .life = proto.life()};
 }
 
 absl::Status CheckCaller(const Caller& caller) {

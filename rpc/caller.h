@@ -25,6 +25,9 @@ struct Caller {
   // The job's token (TANDEM_JOB_TOKEN), which shows that the process is a member of the job. "": it does not
   // present one, so it may only observe and read. It is a secret: no message and no log has it.
   std::string token = {};
+  // Which process of the name `member` this is in the job, counted from 1 by the job's store, which refuses
+  // the changes of a process that another one has replaced. 0: the process has not joined the job.
+  int64_t life = 0;
 
   // Returns the encoding that is sent; "" for an empty Caller. At most kMaxCallerBytes if CheckCaller returns
   // OK.

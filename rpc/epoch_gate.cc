@@ -15,7 +15,8 @@ constexpr size_t kMostTokens = 16;
 
 std::string NameOf(const Caller& caller) { return caller.member.empty() ? "a process" : caller.member; }
 
-// Takes the same time whatever the difference, so that a caller cannot find the secret byte by byte.
+}  // namespace
+
 bool SameSecret(absl::string_view a, absl::string_view b) {
   if (a.size() != b.size()) return false;
   unsigned char difference = 0;
@@ -23,7 +24,15 @@ bool SameSecret(absl::string_view a, absl::string_view b) {
   return difference == 0;
 }
 
-}  // namespace
+absl::Status TokenMissing(const Caller& caller, absl::string_view server, absl::string_view method,
+                          Right right) {
+  return absl::PermissionDeniedError(absl::StrCat(
+      method, " needs the right to ", RightName(right), ", and ", NameOf(caller), " presents ",
+      caller.token.empty() ? "no token of the job" : "another token than that of the job", " to ", server,
+      ": `tandem run` gives its processes the token of the job; start another "
+      "process with TANDEM_JOB_TOKEN set to it: the content of the file job_token in the log "
+      "directory of `tandem run`, or the value with which the job's other processes were started"));
+}
 
 void EpochGate::Enter(int64_t epoch) {
   int64_t now = epoch_.load(std::memory_order_relaxed);
@@ -78,13 +87,7 @@ absl::Status EpochGate::Authorize(const Caller& caller, absl::string_view method
       if (SameSecret(caller.token, token)) return absl::OkStatus();
     }
   }
-  return absl::PermissionDeniedError(absl::StrCat(
-      method, " needs the right to ", RightName(right), ", and ", NameOf(caller), " presents ",
-      caller.token.empty() ? "no token of the job" : "another token than that of the job", " to ",
-      NameOf(server_),
-      ": `tandem run` gives its processes the token of the job; start another "
-      "process with TANDEM_JOB_TOKEN set to it: the content of the file job_token in the log "
-      "directory of `tandem run`, or the value with which the job's other processes were started"));
+  return TokenMissing(caller, NameOf(server_), method, right);
 }
 
 Service Gated(Service service, std::shared_ptr<EpochGate> gate) {

@@ -39,6 +39,13 @@
 
 namespace tandem::rpc {
 
+// Compares two secrets in a time that does not depend on where they differ.
+bool SameSecret(absl::string_view a, absl::string_view b);
+// Returns the PermissionDenied error for `caller`, which does not present the token of `server`. It names
+// `method` ("tandem.v1.Failover/Attach"), `right` and both processes, and says where the token is.
+absl::Status TokenMissing(const Caller& caller, absl::string_view server, absl::string_view method,
+                          Right right);
+
 // Admits or refuses callers. Thread-safe. Shared by a server and the code that reports new epochs to it.
 class EpochGate {
  public:
@@ -66,9 +73,7 @@ class EpochGate {
   // Lets callers with `token` in as well: members that have joined since the job's store lost the one before.
   // The gate remembers the last 16. No effect if the server has no token.
   void AcceptToken(const std::string& token);
-  // Returns OK if `caller` presents a token of the server, or if the server has none. Otherwise
-  // PermissionDenied, which names `method` ("tandem.v1.Failover/Attach") and `right` and says where the token
-  // is.
+  // Returns OK if `caller` presents a token of the server, or if the server has none. Otherwise TokenMissing.
   absl::Status Authorize(const Caller& caller, absl::string_view method, Right right) const;
 
  private:

@@ -22,11 +22,9 @@
 #include "cli/commands/shard_copy.h"
 #include "cli/monitor/metrics_server.h"
 #include "cluster/environment.h"
-#include "cluster/job_token.h"
 #include "cluster/member.h"
 #include "cluster/process.h"
 #include "cluster/server.h"
-#include "cluster/store/remote_store.h"
 #include "launcher/log_directories.h"
 #include "launcher/plan/copies.h"
 #include "launcher/plan/variable_options.h"
@@ -259,10 +257,9 @@ absl::StatusOr<int> Serve(const ServeFlags& flags) {
   std::unique_ptr<cluster::JobMonitor::Registration> registration;
   if (followers) {
     registration = member->OnStoreLost([&]() -> absl::Status {
-      cluster::RemoteStore registry(member->store_channel(), kRegisterTimeout);
-      TANDEM_ASSIGN_OR_RETURN(const std::string token, cluster::AgreeOnJobTokenAgain(&registry, env.token));
-      // Members that have joined at the new store may have agreed on another one.
-      if (!token.empty()) gate->AcceptToken(token);
+      // Members that have joined at the new store may have agreed on another token.
+      TANDEM_ASSIGN_OR_RETURN(const std::string token, member->JoinAgain(kRegisterTimeout));
+      gate->AcceptToken(token);
       return copy->RegisterAgain();
     });
   }

@@ -21,7 +21,7 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/serve.h"
 #include "cli/monitor/replay_metrics.h"
-#include "cluster/job_token.h"
+#include "cluster/store/job_token.h"
 #include "google/protobuf/util/json_util.h"
 #include "replay/client/remote_replay.h"
 #include "replay/server/replay_server.h"

@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/serve.h"
+#include "cluster/store/job_token.h"
 #include "cluster/store/limits.h"
 #include "cluster/store/store_server.h"
 
@@ -31,10 +32,14 @@ struct StoreFlags {
 
 absl::Status Serve(const StoreFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<SignalPipe> signals, SignalPipe::Install({SIGTERM, SIGINT}));
+  TANDEM_ASSIGN_OR_RETURN(std::string token, cluster::JobTokenFromEnv());
   TANDEM_ASSIGN_OR_RETURN(
       const std::unique_ptr<cluster::StoreServer> store,
-      cluster::StoreServer::Start(flags.listen, Clock::Real(), nullptr, flags.limits, flags.max_connections,
-                                  {.directory = flags.data, .on_failure = [] { ::raise(SIGTERM); }}));
+      cluster::StoreServer::Start(flags.listen, Clock::Real(), nullptr,
+                                  {.limits = flags.limits,
+                                   .max_connections = flags.max_connections,
+                                   .disk = {.directory = flags.data, .on_failure = [] { ::raise(SIGTERM); }},
+                                   .access = {.token = std::move(token)}}));
   if (store->disk() != nullptr) {
     TANDEM_ASSIGN_OR_RETURN(const int64_t keys, store->store()->NumKeys());
     LogInfo(absl::StrCat("the store in ", flags.data, " has ", keys, " keys; its log has ",

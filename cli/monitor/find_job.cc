@@ -17,7 +17,8 @@
 #include "absl/strings/strip.h"
 #include "base/status.h"
 #include "cli/monitor/rounds.h"
-#include "cluster/job_token.h"
+#include "cluster/store/job_token.h"
+#include "cluster/store/join.h"
 #include "cluster/store/remote_store.h"
 #include "ps/failover/placement_text.h"
 #include "rpc/address.h"
@@ -104,10 +105,11 @@ absl::StatusOr<std::string> FindToken(const JobFlags& flags) {
   if (!job.token.empty()) return job.token;
   TANDEM_ASSIGN_OR_RETURN(const std::string store, StoreOf(job, flags.timeout_seconds));
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(store));
-  cluster::RemoteStore remote(std::move(channel), absl::Seconds(flags.timeout_seconds));
-  TANDEM_ASSIGN_OR_RETURN(token,
-                          remote.GetIfPresent(cluster::kJobTokenKey, absl::Seconds(flags.timeout_seconds)));
-  return token == cluster::kTokenElsewhere ? std::string() : token;
+  const absl::StatusOr<cluster::Joined> joined =
+      cluster::JoinStore(*channel, {.timeout = absl::Seconds(flags.timeout_seconds)});
+  if (absl::IsPermissionDenied(joined.status())) return std::string();  // the store gives it to nobody
+  TANDEM_RETURN_IF_ERROR(joined.status());
+  return joined->token;
 }
 
 absl::Status StoreError(const absl::Status& error, const std::string& address) {

@@ -68,7 +68,8 @@ absl::StatusOr<JobMembers> AskMembers(const std::string& store, absl::Duration t
                            .lease = absl::Milliseconds(last.lease_ms()),
                            .left = last.leaving(),
                            .came_back = info.came_back(),
-                           .registered = last.registered_with() == job.incarnation});
+                           .registered = last.registered_with() == job.incarnation,
+                           .life = info.life()});
   }
   std::sort(job.members.begin(), job.members.end(),
             [](const Member& a, const Member& b) { return RoleAndIndex(a.name) < RoleAndIndex(b.name); });
@@ -98,7 +99,7 @@ std::string MembersToText(const JobMembers& job) {
     absl::StrAppendFormat(&text, "%-*s  %-*s%s  %8s  %5s  %6s  %9s  %9s  %s\n", name, m.name, host,
                           OrDash(m.host), column(OrDash(m.address)), OrDash(m.pid), OrDash(m.epoch),
                           OrDash(m.train_epoch), OrDash(static_cast<int64_t>(m.step)), Seconds(m.silent),
-                          state);
+                          m.life > 1 ? absl::StrCat(state, " (life ", m.life, ")") : state);
   }
   if (job.since_memory_lost > absl::ZeroDuration()) {
     std::vector<std::string> again, not_yet;
@@ -125,6 +126,7 @@ std::string MembersToJson(const JobMembers& job) {
                        {"host", m.host},
                        {"address", m.address},
                        {"pid", m.pid},
+                       {"life", m.life},
                        {"epoch", m.epoch},
                        {"train_epoch", m.train_epoch},
                        {"step", m.step},

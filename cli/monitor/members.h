@@ -26,6 +26,7 @@ struct Member {
   bool left = false;
   bool came_back = false;  // it had registered at the store before that lost its memory
   bool registered = true;  // the store has what it owns
+  int64_t life = 0;        // which process of this name it is, from 1; 0: it has not joined
 
   // Returns "alive", "silent" (for more than half its lease), "dead" (for more than its lease) or "left".
   const char* Liveness() const;

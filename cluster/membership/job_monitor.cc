@@ -152,7 +152,8 @@ void JobMonitor::RegisterAgain() {
 void JobMonitor::Run(JobState state, absl::Time last_answered) {
   absl::Time next = last_answered + options_.lease / 4;
   const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || due_; };
-  while (!state.ended || options_.outlives_job) {
+  bool replaced = false;
+  while (!replaced && (!state.ended || options_.outlives_job)) {
     {
       absl::MutexLock lock(&mutex_);
       (void)options_.clock->AwaitUntil(&mutex_, absl::Condition(&wanted), next);
@@ -166,6 +167,9 @@ void JobMonitor::Run(JobState state, absl::Time last_answered) {
       state = *std::move(answer);
       last_answered = sent;
       next = sent + options_.lease / 4;
+    } else if (absl::IsAlreadyExists(answer.status())) {
+      state = JobState{true, true, std::string(answer.status().message())};  // it was replaced
+      replaced = true;
     } else if (now - last_answered >= options_.lease && !options_.outlives_job) {
       state = JobState{
           true, true,

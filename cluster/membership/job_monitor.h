@@ -39,12 +39,13 @@ class JobMonitor {
     // The job goes on without this member: its silence does not end the job, a failure that it reports does.
     bool replaceable = false;
     // The member outlives its job and the job's store: heartbeats go on after the job has ended and while the
-    // store is silent, and on_end is never called.
+    // store is silent. on_end is called only when another process has taken the place of this one.
     bool outlives_job = false;
   };
-  // Called at most once, on the monitor's thread: when the job has ended, or when the store has been silent
-  // for a whole lease. In the second case the state is ended and failed, and its reason names the store. The
-  // callback must not destroy the monitor nor call Leave. If it blocks, Leave and the destructor wait for it.
+  // Called at most once, on the monitor's thread: when the job has ended, when the store has been silent for
+  // a whole lease, or when another process has taken this member's place. In the last two cases the state is
+  // ended and failed, and its reason names the store or the process. The callback must not destroy the
+  // monitor nor call Leave. If it blocks, Leave and the destructor wait for it.
   using OnEnd = std::function<void(const JobState&)>;
 
   // Sends the first heartbeat and blocks for its response, at most a lease. Errors: Unavailable or

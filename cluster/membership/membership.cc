@@ -24,14 +24,105 @@ std::string Bounded(absl::string_view text) {
   return text.size() <= kMaxReasonBytes ? std::string(text)
                                         : absl::StrCat(Prefix(text, kMaxReasonBytes), "...");
 }
+
+absl::Status CheckName(absl::string_view member) {
+  if (!member.empty() && member.size() <= kMaxNameBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a member's name must have 1 to ", kMaxNameBytes, " bytes, not ", member.size()));
+}
+
+absl::Status TooMany() {
+  return absl::ResourceExhaustedError(absl::StrCat("the job already has ", kMaxMembers, " members"));
+}
+
+// How long a process that has joined and sends no heartbeats keeps its name against another one.
+constexpr absl::Duration kLeaseWithoutHeartbeats = absl::Seconds(10);
 }  // namespace
 
-absl::StatusOr<JobState> Membership::Heartbeat(absl::string_view member, absl::Duration lease, bool leaving,
-                                               MemberReport report) {
-  if (member.empty() || member.size() > kMaxNameBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a member's name must have 1 to ", kMaxNameBytes, " bytes, not ", member.size()));
+absl::StatusOr<JoinResult> Membership::Join(absl::string_view member, const MemberProcess& process,
+                                            int64_t life, int64_t replaces) {
+  TANDEM_RETURN_IF_ERROR(CheckName(member));
+  const absl::Time now = clock_->Now();
+  absl::MutexLock lock(&mutex_);
+  auto it = lives_.find(member);
+  if (it == lives_.end()) {
+    if (lives_.size() >= kMaxMembers) return TooMany();
+    it = lives_.emplace(std::string(member), Life{.free = true}).first;
   }
+  Life& known = it->second;
+  if (known.life > 0 && known.process == process) {
+    known.life = std::max(known.life, life);
+    known.last_heard = now;
+    known.free = false;
+    return JoinResult{.life = known.life};
+  }
+  if (life > 0) {
+    TANDEM_RETURN_IF_ERROR(AdmitLifeLocked(member, life, now));
+    known.process = process;
+    return JoinResult{.life = known.life};
+  }
+  if (!known.free && replaces != known.life && now - known.last_heard <= known.lease) {
+    return JoinResult{.holder = MemberLife{.life = known.life,
+                                           .process = known.process,
+                                           .joined = now - known.joined,
+                                           .silent = now - known.last_heard,
+                                           .lease = known.lease,
+                                           .heartbeats = known.heartbeats}};
+  }
+  known = Life{.life = known.life + 1,
+               .process = process,
+               .joined = now,
+               .last_heard = now,
+               .lease = kLeaseWithoutHeartbeats};
+  // It is heard of now, so its predecessor's silence is over. Its first heartbeat is still to come.
+  if (auto lease = leases_.find(member); lease != leases_.end()) {
+    lease->second.last_heard = now;
+    known.lease = lease->second.length;
+  }
+  return JoinResult{.life = known.life};
+}
+
+void Membership::EndLife(absl::string_view member, const MemberProcess& process) {
+  absl::MutexLock lock(&mutex_);
+  const auto it = lives_.find(member);
+  if (it == lives_.end()) return;
+  const MemberProcess& known = it->second.process;
+  const bool same = known.pid == process.pid && known.boot_id == process.boot_id &&
+                    known.pid_namespace == process.pid_namespace &&
+                    (process.started == 0 || known.started == process.started);
+  if (same) it->second.free = true;
+}
+
+absl::Status Membership::AdmitLife(absl::string_view member, int64_t life) {
+  if (life <= 0) return absl::OkStatus();
+  TANDEM_RETURN_IF_ERROR(CheckName(member));
+  const absl::Time now = clock_->Now();
+  absl::MutexLock lock(&mutex_);
+  return AdmitLifeLocked(member, life, now);
+}
+
+absl::Status Membership::AdmitLifeLocked(absl::string_view member, int64_t life, absl::Time now) {
+  auto it = lives_.find(member);
+  if (it == lives_.end()) {
+    if (lives_.size() >= kMaxMembers) return TooMany();
+    it = lives_.emplace(std::string(member), Life{}).first;
+  }
+  Life& known = it->second;
+  if (life > known.life) {
+    known = Life{.life = life, .joined = now, .last_heard = now, .lease = kLeaseWithoutHeartbeats};
+    return absl::OkStatus();
+  }
+  if (life == known.life) return absl::OkStatus();
+  return absl::AlreadyExistsError(
+      absl::StrCat("this process of ", Bounded(member), " (life ", life, ") was replaced by ",
+                   known.process.pid == 0 ? "another one" : known.process.ToString(), " (life ", known.life,
+                   ") ", absl::FormatDuration(absl::Trunc(now - known.joined, absl::Milliseconds(100))),
+                   " ago: it was taken for dead, or two processes were started with the same name"));
+}
+
+absl::StatusOr<JobState> Membership::Heartbeat(absl::string_view member, absl::Duration lease, bool leaving,
+                                               MemberReport report, int64_t life) {
+  TANDEM_RETURN_IF_ERROR(CheckName(member));
   if (lease <= absl::ZeroDuration() || lease > absl::Hours(24)) {
     return absl::InvalidArgumentError(absl::StrCat("member ", Bounded(member), " asks for a lease of ",
                                                    absl::FormatDuration(lease), "; it must lie in (0, 24h]"));
@@ -41,11 +132,17 @@ absl::StatusOr<JobState> Membership::Heartbeat(absl::string_view member, absl::D
   }
   const absl::Time now = clock_->Now();
   absl::MutexLock lock(&mutex_);
+  if (life > 0) {
+    TANDEM_RETURN_IF_ERROR(AdmitLifeLocked(member, life, now));
+    Life& known = lives_.find(member)->second;
+    known.last_heard = now;
+    known.lease = lease;
+    known.free = leaving;
+    ++known.heartbeats;
+  }
   auto it = leases_.find(member);
   if (it == leases_.end()) {
-    if (leases_.size() >= kMaxMembers) {
-      return absl::ResourceExhaustedError(absl::StrCat("the job already has ", kMaxMembers, " members"));
-    }
+    if (leases_.size() >= kMaxMembers) return TooMany();
     it = leases_.emplace(std::string(member), Lease{}).first;
   }
   const bool from_earlier = report.registered_with != 0 && report.registered_with != incarnation_;
@@ -153,8 +250,14 @@ std::vector<MemberStatus> Membership::Statuses() {
   std::vector<MemberStatus> statuses;
   absl::MutexLock lock(&mutex_);
   for (const auto& [name, lease] : leases_) {
-    statuses.push_back(
-        {name, lease.report, lease.length, now - lease.last_heard, lease.left, lease.came_back});
+    const auto life = lives_.find(name);
+    statuses.push_back({.name = name,
+                        .report = lease.report,
+                        .lease = lease.length,
+                        .silent = now - lease.last_heard,
+                        .left = lease.left,
+                        .came_back = lease.came_back,
+                        .life = life == lives_.end() ? 0 : life->second.life});
   }
   return statuses;
 }

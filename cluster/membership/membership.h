@@ -19,6 +19,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "cluster/membership/incarnation.h"
+#include "cluster/membership/member_process.h"
 
 namespace tandem::cluster {
 
@@ -52,6 +53,23 @@ struct MemberStatus {
   absl::Duration silent;  // since its last heartbeat
   bool left = false;
   bool came_back = false;  // it had registered with an earlier incarnation of the store
+  int64_t life = 0;        // of its present process; 0: it has not joined
+};
+
+// A process that has joined as a member, and the member's name with it.
+struct MemberLife {
+  int64_t life = 0;  // counts the processes of this name, from 1
+  MemberProcess process;
+  absl::Duration joined;  // since then
+  absl::Duration silent;  // since the store heard of it
+  absl::Duration lease;   // a silence that is longer frees the name
+  int64_t heartbeats = 0;
+};
+
+// The result of Membership::Join: a life, or the process that has the name.
+struct JoinResult {
+  int64_t life = 0;
+  std::optional<MemberLife> holder;
 };
 
 // Thread-safe. A member is known from its first heartbeat on: a process that never sent one is not dead. The
@@ -71,11 +89,32 @@ class Membership {
   // memory. nullopt: none has come.
   std::optional<absl::Duration> SinceMemoryLost() const;
 
+  // Gives the name `member` ("worker/0") to `process`. Each process of a name has a life of its own, the one
+  // before plus 1; the same process gets the same life again. The name is free if no process has it, and once
+  // the one that has it
+  //
+  //   - has left, or its life was ended (EndLife)
+  //   - has been silent for longer than its lease, or 10 s if it sends no heartbeats
+  //   - is the life `replaces`, which the caller has seen to be gone
+  //
+  // Otherwise the result has the holder and no life. `life` is not 0 if the process has one already, from a
+  // store that has lost its memory; AlreadyExists then if a later life is known. InvalidArgument and
+  // ResourceExhausted as for Heartbeat.
+  absl::StatusOr<JoinResult> Join(absl::string_view member, const MemberProcess& process, int64_t life = 0,
+                                  int64_t replaces = 0);
+  // Frees the name of `member` if `process` has it and has ended. Start time 0: that of any process.
+  void EndLife(absl::string_view member, const MemberProcess& process);
+  // Returns AlreadyExists, which names both processes, if a later life of `member` than `life` has
+  // joined. A later `life` than the known one becomes known: the store has lost its memory. OK if `life` is
+  // 0.
+  absl::Status AdmitLife(absl::string_view member, int64_t life);
+
   // Records that `member` ("worker/0") lives and may stay silent for `lease`. With `leaving` it has finished
-  // its work, and its silence is no death; a later heartbeat makes it a member again. InvalidArgument for an
-  // empty or long name or a lease outside (0, 1 day]; ResourceExhausted beyond 65,536 members.
+  // its work, and its silence is no death; a later heartbeat makes it a member again. `life` is that of the
+  // process, or 0 if it has not joined. InvalidArgument for an empty or long name or a lease outside
+  // (0, 1 day]; ResourceExhausted beyond 65,536 members; AlreadyExists as for AdmitLife.
   absl::StatusOr<JobState> Heartbeat(absl::string_view member, absl::Duration lease, bool leaving,
-                                     MemberReport report = {});
+                                     MemberReport report = {}, int64_t life = 0);
   // Declares that the launcher restarts members of `role` ("ps": "ps/0", "ps/1", ...) when they die: neither
   // their silence nor a failure that they report ends the job.
   void AllowRestart(absl::string_view role);
@@ -106,6 +145,17 @@ class Membership {
     bool came_back = false;
     MemberReport report;
   };
+  // The process that has a name, or had it last.
+  struct Life {
+    int64_t life = 0;
+    MemberProcess process;
+    absl::Time joined, last_heard;
+    absl::Duration lease;
+    int64_t heartbeats = 0;
+    bool free = false;  // the name may be given to another process at once
+  };
+  absl::Status AdmitLifeLocked(absl::string_view member, int64_t life, absl::Time now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CheckLeases(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns whether Tick has been called.
   bool ticks() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return last_tick_ != absl::InfinitePast(); }
@@ -120,6 +170,7 @@ class Membership {
   mutable absl::Mutex mutex_;
   absl::Time memory_lost_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   std::map<std::string, Lease, std::less<>> leases_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Life, std::less<>> lives_ ABSL_GUARDED_BY(mutex_);
   std::set<std::string, std::less<>> restarting_roles_ ABSL_GUARDED_BY(mutex_);
   JobState state_ ABSL_GUARDED_BY(mutex_);
   absl::Time last_tick_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();

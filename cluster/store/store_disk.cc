@@ -271,8 +271,7 @@ absl::Status StoreDisk::Rewrite() {
     {
       absl::MutexLock lock(&mutex_);
       if (meanwhile_.size() <= kSwitchBytes) break;
-      records = std::move(meanwhile_);
-      meanwhile_.clear();
+      records = std::exchange(meanwhile_, std::string());
     }
     if (absl::Status written = append(records); !written.ok()) return give_up(written);
   }

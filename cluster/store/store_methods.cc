@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "cluster/store/limits.h"
 #include "cluster/store/store_service.h"
@@ -21,27 +22,48 @@ void SetJobState(JobState state, v1::HeartbeatResponse* response) {
 }  // namespace
 
 rpc::Service StoreService::MakeService() {
-  return {"tandem.v1.Store",
-          {
-              {"Set", rpc::Right::kMember, Bind(&StoreService::Set)},
-              {"Get", rpc::Right::kRead, Bind(&StoreService::Get)},
-              {"Add", rpc::Right::kMember, Bind(&StoreService::Add)},
-              {"CompareSet", rpc::Right::kMember, Bind(&StoreService::CompareSet)},
-              {"Wait", rpc::Right::kRead, Bind(&StoreService::Wait)},
-              {"Delete", rpc::Right::kMember, Bind(&StoreService::Delete)},
-              {"List", rpc::Right::kRead, Bind(&StoreService::List)},
-              {"Check", rpc::Right::kRead, Bind(&StoreService::Check)},
-              {"Append", rpc::Right::kMember, Bind(&StoreService::Append)},
-              {"MultiGet", rpc::Right::kRead, Bind(&StoreService::MultiGet)},
-              {"MultiSet", rpc::Right::kMember, Bind(&StoreService::MultiSet)},
-              {"NumKeys", rpc::Right::kRead, Bind(&StoreService::NumKeys)},
-              {"Push", rpc::Right::kMember, Bind(&StoreService::Push)},
-              {"Pop", rpc::Right::kMember, Bind(&StoreService::Pop)},
-              {"Length", rpc::Right::kRead, Bind(&StoreService::Length)},
-              {"Heartbeat", rpc::Right::kMember, BindMembership(&StoreService::Heartbeat)},
-              {"Members", rpc::Right::kObserve, BindMembership(&StoreService::Members)},
-              {"EndJob", rpc::Right::kMember, BindMembership(&StoreService::EndJob)},
-          }};
+  rpc::Service service{
+      "tandem.v1.Store",
+      {
+          {"Set", rpc::Right::kMember, Bind(&StoreService::Set)},
+          {"Get", rpc::Right::kRead, Bind(&StoreService::Get)},
+          {"Add", rpc::Right::kMember, Bind(&StoreService::Add)},
+          {"CompareSet", rpc::Right::kMember, Bind(&StoreService::CompareSet)},
+          {"Wait", rpc::Right::kRead, Bind(&StoreService::Wait)},
+          {"Delete", rpc::Right::kMember, Bind(&StoreService::Delete)},
+          {"List", rpc::Right::kRead, Bind(&StoreService::List)},
+          {"Check", rpc::Right::kRead, Bind(&StoreService::Check)},
+          {"Append", rpc::Right::kMember, Bind(&StoreService::Append)},
+          {"MultiGet", rpc::Right::kRead, Bind(&StoreService::MultiGet)},
+          {"MultiSet", rpc::Right::kMember, Bind(&StoreService::MultiSet)},
+          {"NumKeys", rpc::Right::kRead, Bind(&StoreService::NumKeys)},
+          {"Push", rpc::Right::kMember, Bind(&StoreService::Push)},
+          {"Pop", rpc::Right::kMember, Bind(&StoreService::Pop)},
+          {"Length", rpc::Right::kRead, Bind(&StoreService::Length)},
+          // Everyone may join; the token that a caller presents or gets decides about the rest.
+          {"Join", rpc::Right::kObserve, BindMembership(&StoreService::Join)},
+          {"EndLife", rpc::Right::kMember, BindMembership(&StoreService::EndLife)},
+          {"Heartbeat", rpc::Right::kMember, BindMembership(&StoreService::Heartbeat)},
+          {"Members", rpc::Right::kObserve, BindMembership(&StoreService::Members)},
+          {"EndJob", rpc::Right::kMember, BindMembership(&StoreService::EndJob)},
+      }};
+  for (rpc::Method& method : service.methods) {
+    method.handler =
+        Guard(absl::StrCat(service.name, "/", method.name), method.right, std::move(method.handler));
+  }
+  return service;
+}
+
+rpc::Handler StoreService::Guard(std::string method, rpc::Right right, rpc::Handler handler) {
+  if (!rpc::NeedsToken(right)) return handler;
+  return [this, method = std::move(method), right,
+          handler = std::move(handler)](std::shared_ptr<rpc::ServerCall> call) {
+    const rpc::Caller& caller = call->caller();
+    absl::Status admitted = access_.Authorize(caller, method, right);
+    if (admitted.ok()) admitted = membership_->AdmitLife(caller.member, caller.life);
+    if (!admitted.ok()) return call->Finish(std::move(admitted));
+    handler(std::move(call));
+  };
 }
 
 template <typename Response>
@@ -66,6 +88,15 @@ template <typename Request, typename Response>
 rpc::Handler StoreService::BindMembership(absl::StatusOr<Response> (StoreService::*method)(const Request&)) {
   return rpc::ProtoHandler<Request, Response>(
       [this, method](const Request& request) { return (this->*method)(request); });
+}
+
+template <typename Request, typename Response>
+rpc::Handler StoreService::BindMembership(void (StoreService::*method)(std::shared_ptr<rpc::ServerCall>,
+                                                                       Request, rpc::Reply<Response>)) {
+  return rpc::AsyncProtoHandler<Request, Response>(
+      [this, method](std::shared_ptr<rpc::ServerCall> call, Request request, rpc::Reply<Response> reply) {
+        (this->*method)(std::move(call), std::move(request), std::move(reply));
+      });
 }
 
 template <typename Request, typename Response>
@@ -215,7 +246,39 @@ absl::StatusOr<v1::StoreLengthResponse> StoreService::Length(const v1::StoreLeng
   return response;
 }
 
-absl::StatusOr<v1::HeartbeatResponse> StoreService::Heartbeat(const v1::HeartbeatRequest& request) {
+void StoreService::Join(std::shared_ptr<rpc::ServerCall> call, v1::JoinRequest request,
+                        rpc::Reply<v1::JoinResponse> reply) {
+  const bool member = !request.member().empty();
+  v1::JoinResponse response;
+  absl::StatusOr<std::string> token = access_.Join(call->caller(), member, request.secret_token());
+  if (!token.ok()) return reply(token.status());
+  if (member) {
+    const absl::StatusOr<JoinResult> joined = membership_->Join(
+        request.member(), MemberProcess::FromProto(request.process()), request.life(), request.replaces());
+    if (!joined.ok()) return reply(joined.status());
+    if (joined->holder) {
+      v1::MemberLife* const holder = response.mutable_holder();
+      holder->set_life(joined->holder->life);
+      *holder->mutable_process() = joined->holder->process.ToProto();
+      holder->set_joined_ms(absl::ToInt64Milliseconds(joined->holder->joined));
+      holder->set_silent_ms(absl::ToInt64Milliseconds(joined->holder->silent));
+      holder->set_lease_ms(absl::ToInt64Milliseconds(joined->holder->lease));
+      holder->set_heartbeats(joined->holder->heartbeats);
+      return reply(std::move(response));
+    }
+    response.set_life(joined->life);
+  }
+  response.set_token(*std::move(token));
+  reply(std::move(response));
+}
+
+absl::StatusOr<v1::EndLifeResponse> StoreService::EndLife(const v1::EndLifeRequest& request) {
+  membership_->EndLife(request.member(), MemberProcess::FromProto(request.process()));
+  return v1::EndLifeResponse();
+}
+
+void StoreService::Heartbeat(std::shared_ptr<rpc::ServerCall> call, v1::HeartbeatRequest request,
+                             rpc::Reply<v1::HeartbeatResponse> reply) {
   MemberReport report{.state = request.state(),
                       .host = request.host(),
                       .pid = request.pid(),
@@ -226,13 +289,15 @@ absl::StatusOr<v1::HeartbeatResponse> StoreService::Heartbeat(const v1::Heartbea
                       .replaceable = request.replaceable(),
                       .address = request.address(),
                       .registered_with = request.registered_with()};
-  TANDEM_ASSIGN_OR_RETURN(JobState state,
-                          membership_->Heartbeat(request.member(), absl::Milliseconds(request.lease_ms()),
-                                                 request.leaving(), std::move(report)));
+  const rpc::Caller& caller = call->caller();
+  absl::StatusOr<JobState> state =
+      membership_->Heartbeat(request.member(), absl::Milliseconds(request.lease_ms()), request.leaving(),
+                             std::move(report), caller.member == request.member() ? caller.life : 0);
+  if (!state.ok()) return reply(state.status());
   v1::HeartbeatResponse response;
-  SetJobState(std::move(state), &response);
+  SetJobState(*std::move(state), &response);
   response.set_incarnation(membership_->incarnation());
-  return response;
+  reply(std::move(response));
 }
 
 absl::StatusOr<v1::MembersResponse> StoreService::Members(const v1::MembersRequest&) {
@@ -247,6 +312,7 @@ absl::StatusOr<v1::MembersResponse> StoreService::Members(const v1::MembersReque
     v1::MemberInfo* const member = response.add_members();
     member->set_silent_ms(absl::ToInt64Milliseconds(status.silent));
     member->set_came_back(status.came_back);
+    member->set_life(status.life);
     v1::HeartbeatRequest* const last = member->mutable_last();
     last->set_member(status.name);
     last->set_lease_ms(absl::ToInt64Milliseconds(status.lease));

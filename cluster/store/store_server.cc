@@ -9,21 +9,21 @@ namespace tandem::cluster {
 
 absl::StatusOr<std::unique_ptr<StoreServer>> StoreServer::Start(const std::string& listen, Clock* clock,
                                                                 std::shared_ptr<rpc::EpochGate> gate,
-                                                                const StoreLimits& limits,
-                                                                size_t max_connections,
-                                                                const StoreDiskOptions& disk) {
-  std::unique_ptr<StoreServer> store(new StoreServer(limits));
-  if (!disk.directory.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(store->disk_, StoreDisk::Open(disk.directory, &store->store_, disk.on_failure));
+                                                                StoreServerOptions asked) {
+  std::unique_ptr<StoreServer> store(new StoreServer(asked.limits));
+  if (!asked.disk.directory.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(store->disk_, StoreDisk::Open(asked.disk.directory, &store->store_,
+                                                          std::move(asked.disk.on_failure)));
   }
   store->membership_.emplace(clock, store->disk_ == nullptr ? NewIncarnation() : store->disk_->incarnation());
-  store->service_ = std::make_unique<StoreService>(&store->store_, &*store->membership_, store->disk_.get());
+  store->service_ = std::make_unique<StoreService>(&store->store_, &*store->membership_,
+                                                   std::move(asked.access), store->disk_.get());
   rpc::ServerOptions options;
   options.listen = listen;
   options.transport = "grpc";  // calls are rare
   // The largest MultiSet: its values, and as many keys as one call may name.
   options.max_message_bytes = kMaxStoreBatchBytes + kMaxStoreWaitKeys * (kMaxStoreKeyBytes + 16);
-  options.max_connections = max_connections;
+  options.max_connections = asked.max_connections;
   options.gate = std::move(gate);
   std::vector<rpc::Service> services;
   services.push_back(store->service_->MakeService());

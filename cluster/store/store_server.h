@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -28,16 +29,24 @@ struct StoreDiskOptions {
   std::function<void()> on_failure;  // as in StoreDisk::Open
 };
 
+struct StoreServerOptions {
+  StoreLimits limits;          // what clients store, and how many wait
+  size_t max_connections = 0;  // as rpc::ServerOptions::max_connections
+  // With a directory the keys and queues are those that an earlier server had there.
+  StoreDiskOptions disk = {};
+  StoreAccess::Options access = {};  // the token that callers need
+};
+
 // Thread-safe. The destructor shuts down at once: clients that still wait get Aborted.
 class StoreServer {
  public:
   // Starts to serve at `listen`, "host:port"; port 0 lets the kernel pick. `gate` decides which callers are
-  // served; nullptr: all. `limits` bound what clients store and how many wait; `max_connections` is that of
-  // rpc::ServerOptions. With `disk` the keys and queues are those that an earlier server had there. Errors
-  // are those of rpc::Server::Start and StoreDisk::Open.
-  static absl::StatusOr<std::unique_ptr<StoreServer>> Start(
-      const std::string& listen, Clock* clock = Clock::Real(), std::shared_ptr<rpc::EpochGate> gate = nullptr,
-      const StoreLimits& limits = {}, size_t max_connections = 0, const StoreDiskOptions& disk = {});
+  // served, before options.access does; nullptr: all. Errors are those of rpc::Server::Start and
+  // StoreDisk::Open.
+  static absl::StatusOr<std::unique_ptr<StoreServer>> Start(const std::string& listen,
+                                                            Clock* clock = Clock::Real(),
+                                                            std::shared_ptr<rpc::EpochGate> gate = nullptr,
+                                                            StoreServerOptions options = {});
   ~StoreServer();
 
   int port() const { return server_->port(); }
@@ -46,6 +55,7 @@ class StoreServer {
   Membership* membership() { return &*membership_; }
   // nullptr if the store is in memory only.
   const StoreDisk* disk() const { return disk_.get(); }
+  StoreAccess* access() { return service_->access(); }
   // Ends deferred waits and lets running calls finish for `grace`. Idempotent.
   void Shutdown(absl::Duration grace);
 

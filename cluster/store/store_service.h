@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "cluster/membership/membership.h"
 #include "cluster/store/memory_store.h"
+#include "cluster/store/store_access.h"
 #include "cluster/store/store_disk.h"
 #include "rpc/service.h"
 #include "tandem/v1/store.pb.h"
@@ -33,10 +34,14 @@ namespace tandem::cluster {
 // `store` bound its deferred calls, too.
 class StoreService {
  public:
-  StoreService(MemoryStore* store, Membership* membership, StoreDisk* disk = nullptr);
+  StoreService(MemoryStore* store, Membership* membership, StoreAccess::Options access = {},
+               StoreDisk* disk = nullptr);
   ~StoreService();
 
+  // Returns the service, which refuses methods that need a token to callers without it, and changes to the
+  // processes of members that have been replaced.
   rpc::Service MakeService();
+  StoreAccess* access() { return &access_; }
   // Responds with Aborted to all deferred calls and to all later waits, so that a server can shut down at
   // once. Idempotent.
   void StopWaits();
@@ -55,6 +60,9 @@ class StoreService {
   // Makes the handler of a method of the membership, which is not on the disk.
   template <typename Request, typename Response>
   rpc::Handler BindMembership(absl::StatusOr<Response> (StoreService::*method)(const Request&));
+  template <typename Request, typename Response>
+  rpc::Handler BindMembership(void (StoreService::*method)(std::shared_ptr<rpc::ServerCall>, Request,
+                                                           rpc::Reply<Response>));
 
   // The methods of the service; store.proto describes them.
   absl::StatusOr<tandem::v1::StoreSetResponse> Set(const tandem::v1::StoreSetRequest& request);
@@ -75,9 +83,16 @@ class StoreService {
   absl::StatusOr<tandem::v1::StoreNumKeysResponse> NumKeys(const tandem::v1::StoreNumKeysRequest&);
   absl::StatusOr<tandem::v1::StorePushResponse> Push(const tandem::v1::StorePushRequest& request);
   absl::StatusOr<tandem::v1::StoreLengthResponse> Length(const tandem::v1::StoreLengthRequest& request);
-  absl::StatusOr<tandem::v1::HeartbeatResponse> Heartbeat(const tandem::v1::HeartbeatRequest& request);
+  void Join(std::shared_ptr<rpc::ServerCall> call, tandem::v1::JoinRequest request,
+            rpc::Reply<tandem::v1::JoinResponse> reply);
+  absl::StatusOr<tandem::v1::EndLifeResponse> EndLife(const tandem::v1::EndLifeRequest& request);
+  void Heartbeat(std::shared_ptr<rpc::ServerCall> call, tandem::v1::HeartbeatRequest request,
+                 rpc::Reply<tandem::v1::HeartbeatResponse> reply);
   absl::StatusOr<tandem::v1::MembersResponse> Members(const tandem::v1::MembersRequest&);
   absl::StatusOr<tandem::v1::EndJobResponse> EndJob(const tandem::v1::EndJobRequest& request);
+
+  // Refuses `method` as MakeService says, or runs `handler`.
+  rpc::Handler Guard(std::string method, rpc::Right right, rpc::Handler handler);
 
   struct DeferredCall {
     absl::Time deadline;
@@ -123,6 +138,7 @@ class StoreService {
 
   MemoryStore* const store_;
   Membership* const membership_;
+  StoreAccess access_;
   StoreDisk* const disk_;  // nullptr: the store is in memory only
 
   // Lock order: pop_mutex_, mutex_, the store's lock. Callbacks that a change triggers (responses to other

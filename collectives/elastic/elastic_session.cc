@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "base/timed_wait.h"
 #include "cluster/membership/beat.h"
+#include "cluster/store/join.h"
 #include "cluster/store/memory_store.h"
 #include "cluster/store/remote_store.h"
 #include "rpc/channel.h"
@@ -201,7 +202,7 @@ absl::Status ElasticSession::Connect(ElasticRound* round, Watch* watch) {
     round->store_ = std::make_shared<cluster::MemoryStore>();  // there is no other rank
   } else {
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel,
-                            rpc::ConnectGrpc(address, {.caller = round->caller_}));
+                            cluster::ConnectStore(address, round->caller_));
     round->store_ = std::make_shared<cluster::RemoteStore>(
         std::move(channel), std::min(options_.connect_timeout, options_.store_timeout));
   }

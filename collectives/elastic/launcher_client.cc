@@ -8,13 +8,14 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "cluster/store/join.h"
 #include "rpc/channel.h"
 
 namespace tandem::collectives {
 
 absl::StatusOr<std::unique_ptr<LauncherClient>> LauncherClient::Connect(const std::string& address,
                                                                         std::string process) {
-  absl::StatusOr<std::unique_ptr<rpc::Channel>> channel = rpc::ConnectGrpc(address);
+  absl::StatusOr<std::unique_ptr<rpc::Channel>> channel = cluster::ConnectStore(address);
   if (!channel.ok()) return Annotate(channel.status(), "TANDEM_AGENT");
   return std::unique_ptr<LauncherClient>(new LauncherClient(*std::move(channel), std::move(process)));
 }

@@ -12,7 +12,7 @@
 #include "base/status.h"
 #include "base/timed_wait.h"
 #include "cluster/environment.h"
-#include "cluster/job_token.h"
+#include "cluster/store/job_token.h"
 #include "ps/client/route/connect_shard.h"
 #include "ps/storage/spill/spill_store.h"
 #include "rpc/connect.h"

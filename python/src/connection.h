@@ -96,8 +96,8 @@ class Connection {
   static absl::StatusOr<std::unique_ptr<Connection>> ToLocalServers(int servers,
                                                                     const std::string& spill_directory,
                                                                     const ConnectionOptions& options);
-  // Cancels calls under way. Unless End was called before, it leaves the job only if a launcher has started the
-  // process, and sees how it ends; otherwise the job fails a lease later.
+  // Cancels calls under way. Unless End was called before, it leaves the job only if a launcher has started
+  // the process, and sees how it ends; otherwise the job fails a lease later.
   ~Connection();
 
   ps::Client* client() { return client_.get(); }

@@ -8,7 +8,8 @@
 #include "absl/strings/str_replace.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "cluster/job_token.h"
+#include "cluster/store/job_token.h"
+#include "cluster/store/join.h"
 #include "rpc/connect.h"
 #include "rpc/transport/loopback.h"
 

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/status.h"
+#include "cluster/store/join.h"
 #include "cluster/store/store_server.h"
 #include "python/src/process.h"
 #include "rpc/connect.h"
@@ -63,7 +64,7 @@ absl::StatusOr<std::shared_ptr<rpc::Channel>> ChannelTo(const std::string& addre
   network.ForgetParents();
   std::weak_ptr<rpc::Channel>& known = network.channels[address];
   if (std::shared_ptr<rpc::Channel> channel = known.lock(); channel != nullptr) return channel;
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> made, rpc::ConnectGrpc(address));
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> made, cluster::ConnectStore(address));
   std::shared_ptr<rpc::Channel> channel = std::move(made);
   known = channel;
   return channel;

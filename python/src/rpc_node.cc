@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "cluster/membership/beat.h"
 #include "cluster/rendezvous/store_directory.h"
+#include "cluster/store/join.h"
 #include "rpc/network.h"
 #include "rpc/remote/agent_functions.h"
 
@@ -134,10 +135,8 @@ absl::StatusOr<std::unique_ptr<RpcNode>> RpcNode::Start(RpcNodeOptions options,
       .abrupt_timeout = absl::Seconds(1),
       .caller = options.caller};
   if (!options.store.empty()) {
-    rpc::ChannelOptions channel_options;
-    channel_options.caller = options.caller;
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel,
-                            rpc::ConnectGrpc(options.store, channel_options));
+                            cluster::ConnectStore(options.store, options.caller));
     node->store = std::make_unique<cluster::RemoteStore>(std::move(channel),
                                                          std::min(options.start_timeout, absl::Seconds(30)));
     TANDEM_RETURN_IF_ERROR(ListenNear(options.store, &agent));

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/blocking_counter.h"
@@ -41,6 +42,7 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr char kToken[] = "0123456789abcdef";
+constexpr char kJoin[] = "tandem.v1.Store/Join";
 
 // Everything that processes of a job serve, in one process.
 class RightsTest : public ::testing::Test {
@@ -55,7 +57,7 @@ class RightsTest : public ::testing::Test {
         inference_({}, (*rl::MakeEnvironment(rl::Environments().Default("cartpole")))->spec(),
                    &local_weights_),
         membership_(Clock::Real()),
-        store_service_(&store_, &membership_),
+        store_service_(&store_, &membership_, {.token = kToken}),
         diagnostics_(*rpc::DiagnosticsServer::Start({}, std::make_shared<rpc::ProcessStatus>("worker/0", 1),
                                                     &recorder_)),
         agent_(*rpc::remote::RpcAgent::Start({.name = "worker/0"}, &directory_, {})) {
@@ -87,9 +89,11 @@ class RightsTest : public ::testing::Test {
     return rights;
   }
   // Calls every method at the same time, with an empty request, and returns the errors.
-  std::map<std::string, absl::Status> CallAll(const std::string& token) {
+  std::map<std::string, absl::Status> CallAll(const std::string& token) { return CallAll(token, gate_); }
+  std::map<std::string, absl::Status> CallAll(const std::string& token,
+                                              std::shared_ptr<rpc::EpochGate> gate) {
     // The transport adds its own SharedMemory, the last one.
-    auto server = *rpc::Server::Start({.gate = gate_}, {services_.begin(), services_.end() - 1});
+    auto server = *rpc::Server::Start({.gate = std::move(gate)}, {services_.begin(), services_.end() - 1});
     const auto channel =
         *rpc::ConnectGrpc(absl::StrCat("127.0.0.1:", server->port()), {.caller = {.token = token}});
     std::map<std::string, absl::Status> errors;
@@ -159,10 +163,7 @@ TEST_F(RightsTest, TheTableOfTheDocumentsIsThatOfTheServers) {
       std::sort(methods.begin(), methods.end());
       absl::StrAppend(&table, "| `", service.name.substr(service.name.rfind('.') + 1), "` | ",
                       rpc::RightName(right), " | ", absl::StrJoin(methods, ", "), " | ",
-                      !rpc::NeedsToken(right)             ? "served"
-                      : service.name == "tandem.v1.Store" ? "served, as members get the token here"
-                                                          : "refused",
-                      " |\n");
+                      rpc::NeedsToken(right) ? "refused" : "served", " |\n");
     }
   }
   TANDEM_ASSERT_OK_AND_ASSIGN(const std::string page, ReadFile(TANDEM_SECURITY_PAGE));
@@ -174,10 +175,24 @@ TEST_F(RightsTest, ACallerWithoutTheTokenObservesAndReadsAndNothingElse) {
   for (const std::string token : {"", "0123456789abcdeF"}) {
     for (const auto& [method, error] : CallAll(token)) {
       const bool refused = absl::IsPermissionDenied(error);
-      EXPECT_EQ(refused, rpc::NeedsToken(rights.at(method))) << method << ": " << error;
-      if (!refused) continue;
+      // Everyone may ask to join; this store gives its token to nobody.
+      EXPECT_EQ(refused, rpc::NeedsToken(rights.at(method)) || method == kJoin) << method << ": " << error;
+      if (!refused || method == kJoin) continue;
       EXPECT_THAT(error.message(), HasSubstr(method));
       EXPECT_THAT(error.message(), HasSubstr(rpc::RightName(rights.at(method))));
+    }
+  }
+}
+
+// `tandem store` and rank 0 serve no round.
+TEST_F(RightsTest, AStoreAsksForItsTokenWithoutAGateOfItsServer) {
+  const auto rights = Rights();
+  for (const auto& [method, error] : CallAll("", nullptr)) {
+    if (!absl::StartsWith(method, "tandem.v1.Store/")) continue;
+    EXPECT_EQ(absl::IsPermissionDenied(error), rpc::NeedsToken(rights.at(method)) || method == kJoin)
+        << method << ": " << error;
+    if (absl::IsPermissionDenied(error)) {
+      EXPECT_THAT(error.message(), HasSubstr(method));
     }
   }
 }

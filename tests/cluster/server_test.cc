@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/read_file.h"
-#include "cluster/job_token.h"
+#include "cluster/store/job_token.h"
 #include "cluster/store/store_server.h"
 #include "rpc/channel.h"
 #include "tests/testing/status_matchers.h"
@@ -74,31 +74,35 @@ TEST(ServerTest, RegistersAgainWhenTheStoreHasForgottenIt) {
   EXPECT_EQ(CountRoleServers(store, "replay", absl::Seconds(60)).value(), 2);
 }
 
+constexpr char kBefore[] = "the-token-of-before", kLater[] = "the-token-of-later";
+
 // A learner that hosts the store and is started again brings a new store, and with it another token.
 TEST(ServerTest, MembersThatJoinAtANewStoreAreLetIn) {
   Job job;
-  job.env.token = "the token of before";
+  job.env.token = kBefore;
   rpc::Service service{.name = "test.Service"};
   service.methods.push_back({"Change", rpc::Right::kTrain,
                              [](std::shared_ptr<rpc::ServerCall> call) { call->Finish(Bytes("done")); }});
-  TANDEM_ASSERT_OK(job.server->store()->Set(kJobTokenKey, job.env.token));
+  // The store has given the member this token before.
+  ASSERT_EQ(job.server->access()->Join({.token = kBefore}, /*member=*/false, /*secret=*/false).value(),
+            kBefore);
   const auto member = job.Join();
   const auto serving = *Server::Start(member.get(), {}, {service});
   const auto call = [&](const std::string& token) {
     const auto channel = *rpc::ConnectGrpc(serving->address(), {.caller = {.token = token}});
     return channel->Call("/test.Service/Change", Bytes(), {.timeout = absl::Seconds(60)}).status();
   };
-  EXPECT_THAT(call("the token of before"), tandem::testing::IsOk());
-  EXPECT_THAT(call("the token of later"), StatusIs(absl::StatusCode::kPermissionDenied));
+  EXPECT_THAT(call(kBefore), tandem::testing::IsOk());
+  EXPECT_THAT(call(kLater), StatusIs(absl::StatusCode::kPermissionDenied));
   EXPECT_THAT(call(""), StatusIs(absl::StatusCode::kPermissionDenied));
-  // As the new store is, in which the learner has put its token.
-  Store* const store = job.server->store();
-  TANDEM_ASSERT_OK(store->Set(kJobTokenKey, "the token of later"));
-  TANDEM_ASSERT_OK(store->Delete(RoleAddressKey("replay", 1)));
+  // As the new store is, at which the learner has joined first.
+  job.server->access()->SetToken("");
+  EXPECT_EQ(job.server->access()->Join({.token = kLater}, true, false).value(), kLater);
+  TANDEM_ASSERT_OK(job.server->store()->Delete(RoleAddressKey("replay", 1)));
   EXPECT_EQ(job.Registered(), serving->address());
-  EXPECT_THAT(call("the token of later"), tandem::testing::IsOk());
-  EXPECT_THAT(call("the token of before"), tandem::testing::IsOk());
-  EXPECT_THAT(call("the token of nobody"), StatusIs(absl::StatusCode::kPermissionDenied));
+  EXPECT_THAT(call(kLater), tandem::testing::IsOk());
+  EXPECT_THAT(call(kBefore), tandem::testing::IsOk());
+  EXPECT_THAT(call("the-token-of-nobody"), StatusIs(absl::StatusCode::kPermissionDenied));
 }
 
 TEST(ServerTest, ListensAgainWhereItsEarlierLifeDid) {

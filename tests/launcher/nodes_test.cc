@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/json.h"
+#include "cluster/store/join.h"
 #include "cluster/store/remote_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -334,7 +335,7 @@ TEST_F(NodesTest, ANodeThatLeavesAnElasticJobLeavesNoKeyBehind) {
   ASSERT_TRUE(a->WaitForOutput("of 2 in round")) << a->err();
   b->Signal(SIGTERM);
   EXPECT_EQ(b->Wait(), 143) << b->err();
-  TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, rpc::ConnectGrpc(endpoint_));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, cluster::ConnectStore(endpoint_));
   cluster::RemoteStore store(std::move(channel));
   const absl::StatusOr<std::vector<std::string>> keys = store.List("launchers/job/");
   TANDEM_EXPECT_OK(keys);

@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "cluster/membership/membership.h"
+#include "cluster/store/join.h"
 #include "cluster/store/store_server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -34,7 +35,7 @@ TEST(LeftWorkersTest, AServerHearsThatAWorkerHasLeftAndThatItIsBack) {
   TANDEM_ASSERT_OK(server.Push({.worker = 0, .step = 0}, {CountPush(0, 0)}));
   const auto pull = [&] { return server.StartPull(0, 1, {{"user", {ps::testing::kShared}}}, false, end); };
   TANDEM_ASSERT_OK_AND_ASSIGN(std::shared_ptr<rpc::Channel> channel,
-                              rpc::ConnectGrpc(absl::StrCat("127.0.0.1:", store->port())));
+                              cluster::ConnectStore(absl::StrCat("127.0.0.1:", store->port())));
   const LeftWorkers watch(&server.server(), std::move(channel));
   beat(/*leaving=*/true);
   EXPECT_THAT(pull()->Wait().status(), StatusIs(absl::StatusCode::kFailedPrecondition));

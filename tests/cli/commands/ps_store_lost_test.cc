@@ -11,12 +11,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "cluster/job_token.h"
 #include "cluster/store/remote_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ps/failover/store_board.h"
+#include "rpc/channel.h"
 #include "rpc/connect.h"
+#include "tandem/v1/store.pb.h"
 #include "tests/cli/commands/exactly_once.h"
 #include "tests/cli/commands/shard_copies.h"
 #include "tests/testing/status_matchers.h"
@@ -34,6 +35,20 @@ constexpr uint64_t kPushesBetweenLosses = 60;
 int Losses() {
   const char* const text = std::getenv("TANDEM_STORE_LOSSES");
   return text == nullptr ? 4 : std::atoi(text);
+}
+
+// Returns whether some member has come to the store within the test's time.
+bool AwaitMember(const std::string& store) {
+  const std::unique_ptr<rpc::Channel> channel = rpc::ConnectGrpc(store).value();
+  const absl::Time deadline = MonotonicNow() + testing::kTestTimeout;
+  while (MonotonicNow() < deadline) {
+    v1::MembersResponse response;
+    const absl::Status asked =
+        rpc::CallProto(*channel, "/tandem.v1.Store/Members", v1::MembersRequest(), &response,
+                       {.timeout = testing::kTestTimeout, .idempotent = true});
+    if (asked.ok() && response.members_size() > 0) return true;
+  }
+  return false;
 }
 
 TEST(PsStoreLost, NothingIsLostAndNoSecondPrimaryBeginsWhileTheStoreIsRestartedEmptyAgainAndAgain) {
@@ -55,11 +70,11 @@ TEST(PsStoreLost, NothingIsLostAndNoSecondPrimaryBeginsWhileTheStoreIsRestartedE
     copies.KillStore();
     copies.StartStore();
     // A copy that starts meanwhile, without --fresh, becomes a follower and no primary. It needs the job's
-    // token, which the first member puts back.
+    // token, which the first member brings.
     const bool starts = loss % 2 == 1;
     uint32_t added = 0;
     if (starts) {
-      TANDEM_ASSERT_OK(store.Get(cluster::kJobTokenKey, testing::kTestTimeout));
+      ASSERT_TRUE(AwaitMember(copies.store_address())) << copies.Describe();
       added = copies.Add(0);
     }
     TANDEM_ASSERT_OK_AND_ASSIGN(const v1::ShardPlacement published,

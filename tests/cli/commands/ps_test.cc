@@ -77,7 +77,7 @@ TEST(PsExitCodeTest, ACancelledCallIsAnErrorAndNoHandOver) {
   TANDEM_ASSERT_OK_AND_ASSIGN(
       const auto store,
       rpc::Server::Start({.listen = "127.0.0.1:0", .transport = "grpc"},
-                         {rpc::Service{"tandem.v1.Store", {{"Set", rpc::Right::kMember, refuse}}}}));
+                         {rpc::Service{"tandem.v1.Store", {{"Join", rpc::Right::kObserve, refuse}}}}));
   const Finished ps = RunTandem({"ps", "--index", "0", "--num-servers", "1"},
                                 {{"TANDEM_STORE", absl::StrCat("127.0.0.1:", store->port())}});
   EXPECT_EQ(ps.exit_code, 1) << ps.err;

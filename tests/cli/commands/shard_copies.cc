@@ -14,7 +14,7 @@
 #include "absl/strings/strip.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "cluster/job_token.h"
+#include "cluster/store/join.h"
 #include "cluster/store/remote_store.h"
 #include "gtest/gtest.h"
 #include "ps/client/route/routed_channel.h"
@@ -84,16 +84,16 @@ ShardCopies::~ShardCopies() {
   }
 }
 
-// Returns the token on which the servers have agreed in the store.
+// Returns the token that the store has given to the servers.
 static absl::StatusOr<std::string> TokenIn(const std::string& store_address) {
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(store_address));
-  cluster::RemoteStore store(std::move(channel), kTestTimeout);
-  return store.Get(cluster::kJobTokenKey, kTestTimeout);
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(store_address));
+  TANDEM_ASSIGN_OR_RETURN(cluster::Joined joined, cluster::JoinStore(*channel, {.timeout = kTestTimeout}));
+  return std::move(joined.token);
 }
 
 absl::StatusOr<std::unique_ptr<ps::Client>> ConnectToShards(const ShardAddresses& addresses,
                                                             const ps::ClientOptions& client) {
-  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<rpc::Channel> store, rpc::ConnectGrpc(addresses.store));
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<rpc::Channel> store, cluster::ConnectStore(addresses.store));
   const auto board = std::make_shared<ps::StoreBoard>(std::move(store));
   TANDEM_ASSIGN_OR_RETURN(const std::string token, TokenIn(addresses.store));
   std::vector<std::unique_ptr<rpc::Channel>> channels;

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "cluster/store/join.h"
 #include "cluster/store/remote_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -53,7 +54,7 @@ class ServedStore {
     EXPECT_EQ(process_->Wait(), 128 + SIGKILL);
   }
   std::unique_ptr<cluster::RemoteStore> Connect() const {
-    return std::make_unique<cluster::RemoteStore>(rpc::ConnectGrpc(address_).value(), kTestTimeout);
+    return std::make_unique<cluster::RemoteStore>(cluster::ConnectStore(address_).value(), kTestTimeout);
   }
   TandemProcess& process() { return *process_; }
 

@@ -10,7 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/monitor/metrics_server.h"
-#include "cluster/job_token.h"
 #include "cluster/store/store_server.h"
 #include "gtest/gtest.h"
 #include "ps/client/client.h"
@@ -33,9 +32,8 @@ class LiveServers : public ::testing::Test {
       TANDEM_ASSERT_OK_AND_ASSIGN(const std::string address,
                                   store_->store()->Get(absl::StrCat("ps/", i), testing::kTestTimeout));
       addresses_.push_back(address);
-      // On which the servers have agreed.
-      TANDEM_ASSERT_OK_AND_ASSIGN(const std::string token,
-                                  store_->store()->Get(cluster::kJobTokenKey, testing::kTestTimeout));
+      // The store has given the servers the same token.
+      TANDEM_ASSERT_OK_AND_ASSIGN(const std::string token, store_->access()->Join({}, false, false));
       TANDEM_ASSERT_OK_AND_ASSIGN(std::unique_ptr<rpc::Channel> channel,
                                   rpc::ConnectGrpc(address, {.caller = {.token = token}}));
       channels.push_back(std::move(channel));

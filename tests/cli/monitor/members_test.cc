@@ -18,6 +18,20 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using Json = nlohmann::json;
 
+TEST(Members, TellWhichProcessOfTheirNameTheyAre) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto store, cluster::StoreServer::Start("127.0.0.1:0"));
+  cluster::Membership& membership = *store->membership();
+  for (int64_t life = 1; life <= 2; ++life) {
+    const cluster::MemberProcess process = {.host = "node-a", .pid = life};
+    ASSERT_EQ(membership.Join("worker/0", process, 0, /*replaces=*/life - 1)->life, life);
+    TANDEM_ASSERT_OK(membership.Heartbeat("worker/0", absl::Hours(1), false, {.state = "training"}, life));
+    TANDEM_ASSERT_OK_AND_ASSIGN(const JobMembers job,
+                                AskMembers("127.0.0.1:" + std::to_string(store->port()), absl::Seconds(30)));
+    EXPECT_EQ(ParseJson(MembersToJson(job))["members"][0]["life"], life);
+    EXPECT_EQ(MembersToText(job).find("training (life 2)") != std::string::npos, life == 2);
+  }
+}
+
 TEST(Members, AreOrderedByRoleAndIndexAndTellWhetherTheyLive) {
   SimulatedClock clock;
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto store, cluster::StoreServer::Start("127.0.0.1:0", &clock));

@@ -14,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "cluster/store/join.h"
 #include "cluster/store/memory_store.h"
 #include "cluster/store/remote_store.h"
 #include "cluster/store/store_server.h"
@@ -21,6 +22,7 @@
 #include "rpc/connect.h"
 #include "rpc/transport/loopback.h"
 #include "tandem/v1/store.pb.h"
+#include "tests/testing/job_token.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 
@@ -39,14 +41,15 @@ class JobMonitorTest : public ::testing::Test {
   JobMonitorTest() {
     auto services = std::make_shared<std::vector<rpc::Service>>();
     services->push_back(service_.MakeService());
-    channel_ = rpc::ConnectLoopback(services, [this](absl::string_view, int64_t) {
+    const auto injector = [this](absl::string_view, int64_t) {
       absl::MutexLock lock(&mutex_);
       ++calls_;
       rpc::Fault fault;
       if (broken_) fault.kind = rpc::Fault::Kind::kFailBefore;
       if (hung_) fault.kind = rpc::Fault::Kind::kNeverRespond;
       return fault;
-    });
+    };
+    channel_ = rpc::ConnectLoopback(services, injector, {}, {.token = testing::kTestJobToken});
   }
 
   std::unique_ptr<JobMonitor> Join(const std::string& member) {
@@ -85,7 +88,7 @@ class JobMonitorTest : public ::testing::Test {
   SimulatedClock clock_;
   MemoryStore memory_;
   Membership membership_{&clock_};
-  StoreService service_{&memory_, &membership_};
+  StoreService service_{&memory_, &membership_, {.token = testing::kTestJobToken}};
   absl::Mutex mutex_;
   int calls_ = 0;
   bool broken_ = false, hung_ = false;
@@ -252,7 +255,7 @@ TEST_F(JobMonitorTest, AStatusIsReportedAtOnceIfAskedFor) {
 struct RestartedStore {
   explicit RestartedStore(std::string data) : disk{.directory = std::move(data), .on_failure = nullptr} {}
   void Start() {
-    server = StoreServer::Start(address, Clock::Real(), nullptr, {}, 0, disk).value();
+    server = StoreServer::Start(address, Clock::Real(), nullptr, {.disk = disk}).value();
     address = absl::StrCat("127.0.77.11:", server->port());
   }
   void Restart() {
@@ -280,7 +283,7 @@ struct RestartedStore {
 TEST(StoreLostTest, WhatAMemberOwnsIsRegisteredAgainUntilThatSucceeds) {
   RestartedStore store("");
   store.Start();
-  const std::shared_ptr<rpc::Channel> channel = rpc::ConnectGrpc(store.address).value();
+  const std::shared_ptr<rpc::Channel> channel = ConnectStore(store.address).value();
   TANDEM_ASSERT_OK_AND_ASSIGN(
       const auto monitor, JobMonitor::Start(channel, {.member = "ps/0", .lease = absl::Seconds(8)}, nullptr));
   RemoteStore client(channel, absl::Seconds(60));
@@ -313,7 +316,7 @@ TEST(StoreLostTest, AStoreOnADiskLosesNothing) {
   const testing::TempDir directory;
   RestartedStore store(directory.File("d"));
   store.Start();
-  const std::shared_ptr<rpc::Channel> channel = rpc::ConnectGrpc(store.address).value();
+  const std::shared_ptr<rpc::Channel> channel = ConnectStore(store.address).value();
   TANDEM_ASSERT_OK_AND_ASSIGN(
       const auto monitor, JobMonitor::Start(channel, {.member = "ps/0", .lease = absl::Seconds(8)}, nullptr));
   std::atomic<int> calls{0};

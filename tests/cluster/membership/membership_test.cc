@@ -213,5 +213,110 @@ TEST_F(MembershipTest, StatusesContainTheLastReportOfEachMember) {
   EXPECT_TRUE(statuses[1].left);
 }
 
+// Two processes that were started with the same name.
+const MemberProcess kFirst{.host = "a", .boot_id = "x", .pid_namespace = 1, .pid = 10, .started = 5};
+const MemberProcess kSecond{.host = "b", .boot_id = "y", .pid_namespace = 1, .pid = 20, .started = 6};
+
+class LivesTest : public MembershipTest {
+ protected:
+  // Returns the life that `process` gets, or 0 if another process has the name.
+  int64_t Join(const MemberProcess& process, int64_t life = 0, int64_t replaces = 0) {
+    return membership_.Join("worker/0", process, life, replaces).value().life;
+  }
+  absl::Status BeatOf(int64_t life, bool leaving = false) {
+    return membership_.Heartbeat("worker/0", kLease, leaving, {.replaceable = true}, life).status();
+  }
+};
+
+TEST_F(LivesTest, AProcessThatJoinsAgainKeepsItsLife) {
+  EXPECT_EQ(Join(kFirst), 1);
+  EXPECT_EQ(Join(kFirst), 1);
+  EXPECT_EQ(Join(kFirst, /*life=*/1), 1);
+}
+
+TEST_F(LivesTest, TheNameIsTakenWhileTheFirstProcessIsHeard) {
+  EXPECT_EQ(Join(kFirst), 1);
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_THAT(BeatOf(1), ::tandem::testing::IsOk());
+    clock_.Advance(kLease / 2);
+    const JoinResult refused = membership_.Join("worker/0", kSecond).value();
+    EXPECT_EQ(refused.life, 0);
+    ASSERT_TRUE(refused.holder.has_value());
+    EXPECT_EQ(refused.holder->process, kFirst);
+    EXPECT_EQ(refused.holder->silent, kLease / 2);
+    EXPECT_EQ(refused.holder->heartbeats, i + 1);
+  }
+  clock_.Advance(kLease);
+  EXPECT_EQ(Join(kSecond), 2);
+}
+
+TEST_F(LivesTest, AProcessThatHasLeftOrEndedFreesItsName) {
+  EXPECT_EQ(Join(kFirst), 1);
+  EXPECT_THAT(BeatOf(1, /*leaving=*/true), ::tandem::testing::IsOk());
+  EXPECT_EQ(Join(kSecond), 2);
+  membership_.EndLife("worker/0", kFirst);  // it does not have the name any more
+  EXPECT_EQ(Join(kFirst), 0);
+  membership_.EndLife("worker/0", kSecond);
+  EXPECT_EQ(Join(kFirst), 3);
+}
+
+TEST_F(LivesTest, AParentFreesTheNameOfAChildByItsPid) {
+  EXPECT_EQ(Join(kFirst), 1);
+  MemberProcess child = kFirst;
+  child.host = "another name of it";
+  child.started = 0;
+  ++child.pid;
+  membership_.EndLife("worker/0", child);
+  EXPECT_EQ(Join(kSecond), 0);
+  --child.pid;
+  membership_.EndLife("worker/0", child);
+  EXPECT_EQ(Join(kSecond), 2);
+}
+
+TEST_F(LivesTest, OnlyTheLifeThatWasSeenToBeGoneIsReplaced) {
+  EXPECT_EQ(Join(kFirst), 1);
+  EXPECT_EQ(Join(kSecond, 0, /*replaces=*/1), 2);
+  EXPECT_EQ(Join(kFirst, 0, /*replaces=*/1), 0);
+}
+
+TEST_F(LivesTest, AnEarlierLifeIsRefusedByName) {
+  EXPECT_EQ(Join(kFirst), 1);
+  EXPECT_EQ(Join(kSecond, 0, /*replaces=*/1), 2);
+  clock_.Advance(absl::Seconds(3));
+  const auto refused =
+      StatusIs(absl::StatusCode::kAlreadyExists,
+               ::testing::HasSubstr("worker/0 (life 1) was replaced by pid 20 on b (life 2) 3s ago"));
+  EXPECT_THAT(BeatOf(1), refused);
+  EXPECT_THAT(BeatOf(1, /*leaving=*/true), refused);
+  EXPECT_THAT(membership_.AdmitLife("worker/0", 1), refused);
+  EXPECT_THAT(membership_.Join("worker/0", kFirst, /*life=*/1), refused);
+  EXPECT_THAT(BeatOf(2), ::tandem::testing::IsOk());
+  EXPECT_EQ(Join(kFirst), 0) << "the farewell of the first life has not freed the name of the second";
+}
+
+TEST_F(LivesTest, LivesGoOnFromTheLargestThatAMemberHasAfterTheStoreLostItsMemory) {
+  EXPECT_EQ(Join(kFirst, /*life=*/5), 5);
+  EXPECT_EQ(Join(kSecond), 0);
+  EXPECT_THAT(membership_.AdmitLife("worker/0", 7), ::tandem::testing::IsOk());
+  EXPECT_EQ(Join(kSecond), 0);
+  clock_.Advance(2 * kLease);
+  EXPECT_EQ(Join(kSecond), 8);
+}
+
+TEST_F(LivesTest, ANewLifeIsHeardWhenItJoins) {
+  EXPECT_EQ(Join(kFirst), 1);
+  EXPECT_THAT(membership_.Heartbeat("worker/0", kLease, false, {}, 1).status(), ::tandem::testing::IsOk());
+  clock_.Advance(kLease);
+  EXPECT_EQ(Join(kSecond, 0, /*replaces=*/1), 2);
+  clock_.Advance(kLease);
+  EXPECT_FALSE(membership_.State().ended) << "it may still start";
+  EXPECT_EQ(membership_.Statuses().at(0).life, 2);
+}
+
+TEST_F(LivesTest, NamesAreLimited) {
+  EXPECT_THAT(membership_.Join("", kFirst), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(membership_.Join(std::string(257, 'm'), kFirst), StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
 }  // namespace
 }  // namespace tandem::cluster

@@ -15,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "cluster/rendezvous/state.h"
 #include "cluster/store/file_store.h"
+#include "cluster/store/join.h"
 #include "cluster/store/memory_store.h"
 #include "cluster/store/remote_store.h"
 #include "cluster/store/store_server.h"
@@ -458,7 +459,7 @@ TEST(RendezvousTest, BadOptionsAndNodesAreRefused) {
 TEST(RendezvousTest, AStoreThatCannotBeReachedIsNamed) {
   auto server = StoreServer::Start("127.0.0.1:0").value();
   const std::string address = absl::StrCat("127.0.0.1:", server->port());
-  RemoteStore remote(rpc::ConnectGrpc(address).value(), kLease);
+  RemoteStore remote(ConnectStore(address).value(), kLease);
   auto rendezvous = MakeRendezvous(&remote, Between(1, 1)).value();
   TANDEM_ASSERT_OK(rendezvous->Join(NodeOf("a")));
   server.reset();
@@ -488,7 +489,7 @@ void RunTwoRounds(Store* first, Store* second) {
 
 TEST(RendezvousTest, NodesMeetThroughAServer) {
   auto server = StoreServer::Start("127.0.0.1:0").value();
-  RemoteStore remote(rpc::ConnectGrpc(absl::StrCat("127.0.0.1:", server->port())).value(), kLease);
+  RemoteStore remote(ConnectStore(absl::StrCat("127.0.0.1:", server->port())).value(), kLease);
   RunTwoRounds(server->store(), &remote);
 }
 

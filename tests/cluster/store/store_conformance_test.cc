@@ -17,12 +17,14 @@
 #include "cluster/store/barrier.h"
 #include "cluster/store/etcd/etcd_store.h"
 #include "cluster/store/file_store.h"
+#include "cluster/store/join.h"
 #include "cluster/store/limits.h"
 #include "cluster/store/memory_store.h"
 #include "cluster/store/prefix_store.h"
 #include "cluster/store/remote_store.h"
 #include "cluster/store/store_server.h"
 #include "rpc/transport/loopback.h"
+#include "tests/testing/job_token.h"
 #include "tests/testing/processes/etcd_server.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
@@ -67,14 +69,15 @@ class LoopbackSubject : public Subject {
   LoopbackSubject() {
     auto services = std::make_shared<std::vector<rpc::Service>>();
     services->push_back(service_.MakeService());
-    remote_ = std::make_unique<RemoteStore>(rpc::ConnectLoopback(services));
+    remote_ = std::make_unique<RemoteStore>(
+        rpc::ConnectLoopback(services, nullptr, {}, {.token = testing::kTestJobToken}));
   }
   Store* store() override { return remote_.get(); }
 
  private:
   MemoryStore memory_;
   Membership membership_{Clock::Real()};
-  StoreService service_{&memory_, &membership_};
+  StoreService service_{&memory_, &membership_, {.token = testing::kTestJobToken}};
   std::unique_ptr<RemoteStore> remote_;
 };
 
@@ -83,7 +86,7 @@ class GrpcSubject : public Subject {
   GrpcSubject() {
     server_ = StoreServer::Start("127.0.0.1:0").value();
     remote_ =
-        std::make_unique<RemoteStore>(rpc::ConnectGrpc(absl::StrCat("127.0.0.1:", server_->port())).value());
+        std::make_unique<RemoteStore>(ConnectStore(absl::StrCat("127.0.0.1:", server_->port())).value());
   }
   Store* store() override { return remote_.get(); }
 
@@ -96,11 +99,11 @@ class DiskSubject : public Subject {
  public:
   DiskSubject() {
     TANDEM_CHECK(::mkdtemp(directory_.data()) != nullptr);
-    server_ = StoreServer::Start("127.0.0.1:0", Clock::Real(), nullptr, {}, 0,
-                                 {.directory = directory_, .on_failure = nullptr})
+    server_ = StoreServer::Start("127.0.0.1:0", Clock::Real(), nullptr,
+                                 {.disk = {.directory = directory_, .on_failure = nullptr}})
                   .value();
     remote_ =
-        std::make_unique<RemoteStore>(rpc::ConnectGrpc(absl::StrCat("127.0.0.1:", server_->port())).value());
+        std::make_unique<RemoteStore>(ConnectStore(absl::StrCat("127.0.0.1:", server_->port())).value());
   }
   ~DiskSubject() override {
     server_.reset();

@@ -2,6 +2,7 @@
 // A store on a disk: what it has acknowledged survives the process, whatever it was killed in.
 
 #include "cluster/store/store_disk.h"
+#include "cluster/store/join.h"
 
 #include <signal.h>
 #include <sys/mount.h>
@@ -305,9 +306,9 @@ TEST(StoreDiskTest, AFullDiskIsAnErrorOfTheCallAndChangesNothing) {
 // A server in a process of its own, which the test kills. It writes its port to a file.
 TEST(StoreDiskChild, DISABLED_Serves) {
   const std::string directory = std::getenv("TANDEM_TEST_STORE"), port = std::getenv("TANDEM_TEST_PORT");
-  TANDEM_ASSERT_OK_AND_ASSIGN(
-      const auto server, StoreServer::Start(absl::StrCat("127.0.0.91:", port), Clock::Real(), nullptr, {}, 0,
-                                            {.directory = directory, .on_failure = nullptr}));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto server,
+                              StoreServer::Start(absl::StrCat("127.0.0.91:", port), Clock::Real(), nullptr,
+                                                 {.disk = {.directory = directory, .on_failure = nullptr}}));
   TANDEM_ASSERT_OK(server->store()->Set("port", absl::StrCat(server->port())));
   std::ofstream(directory + "/port.new") << server->port();
   std::filesystem::rename(directory + "/port.new", directory + "/port");
@@ -353,7 +354,7 @@ TEST(StoreDiskTest, AStoreThatIsKilledAgainAndAgainAppliesEveryCallOnce) {
   for (int c = 0; c < kClients; ++c) {
     threads.emplace_back([&, c] {
       Client& me = clients[c];
-      RemoteStore store(rpc::ConnectGrpc(address).value(), testing::kTestTimeout);
+      RemoteStore store(ConnectStore(address).value(), testing::kTestTimeout);
       const std::string list = absl::StrCat("list/", c), own = absl::StrCat("own/", c);
       std::string held;
       for (int64_t i = 0;; ++i) {
@@ -409,7 +410,7 @@ TEST(StoreDiskTest, AStoreThatIsKilledAgainAndAgainAppliesEveryCallOnce) {
     stop = true;
   }
   for (std::thread& thread : threads) thread.join();
-  RemoteStore store(rpc::ConnectGrpc(address).value(), testing::kTestTimeout);
+  RemoteStore store(ConnectStore(address).value(), testing::kTestTimeout);
   int64_t adds = 0, left = 0;
   for (int c = 0; c < kClients; ++c) {
     EXPECT_EQ(clients[c].error, "") << "client " << c;

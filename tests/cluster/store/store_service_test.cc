@@ -2,6 +2,7 @@
 // The store over a network that loses responses, and a server that stops.
 
 #include "cluster/store/store_service.h"
+#include "cluster/store/join.h"
 
 #include <memory>
 #include <string>
@@ -16,6 +17,7 @@
 #include "cluster/store/remote_store.h"
 #include "cluster/store/store_server.h"
 #include "rpc/transport/loopback.h"
+#include "tests/testing/job_token.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::cluster {
@@ -31,12 +33,14 @@ class LossyStoreTest : public ::testing::Test {
                                        absl::Duration call_timeout = absl::Seconds(30)) {
     auto services = std::make_shared<std::vector<rpc::Service>>();
     services->push_back(service_.MakeService());
-    return std::make_unique<RemoteStore>(rpc::ConnectLoopback(services, std::move(injector)), call_timeout);
+    return std::make_unique<RemoteStore>(
+        rpc::ConnectLoopback(services, std::move(injector), {}, {.token = testing::kTestJobToken}),
+        call_timeout);
   }
 
   MemoryStore memory_;
   Membership membership_{Clock::Real()};
-  StoreService service_{&memory_, &membership_};
+  StoreService service_{&memory_, &membership_, {.token = testing::kTestJobToken}};
 };
 
 // Loses the response of the first of every two attempts; the call itself is processed.
@@ -152,7 +156,8 @@ class LimitedStoreTest : public ::testing::Test {
   std::unique_ptr<RemoteStore> Connect() {
     auto services = std::make_shared<std::vector<rpc::Service>>();
     services->push_back(service_.MakeService());
-    return std::make_unique<RemoteStore>(rpc::ConnectLoopback(services, nullptr), absl::Seconds(30));
+    return std::make_unique<RemoteStore>(
+        rpc::ConnectLoopback(services, nullptr, {}, {.token = testing::kTestJobToken}), absl::Seconds(30));
   }
   static auto Refused(const std::string& what) {
     return StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr(what));
@@ -160,7 +165,7 @@ class LimitedStoreTest : public ::testing::Test {
 
   MemoryStore memory_{{.keys = 3, .bytes = 100, .waits = 2, .wait_bytes = 50}};
   Membership membership_{Clock::Real()};
-  StoreService service_{&memory_, &membership_};
+  StoreService service_{&memory_, &membership_, {.token = testing::kTestJobToken}};
   const std::unique_ptr<RemoteStore> store_ = Connect();
 };
 
@@ -239,7 +244,7 @@ TEST(StoreServerTest, ServesItsOwnDataOverTheNetwork) {
   ASSERT_GT(server->port(), 0);
   TANDEM_ASSERT_OK(server->store()->Set("k", "from inside"));
   const std::string target = absl::StrCat("127.0.0.1:", server->port());
-  TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, rpc::ConnectGrpc(target));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, ConnectStore(target));
   RemoteStore remote(std::move(channel), absl::Seconds(30));
   EXPECT_EQ(remote.Get("k", absl::Seconds(30)).value(), "from inside");
   EXPECT_EQ(remote.address(), target);
@@ -251,7 +256,7 @@ TEST(StoreServerTest, AServerThatIsGoneIsNamed) {
     TANDEM_ASSERT_OK_AND_ASSIGN(auto server, StoreServer::Start("127.0.0.1:0"));
     target = absl::StrCat("127.0.0.1:", server->port());
   }
-  TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, rpc::ConnectGrpc(target));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, ConnectStore(target));
   RemoteStore remote(std::move(channel), absl::Milliseconds(200));
   EXPECT_THAT(remote.Set("k", "v"), StatusIs(absl::StatusCode::kUnavailable, HasSubstr(target)));
   EXPECT_THAT(remote.Get("k", absl::Milliseconds(200)),
@@ -262,7 +267,7 @@ TEST(StoreServerTest, APopperWithABrokenConnectionGetsNoItem) {
   TANDEM_ASSERT_OK_AND_ASSIGN(auto server, StoreServer::Start("127.0.0.1:0"));
   const std::string target = absl::StrCat("127.0.0.1:", server->port());
   {
-    TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, rpc::ConnectGrpc(target));
+    TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, ConnectStore(target));
     RemoteStore gone(std::move(channel));
     // The call ends shortly after its time-out: the server no longer keeps it deferred.
     EXPECT_THAT(gone.Pop("q", absl::Milliseconds(50)), StatusIs(absl::StatusCode::kDeadlineExceeded));
@@ -273,7 +278,7 @@ TEST(StoreServerTest, APopperWithABrokenConnectionGetsNoItem) {
 
 TEST(StoreServerTest, ShutdownDoesNotWaitForWaiters) {
   TANDEM_ASSERT_OK_AND_ASSIGN(auto server, StoreServer::Start("127.0.0.1:0"));
-  TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, rpc::ConnectGrpc(absl::StrCat("127.0.0.1:", server->port())));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, ConnectStore(absl::StrCat("127.0.0.1:", server->port())));
   RemoteStore remote(std::move(channel), absl::Seconds(30));
   TANDEM_ASSERT_OK(remote.Set("connected", ""));
   std::thread waiter([&] {

@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "cluster/store/join.h"
 #include "cluster/store/prefix_store.h"
 #include "cluster/store/remote_store.h"
 #include "cluster/store/store_server.h"
@@ -50,7 +51,7 @@ TEST(NetworkKillChild, DISABLED_Works) {
   ASSERT_TRUE(target != nullptr && rank_text != nullptr && backend != nullptr);
   int rank = 0;
   ASSERT_TRUE(absl::SimpleAtoi(rank_text, &rank));
-  TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, rpc::ConnectGrpc(target));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, cluster::ConnectStore(target));
   cluster::RemoteStore store(std::move(channel));
   const absl::Status end = Work(backend, &store, &store, rank, /*world_size=*/3);
   TANDEM_EXPECT_OK(store.Set(absl::StrCat("end/", rank), end.ToString()));
@@ -60,7 +61,7 @@ TEST(NetworkKillChild, DISABLED_HostsTheStoreAndWorks) {
   const char* target = std::getenv("TANDEM_TEST_STORE");
   const char* backend = std::getenv("TANDEM_TEST_BACKEND");
   ASSERT_TRUE(target != nullptr && backend != nullptr);
-  TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, rpc::ConnectGrpc(target));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, cluster::ConnectStore(target));
   cluster::RemoteStore bulletin(std::move(channel));
   TANDEM_ASSERT_OK_AND_ASSIGN(auto server, cluster::StoreServer::Start("127.0.0.1:0"));
   TANDEM_ASSERT_OK(bulletin.Set("port", absl::StrCat(server->port())));
@@ -103,7 +104,7 @@ TEST_P(NetworkKillTest, ARankIsNamedThoughTheStoreDiedWithIt) {
   TANDEM_ASSERT_OK_AND_ASSIGN(auto bulletin, cluster::StoreServer::Start("127.0.0.1:0"));
   Child host(GetParam(), "HostsTheStoreAndWorks", absl::StrCat("127.0.0.1:", bulletin->port()), 0);
   TANDEM_ASSERT_OK_AND_ASSIGN(const std::string port, bulletin->store()->Get("port", absl::Seconds(60)));
-  TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, rpc::ConnectGrpc("127.0.0.1:" + port));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, cluster::ConnectStore("127.0.0.1:" + port));
   cluster::RemoteStore store(std::move(channel));
   absl::Status mine;
   absl::Time ended;

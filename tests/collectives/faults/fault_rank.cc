@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/status.h"
+#include "cluster/store/join.h"
 #include "cluster/store/remote_store.h"
 #include "cluster/store/store_server.h"
 #include "cluster/store_url.h"
@@ -107,7 +108,7 @@ absl::Status Run(const Arguments& arguments) {
     options.init_method = arguments.store;
     group = InitProcessGroup(options);
   } else {
-    TANDEM_ASSIGN_OR_RETURN(auto channel, rpc::ConnectGrpc(arguments.store));
+    TANDEM_ASSIGN_OR_RETURN(auto channel, cluster::ConnectStore(arguments.store));
     store = std::make_unique<cluster::RemoteStore>(std::move(channel), options.timeout);
     group = InitProcessGroup(store.get(), options);
   }

@@ -25,6 +25,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "cluster/store/join.h"
 #include "cluster/store/remote_store.h"
 #include "cluster/store/store_server.h"
 #include "collectives/connect/backend_choice.h"
@@ -148,7 +149,7 @@ std::vector<End> StoreKilledWhileMeeting(const std::string& backend) {
   auto server = ServeStore(&address);
   Job job("op", backend, address);
   for (int rank = 0; rank < 2; ++rank) job.Start(rank, 3);  // a third does not come
-  cluster::RemoteStore store(rpc::ConnectGrpc(address).value());
+  cluster::RemoteStore store(cluster::ConnectStore(address).value());
   TANDEM_EXPECT_OK(store.Wait(kTwoCame, kTestTimeout));
   server->Kill();
   const absl::Time fault = absl::Now();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ps/failover/store_board.h"
+#include "cluster/store/join.h"
 
 #include <atomic>
 #include <functional>
@@ -55,7 +56,7 @@ class BoardTest : public ::testing::TestWithParam<Kind> {
       case Kind::kRemoteStore:
         server_ = cluster::StoreServer::Start("127.0.0.1:0").value();
         board_ = std::make_unique<StoreBoard>(
-            rpc::ConnectGrpc(absl::StrCat("127.0.0.1:", server_->port())).value());
+            cluster::ConnectStore(absl::StrCat("127.0.0.1:", server_->port())).value());
         return;
     }
   }
@@ -171,7 +172,7 @@ TEST(StoreBoardTest, AStoreThatRefusesHasChangedNothing) {
 TEST(StoreBoardTest, AStoreThatIsGoneIsNamed) {
   auto server = cluster::StoreServer::Start("127.0.0.1:0").value();
   const std::string address = absl::StrCat("127.0.0.1:", server->port());
-  StoreBoard board(std::shared_ptr<rpc::Channel>(rpc::ConnectGrpc(address).value()));
+  StoreBoard board(std::shared_ptr<rpc::Channel>(cluster::ConnectStore(address).value()));
   TANDEM_ASSERT_OK(board.Read(0, kLimit).status());
   server->Shutdown(absl::ZeroDuration());
   server.reset();
@@ -203,8 +204,8 @@ TEST(StoreBoardTest, ABusyStoreIsWaitedFor) {
 TEST(StoreBoardTest, TheStoreKnowsWhichProcessesLive) {
   SimulatedClock clock;
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto server, cluster::StoreServer::Start("127.0.0.1:0", &clock));
-  StoreBoard board(
-      std::shared_ptr<rpc::Channel>(rpc::ConnectGrpc(absl::StrCat("127.0.0.1:", server->port())).value()));
+  StoreBoard board(std::shared_ptr<rpc::Channel>(
+      cluster::ConnectStore(absl::StrCat("127.0.0.1:", server->port())).value()));
   EXPECT_EQ(board.IsAlive("10.0.0.1:7000", kLimit).value(), false);
   const auto beat = [&](bool leaving) {
     TANDEM_ASSERT_OK(server->membership()->Heartbeat("ps/0", absl::Seconds(10), leaving,

@@ -18,6 +18,7 @@
 #include "absl/time/clock.h"
 #include "base/status.h"
 #include "cluster/rendezvous/store_directory.h"
+#include "cluster/store/join.h"
 #include "cluster/store/remote_store.h"
 #include "rpc/channel.h"
 #include "tests/rpc/remote/process/worker_functions.h"
@@ -111,7 +112,7 @@ Functions Serve(Held* held) {
 }
 
 absl::Status Run(const std::string& name, const std::string& store_address) {
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Channel> channel, ConnectGrpc(store_address));
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Channel> channel, cluster::ConnectStore(store_address));
   cluster::RemoteStore store(std::move(channel));
   TANDEM_ASSIGN_OR_RETURN(const auto directory, cluster::StoreDirectory::Open(&store, {.lease = kTestLease}));
   Held held;

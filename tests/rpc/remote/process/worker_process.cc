@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "cluster/store/join.h"
 #include "cluster/store/remote_store.h"
 #include "rpc/channel.h"
 
@@ -28,7 +29,7 @@ WorkerProcesses::WorkerProcesses(int workers) {
     TANDEM_CHECK(::posix_spawn(&pid, program.c_str(), nullptr, nullptr, args, environ) == 0);
     pids_.push_back(pid);
   }
-  auto channel = ConnectGrpc(address);
+  auto channel = cluster::ConnectStore(address);
   TANDEM_CHECK(channel.ok());
   store_ = std::make_unique<cluster::RemoteStore>(*std::move(channel));
   auto directory = cluster::StoreDirectory::Open(store_.get(), {.lease = kTestLease});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cluster/job_token.h"
+#include "cluster/store/job_token.h"
 
 #include <cstdlib>
 #include <random>
@@ -40,30 +40,6 @@ absl::StatusOr<std::string> JobTokenFromEnv() {
   if (value == nullptr || *value == '\0') return std::string();
   TANDEM_RETURN_IF_ERROR(CheckJobToken(value));
   return std::string(value);
-}
-
-absl::Status AgreeOnJobToken(Store* store, std::string* token) {
-  const bool given = !token->empty();
-  const std::string wanted = given ? kTokenElsewhere : NewJobToken();
-  TANDEM_ASSIGN_OR_RETURN(std::string agreed, store->CompareSet(kJobTokenKey, "", wanted));
-  if (!given) {
-    *token = agreed == kTokenElsewhere ? "" : std::move(agreed);
-    return absl::OkStatus();
-  }
-  if (agreed == kTokenElsewhere || agreed == *token) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("this process has ", kJobTokenVariable,
-                   ", and the job's other members were started without it: start all of them with the same "
-                   "value, or all without"));
-}
-
-absl::StatusOr<std::string> AgreeOnJobTokenAgain(Store* store, const std::string& token) {
-  if (token.empty()) return std::string();
-  const bool given = JobTokenFromEnv().value_or("") == token;
-  TANDEM_ASSIGN_OR_RETURN(std::string agreed,
-                          store->CompareSet(kJobTokenKey, "", given ? kTokenElsewhere : token));
-  if (given || agreed == kTokenElsewhere || agreed == token) return std::string();
-  return agreed;
 }
 
 }  // namespace tandem::cluster

@@ -20,6 +20,7 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 
 constexpr uint64_t kFirstSteps = 20;
+constexpr double kAlike = 1e-4;  // of two losses
 
 // Clicks that depend on the product of hidden factors of user and item alone. A factorization machine whose
 // rows begin near zero must leave a saddle there, so stale first updates cost it much.
@@ -72,8 +73,9 @@ TEST_F(SynchronousStartTest, AFactorizationMachineLosesNothingByAnyAsynchronousM
                                   Run(Fm(mode, optimizer), 2, 2, {.baselines = false}));
       EXPECT_NEAR(report.test.auc, sync.test.auc, 0.002) << mode << " " << optimizer;
       ASSERT_EQ(report.epochs.size(), sync.epochs.size());
-      // All rows are replicated after the start, so that nothing differs at all.
-      EXPECT_EQ(report.epochs.back().train_loss, sync.epochs.back().train_loss) << mode << " " << optimizer;
+      // Nearly all rows are replicated after the start. Gradients of those that come later may be late once.
+      EXPECT_NEAR(report.epochs.back().train_loss, sync.epochs.back().train_loss, kAlike)
+          << mode << " " << optimizer;
       ASSERT_TRUE(report.start.has_value());
       EXPECT_TRUE(report.start->synchronous);
       EXPECT_EQ(report.start->steps, kFirstSteps);
@@ -86,7 +88,7 @@ TEST_F(SynchronousStartTest, OneWorkerStartsSynchronouslyToo) {
   const std::string adam = "{kind: adam, lr: 0.02}";
   TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport sync, Run(Fm("sync", adam), 1, 1, {.baselines = false}));
   TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport report, Run(Fm("async", adam), 1, 1, {.baselines = false}));
-  EXPECT_EQ(report.epochs.back().train_loss, sync.epochs.back().train_loss);
+  EXPECT_NEAR(report.epochs.back().train_loss, sync.epochs.back().train_loss, kAlike);
   EXPECT_EQ(report.start->steps, kFirstSteps);
 }
 

@@ -61,7 +61,8 @@ struct Environment {
   // TANDEM_LEASE, in seconds: silence longer than this counts as death, of this process as well as of the
   // job's store.
   absl::Duration lease = kDefaultLease;
-  // Of JobStore::env(): which process of the name member() this is in the job, from 1. Otherwise 0.
+  // The number of this process among those that have had the name member() in the job, from 1. Only the
+  // environment of JobStore::env() has it; in others it is 0.
   int64_t life = 0;
 
   // Looks a variable up; returns nullopt if it is not set.
@@ -125,8 +126,8 @@ class JobStore {
 };
 
 // Serves the store if env.hosts_store(), and joins the job there as env.member(). Blocks until the store
-// responds, and while another process that may be dead has the name: at most `timeout`. From the beginning
-// on, a process that `tandem run` has started beats (StartBeat). Errors:
+// responds, and while another process that may be dead has the name, but at most `timeout`. A process that
+// `tandem run` has started beats from the beginning of this call on (StartBeat). Errors:
 //
 //   - Unavailable naming the address: no store is there, or the port is taken
 //   - InvalidArgument if TANDEM_STORE is no address, or if MASTER_PORT is 0 and other processes could not

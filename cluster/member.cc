@@ -225,7 +225,7 @@ absl::Status Member::Leave(absl::Duration timeout, absl::string_view reason) {
   const auto left = [&] { return std::max(deadline - MonotonicNow(), absl::Milliseconds(1)); };
   absl::Status told;
   if (!failed) {
-    // With a launcher, the launcher ends the job.
+    // If there is a launcher, it ends the job.
     if (env().hosts_store()) told = monitor_->ReportSuccess(reason, left());
     told.Update(monitor_->Leave(left()));
   }

@@ -60,7 +60,8 @@ struct MemberOptions {
   // knows by then: it has called AwaitEnd, AcknowledgeEnd, Leave or FailJob. The process that hosts the
   // job's store stays some seconds, until the others know.
   absl::Duration exit_after = absl::InfiniteDuration();
-  // Its signals are an End of this member. nullptr: the member gets no signals. Must outlive the member.
+  // A signal to this process is an End of the member. nullptr: the member gets no signals. It must outlive
+  // the member.
   Process* process = nullptr;
 };
 
@@ -124,8 +125,8 @@ class Member {
   // that the reason names; empty: this one.
   absl::Status FailJob(absl::string_view reason, absl::Duration timeout = absl::Seconds(5),
                        absl::string_view as = "");
-  // Does the same for a process whose work has failed for `why`. If another process may have caused that,
-  // first waits up to one and a half leases for the job to name a dead member, so that the job reports the
+  // Does the same for a process whose work has failed for `why`. If another process may have caused that, it
+  // first waits up to one and a half leases for the job to name a dead member. The job then reports the
   // process that died and not those that noticed. `stop` ends the wait. Returns the exit code, 1.
   int FailJobUnlessPeerDied(const absl::Status& why, const std::function<bool()>& stop = nullptr);
 

@@ -2,8 +2,8 @@
 #ifndef TANDEM_CLUSTER_PROCESS_H_
 #define TANDEM_CLUSTER_PROCESS_H_
 
-// What exists once in a process of a job: its signals and its end. Member (member.h) is an ordinary object,
-// of which a process may have several.
+// Process owns what exists once in a process of a job: its signals and its end. Member (member.h) is an
+// ordinary object, of which a process may have several.
 
 #include <sys/types.h>
 

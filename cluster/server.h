@@ -2,7 +2,7 @@
 #ifndef TANDEM_CLUSTER_SERVER_H_
 #define TANDEM_CLUSTER_SERVER_H_
 
-// What the members of a job serve for each other, and how they find it: the job's store has the addresses.
+// The servers by which members of a job serve each other. Members find them by addresses in the job's store.
 
 #include <memory>
 #include <string>
@@ -71,8 +71,8 @@ struct ServerOptions {
   std::string serving_file = "";
 };
 
-// What a member of a job serves: a listener behind the gate of the job, its registration with the job, which
-// is repeated if the job's store has lost it, health checks, and the address in `tandem status`. Thread-safe.
+// A server of a member of a job. It has a listener behind the gate of the job, health checks, and the address
+// in `tandem status`. It registers with the job, again if the job's store has lost that. Thread-safe.
 class Server {
  public:
   // Listens, and unless it is not ready, registers. Handlers of `services` run until Drain, so everything

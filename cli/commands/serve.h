@@ -2,7 +2,7 @@
 #ifndef TANDEM_CLI_COMMANDS_SERVE_H_
 #define TANDEM_CLI_COMMANDS_SERVE_H_
 
-// What `tandem replay serve`, `tandem weights serve` and `tandem store` have in common.
+// This file has the part that `tandem replay serve`, `tandem weights serve` and `tandem store` share.
 
 #include <functional>
 #include <memory>
@@ -38,7 +38,7 @@ struct Serving {
   static absl::StatusOr<Serving> Start();
 };
 
-// What `--listen` is if it is not given, for its help.
+// The help of `--listen` shows this as its default.
 inline constexpr char kServeListenDefault[] = "127.0.0.1:0; in a job: an address that the others reach";
 
 struct ServingFlags {

@@ -30,9 +30,10 @@ struct Joined {
   int64_t life = 0;   // for rpc::Caller::life
 };
 
-// Joins the store at the other end of `channel`, whose caller has the token that this process presents, if it
-// has one. Blocks until the store has answered, and while another process has the member's name and may have
-// ended: at most options.timeout. A process of this machine that has ended is replaced at once. Errors:
+// Joins the store at the other end of `channel`. The channel's caller has the token that this process
+// presents, if it has one. Blocks until the store has answered, and while another process has the member's
+// name and may have ended, but at most options.timeout. A process of this machine that has ended is replaced
+// at once. Errors:
 //
 //   - AlreadyExists if another process has the name, is alive or may be, and says which
 //   - PermissionDenied and FailedPrecondition about the token, as cluster/store/store_access.h describes them

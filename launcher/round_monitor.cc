@@ -149,7 +149,7 @@ void RoundMonitor::Watch(cluster::Membership* membership, int64_t epoch) {
 
 void RoundMonitor::Unwatch(bool failed, const std::string& reason) {
   if (membership_ == nullptr) return;
-  membership_->End(failed ? "tandem run" : "", failed, reason);
+  (void)membership_->End(failed ? "tandem run" : "", failed, reason);
   member_watcher_.join();
   membership_ = nullptr;
 }

@@ -52,7 +52,10 @@ void RoundServices::EndLife(const cluster::Round& round, const std::string& memb
   cluster::MemberProcess process = cluster::MemberProcess::Self();
   process.pid = pid;
   process.started = 0;
-  if (round.group_rank == 0) return store_->membership()->EndLife(member, process);
+  if (round.group_rank == 0) {
+    store_->membership()->EndLife(member, process).IgnoreError();  // it is in memory
+    return;
+  }
   const std::string& address = round.nodes[0].store;
   if (other_store_ == nullptr || other_store_->target() != address) {
     const rpc::Caller caller{.run_id = run_id_, .epoch = round.epoch, .member = node_id_, .token = token_};

@@ -64,8 +64,9 @@ void AddStore(CLI::App& app, CommandContext* context) {
       ->capture_default_str();
   store->add_option(
       "--data", flags->data,
-      "Directory that keeps keys and queues: each change is on its disk before it is "
-      "acknowledged, and a store that is started again goes on with them. Default: in memory only");
+      "Directory that keeps keys, queues, the names of members and the end of the job: each change is on its "
+      "disk before it is acknowledged, and a store that is started again goes on with them. Default: in "
+      "memory only");
   store->add_option("--max-keys", flags->limits.keys, "Keys and queued items; more are refused")
       ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str();

@@ -4,7 +4,9 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "base/logging.h"
 #include "base/status.h"
+#include "tandem/v1/store.pb.h"
 
 namespace tandem::cluster {
 namespace {
@@ -39,6 +41,60 @@ absl::Status TooMany() {
 constexpr absl::Duration kLeaseWithoutHeartbeats = absl::Seconds(10);
 }  // namespace
 
+v1::LifeRecord Membership::Life::ToProto() const {
+  v1::LifeRecord record;
+  record.set_life(life);
+  *record.mutable_process() = process.ToProto();
+  record.set_free(free);
+  record.set_lease_ms(absl::ToInt64Milliseconds(heard_lease));
+  record.set_left(left);
+  record.set_replaceable(replaceable);
+  return record;
+}
+
+void Membership::Restore(const std::map<std::string, v1::LifeRecord, std::less<>>& lives,
+                         const std::optional<JobState>& end, MembershipJournal* journal) {
+  const absl::Time now = clock_->Now();
+  absl::MutexLock lock(&mutex_);
+  journal_ = journal;
+  state_ = end.value_or(JobState());
+  for (const auto& [member, record] : lives) {
+    const absl::Duration heard = absl::Milliseconds(record.lease_ms());
+    const bool heard_of = heard > absl::ZeroDuration();
+    lives_[member] = Life{.life = record.life(),
+                          .process = MemberProcess::FromProto(record.process()),
+                          .joined = now,
+                          .last_heard = now,
+                          .lease = heard_of ? heard : kLeaseWithoutHeartbeats,
+                          .free = record.free(),
+                          .heard_lease = heard,
+                          .left = record.left(),
+                          .replaceable = record.replaceable()};
+    if (heard_of) {
+      leases_[member] = Lease{.last_heard = now,
+                              .length = heard,
+                              .left = record.left(),
+                              .report = {.replaceable = record.replaceable()}};
+    }
+  }
+}
+
+void Membership::ForgetJournal() {
+  absl::MutexLock lock(&mutex_);
+  journal_ = nullptr;
+}
+
+absl::Status Membership::SetLife(absl::string_view member, Life next, Life* known) {
+  if (journal_ != nullptr) TANDEM_RETURN_IF_ERROR(journal_->WriteLife(member, next.ToProto()));
+  *known = std::move(next);
+  return absl::OkStatus();
+}
+
+absl::Status Membership::SetEnd(JobState end) {
+  state_ = std::move(end);
+  return journal_ == nullptr ? absl::OkStatus() : journal_->WriteEnd(state_);
+}
+
 absl::StatusOr<JoinResult> Membership::Join(absl::string_view member, const MemberProcess& process,
                                             int64_t life, int64_t replaces) {
   TANDEM_RETURN_IF_ERROR(CheckName(member));
@@ -51,14 +107,22 @@ absl::StatusOr<JoinResult> Membership::Join(absl::string_view member, const Memb
   }
   Life& known = it->second;
   if (known.life > 0 && known.process == process) {
-    known.life = std::max(known.life, life);
-    known.last_heard = now;
-    known.free = false;
+    Life same = known;
+    same.life = std::max(known.life, life);
+    same.last_heard = now;
+    same.free = false;
+    if (same.life != known.life || known.free) {
+      TANDEM_RETURN_IF_ERROR(SetLife(member, std::move(same), &known));
+    } else {
+      known = std::move(same);
+    }
     return JoinResult{.life = known.life};
   }
   if (life > 0) {
     TANDEM_RETURN_IF_ERROR(AdmitLifeLocked(member, life, now));
-    known.process = process;
+    Life named = known;
+    named.process = process;
+    TANDEM_RETURN_IF_ERROR(SetLife(member, std::move(named), &known));
     return JoinResult{.life = known.life};
   }
   if (!known.free && replaces != known.life && now - known.last_heard <= known.lease) {
@@ -69,28 +133,33 @@ absl::StatusOr<JoinResult> Membership::Join(absl::string_view member, const Memb
                                            .lease = known.lease,
                                            .heartbeats = known.heartbeats}};
   }
-  known = Life{.life = known.life + 1,
-               .process = process,
-               .joined = now,
-               .last_heard = now,
-               .lease = kLeaseWithoutHeartbeats};
   // It is heard of now, so its predecessor's silence is over. Its first heartbeat is still to come.
-  if (auto lease = leases_.find(member); lease != leases_.end()) {
-    lease->second.last_heard = now;
-    known.lease = lease->second.length;
-  }
+  auto lease = leases_.find(member);
+  Life next{.life = known.life + 1,
+            .process = process,
+            .joined = now,
+            .last_heard = now,
+            .lease = lease == leases_.end() ? kLeaseWithoutHeartbeats : lease->second.length,
+            .heard_lease = known.heard_lease,
+            .left = known.left,
+            .replaceable = known.replaceable};
+  TANDEM_RETURN_IF_ERROR(SetLife(member, std::move(next), &known));
+  if (lease != leases_.end()) lease->second.last_heard = now;
   return JoinResult{.life = known.life};
 }
 
-void Membership::EndLife(absl::string_view member, const MemberProcess& process) {
+absl::Status Membership::EndLife(absl::string_view member, const MemberProcess& process) {
   absl::MutexLock lock(&mutex_);
   const auto it = lives_.find(member);
-  if (it == lives_.end()) return;
-  const MemberProcess& known = it->second.process;
-  const bool same = known.pid == process.pid && known.boot_id == process.boot_id &&
-                    known.pid_namespace == process.pid_namespace &&
-                    (process.started == 0 || known.started == process.started);
-  if (same) it->second.free = true;
+  if (it == lives_.end()) return absl::OkStatus();
+  Life& known = it->second;
+  const bool same = known.process.pid == process.pid && known.process.boot_id == process.boot_id &&
+                    known.process.pid_namespace == process.pid_namespace &&
+                    (process.started == 0 || known.process.started == process.started);
+  if (!same || known.free) return absl::OkStatus();
+  Life ended = known;
+  ended.free = true;
+  return SetLife(member, std::move(ended), &known);
 }
 
 absl::Status Membership::AdmitLife(absl::string_view member, int64_t life) {
@@ -109,8 +178,9 @@ absl::Status Membership::AdmitLifeLocked(absl::string_view member, int64_t life,
   }
   Life& known = it->second;
   if (life > known.life) {
-    known = Life{.life = life, .joined = now, .last_heard = now, .lease = kLeaseWithoutHeartbeats};
-    return absl::OkStatus();
+    return SetLife(member,
+                   Life{.life = life, .joined = now, .last_heard = now, .lease = kLeaseWithoutHeartbeats},
+                   &known);
   }
   if (life == known.life) return absl::OkStatus();
   return absl::AlreadyExistsError(
@@ -135,10 +205,19 @@ absl::StatusOr<JobState> Membership::Heartbeat(absl::string_view member, absl::D
   if (life > 0) {
     TANDEM_RETURN_IF_ERROR(AdmitLifeLocked(member, life, now));
     Life& known = lives_.find(member)->second;
-    known.last_heard = now;
-    known.lease = lease;
-    known.free = leaving;
-    ++known.heartbeats;
+    Life heard = known;
+    heard.last_heard = now;
+    heard.lease = heard.heard_lease = lease;
+    heard.free = heard.left = leaving;
+    heard.replaceable = report.replaceable;
+    ++heard.heartbeats;
+    const bool written = heard.heard_lease == known.heard_lease && heard.free == known.free &&
+                         heard.left == known.left && heard.replaceable == known.replaceable;
+    if (!written) {
+      TANDEM_RETURN_IF_ERROR(SetLife(member, std::move(heard), &known));
+    } else {
+      known = std::move(heard);
+    }
   }
   auto it = leases_.find(member);
   if (it == leases_.end()) {
@@ -169,9 +248,11 @@ void Membership::CheckLeases(absl::Time now) {
   }
   if (silent == nullptr) return;
   const absl::Duration silence = absl::Trunc(now - oldest->last_heard, absl::Milliseconds(100));
-  state_ = JobState{true, true,
-                    absl::StrCat(Bounded(*silent), " has been silent for ", absl::FormatDuration(silence),
-                                 " (lease ", absl::FormatDuration(oldest->length), "): killed or hung?")};
+  const absl::Status written =
+      SetEnd({true, true,
+              absl::StrCat(Bounded(*silent), " has been silent for ", absl::FormatDuration(silence),
+                           " (lease ", absl::FormatDuration(oldest->length), "): killed or hung?")});
+  if (!written.ok()) LogWarning(written.message());
 }
 
 void Membership::Tick(absl::Duration late) {
@@ -203,10 +284,10 @@ bool Membership::MayBeSilent(absl::string_view member, const Lease& lease) const
   return lease.report.replaceable || Restarts(member);
 }
 
-void Membership::End(absl::string_view member, bool failed, absl::string_view reason) {
+absl::Status Membership::End(absl::string_view member, bool failed, absl::string_view reason) {
   absl::MutexLock lock(&mutex_);
-  if (state_.ended || (failed && Restarts(member))) return;
-  state_ = JobState{true, failed, absl::StrCat(Bounded(member), member.empty() ? "" : ": ", Bounded(reason))};
+  if (state_.ended || (failed && Restarts(member))) return absl::OkStatus();
+  return SetEnd({true, failed, absl::StrCat(Bounded(member), member.empty() ? "" : ": ", Bounded(reason))});
 }
 
 JobState Membership::State() {

@@ -21,6 +21,10 @@
 #include "cluster/membership/incarnation.h"
 #include "cluster/membership/member_process.h"
 
+namespace tandem::v1 {
+class LifeRecord;
+}
+
 namespace tandem::cluster {
 
 struct JobState {
@@ -72,6 +76,17 @@ struct JoinResult {
   std::optional<MemberLife> holder;
 };
 
+// Gets the changes of a membership that must outlive its process.
+class MembershipJournal {
+ public:
+  virtual ~MembershipJournal() = default;
+  // Write down what is known of the process of `member`, or how the job has ended. Called under the
+  // membership's lock, so they must not call it. After an error of WriteLife the membership does not make the
+  // change, and its caller gets the error.
+  virtual absl::Status WriteLife(absl::string_view member, const v1::LifeRecord& life) = 0;
+  virtual absl::Status WriteEnd(const JobState& end) = 0;
+};
+
 // Thread-safe. A member is known from its first heartbeat on: a process that never sent one is not dead. The
 // job fails when the silence of a member that is not replaceable outlasts its lease. The next call
 // (Heartbeat, State, WaitUntilEnded) detects that, so no thread is needed here. The job ends once: the first
@@ -81,6 +96,15 @@ class Membership {
   // `incarnation`: of the store next to it (incarnation.h).
   explicit Membership(Clock* clock, uint64_t incarnation = NewIncarnation())
       : clock_(clock), incarnation_(incarnation), started_(clock->Now()) {}
+
+  // Takes over what an earlier process has written to `journal`, which gets all changes from now on. Members
+  // that have sent heartbeats, and have not left, are heard of now: they have a lease to come back. Call it
+  // before any other method. `journal` is borrowed.
+  void Restore(const std::map<std::string, v1::LifeRecord, std::less<>>& lives,
+               const std::optional<JobState>& end, MembershipJournal* journal);
+
+  // Ends the use of the journal: changes are in memory only from then on.
+  void ForgetJournal();
 
   uint64_t incarnation() const { return incarnation_; }
   // Returns how long this object exists.
@@ -102,8 +126,9 @@ class Membership {
   // ResourceExhausted as for Heartbeat.
   absl::StatusOr<JoinResult> Join(absl::string_view member, const MemberProcess& process, int64_t life = 0,
                                   int64_t replaces = 0);
-  // Frees the name of `member` if `process` has it and has ended. Start time 0: that of any process.
-  void EndLife(absl::string_view member, const MemberProcess& process);
+  // Frees the name of `member` if `process` has it and has ended. Start time 0: that of any process. Errors
+  // are those of the journal.
+  absl::Status EndLife(absl::string_view member, const MemberProcess& process);
   // Returns AlreadyExists, which names both processes, if a later life of `member` than `life` has
   // joined. A later `life` than the known one becomes known: the store has lost its memory. OK if `life` is
   // 0.
@@ -127,8 +152,9 @@ class Membership {
   //   (SIGSTOP,
   //     a frozen container): members were not silent meanwhile. Nobody's lease ends between such calls.
   void Tick(absl::Duration late);
-  // Ends the job unless it has ended already.
-  void End(absl::string_view member, bool failed, absl::string_view reason);
+  // Ends the job unless it has ended already. Errors are those of the journal: the job has ended, but a
+  // store that is restarted will not know.
+  absl::Status End(absl::string_view member, bool failed, absl::string_view reason);
   JobState State();
   // Blocks until the job has ended or the clock reaches `deadline`; returns the state then.
   JobState WaitUntilEnded(absl::Time deadline);
@@ -153,7 +179,16 @@ class Membership {
     absl::Duration lease;
     int64_t heartbeats = 0;
     bool free = false;  // the name may be given to another process at once
+    // What the journal has of its heartbeats.
+    absl::Duration heard_lease;
+    bool left = false, replaceable = false;
+
+    v1::LifeRecord ToProto() const;
   };
+  // Makes `next` the life of `member`, whose present one is `known`, once the journal has it.
+  absl::Status SetLife(absl::string_view member, Life next, Life* known)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status SetEnd(JobState end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status AdmitLifeLocked(absl::string_view member, int64_t life, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CheckLeases(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -168,6 +203,7 @@ class Membership {
   const uint64_t incarnation_;
   const absl::Time started_;
   mutable absl::Mutex mutex_;
+  MembershipJournal* journal_ ABSL_GUARDED_BY(mutex_) = nullptr;  // nullptr: in memory only
   absl::Time memory_lost_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   std::map<std::string, Lease, std::less<>> leases_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Life, std::less<>> lives_ ABSL_GUARDED_BY(mutex_);

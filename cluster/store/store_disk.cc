@@ -12,6 +12,7 @@
 #include "base/logging.h"
 #include "base/status.h"
 #include "base/timed_wait.h"
+#include "base/utf8.h"
 #include "cluster/membership/incarnation.h"
 #include "cluster/store/record.h"
 
@@ -26,6 +27,10 @@ constexpr absl::Duration kRewriteRetry = absl::Minutes(1);
 
 // The kind of the first record of a log. Its field is the incarnation, little-endian.
 constexpr char kIncarnation = 'I';
+// The kinds of the membership's records: a member's name and its v1.LifeRecord; how the job has ended, as a
+// v1.HeartbeatResponse.
+constexpr char kLife = 'L';
+constexpr char kEnd = 'E';
 
 // The body of a log's record: a u32 size and the request id, then the record of record.h.
 std::string Body(char kind, absl::Span<const absl::string_view> fields, absl::string_view request_id) {
@@ -33,6 +38,18 @@ std::string Body(char kind, absl::Span<const absl::string_view> fields, absl::st
   std::string body(reinterpret_cast<const char*>(&size), sizeof(size));
   absl::StrAppend(&body, request_id, MakeStoreRecord(kind, fields));
   return body;
+}
+
+std::string LifeBody(absl::string_view member, const v1::LifeRecord& life) {
+  return Body(kLife, {member, life.SerializeAsString()}, {});
+}
+
+std::string EndBody(const JobState& end) {
+  v1::HeartbeatResponse record;
+  record.set_ended(end.ended);
+  record.set_failed(end.failed);
+  record.set_reason(ValidUtf8(end.reason));
+  return Body(kEnd, {record.SerializeAsString()}, {});
 }
 
 // Splits off a u32 size and as many bytes; false if they are not there.
@@ -99,6 +116,20 @@ absl::Status StoreDisk::Apply(absl::string_view body) {
       std::memcpy(&incarnation_, parsed->fields[0].data(), sizeof(incarnation_));
       return absl::OkStatus();
     }
+    v1::LifeRecord life;
+    v1::HeartbeatResponse end;
+    if (parsed->kind == kLife && parsed->fields.size() == 2 &&
+        life.ParseFromArray(parsed->fields[1].data(), static_cast<int>(parsed->fields[1].size()))) {
+      absl::MutexLock lock(&mutex_);
+      lives_[std::string(parsed->fields[0])] = std::move(life);
+      return absl::OkStatus();
+    }
+    if (parsed->kind == kEnd && parsed->fields.size() == 1 &&
+        end.ParseFromArray(parsed->fields[0].data(), static_cast<int>(parsed->fields[0].size()))) {
+      absl::MutexLock lock(&mutex_);
+      end_ = JobState{end.ended(), end.failed(), end.reason()};
+      return absl::OkStatus();
+    }
     const absl::StatusOr<bool> known = ApplyStoreRecord(*parsed, request_id, store_);
     if (!known.ok()) return Annotate(known.status(), absl::StrCat("reading store file '", LogPath(), "'"));
     if (*known) return absl::OkStatus();
@@ -107,8 +138,21 @@ absl::Status StoreDisk::Apply(absl::string_view body) {
       absl::StrCat("store file '", LogPath(), "' holds a record that this version does not know"));
 }
 
+void StoreDisk::Restore(Membership* membership) {
+  std::map<std::string, v1::LifeRecord, std::less<>> lives;
+  std::optional<JobState> end;
+  {
+    absl::MutexLock lock(&mutex_);
+    lives = lives_;
+    end = end_;
+  }
+  membership->Restore(lives, end, this);
+  membership_ = membership;
+}
+
 StoreDisk::~StoreDisk() {
   store_->SetJournal(nullptr);
+  if (membership_ != nullptr) membership_->ForgetJournal();
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
@@ -121,6 +165,24 @@ absl::Status StoreDisk::Write(char kind, absl::Span<const absl::string_view> fie
                               absl::string_view request_id) {
   const std::string body = Body(kind, fields, request_id);
   absl::MutexLock lock(&mutex_);
+  return Append(body);
+}
+
+absl::Status StoreDisk::WriteLife(absl::string_view member, const v1::LifeRecord& life) {
+  absl::MutexLock lock(&mutex_);
+  TANDEM_RETURN_IF_ERROR(Append(LifeBody(member, life)));
+  lives_[std::string(member)] = life;
+  return absl::OkStatus();
+}
+
+absl::Status StoreDisk::WriteEnd(const JobState& end) {
+  absl::MutexLock lock(&mutex_);
+  TANDEM_RETURN_IF_ERROR(Append(EndBody(end)));
+  end_ = end;
+  return absl::OkStatus();
+}
+
+absl::Status StoreDisk::Append(const std::string& body) {
   if (!failure_.ok()) return failure_;
   if (absl::Status written = log_->Append(body); !written.ok()) {
     // The whole record may be there, and the next process would read it.
@@ -220,8 +282,17 @@ void StoreDisk::RunRewrites() {
   }
 }
 
-absl::Status StoreDisk::WriteContents(const StoreContents& contents, FileLog* log) const {
+std::vector<std::string> StoreDisk::MembershipRecords() const {
+  std::vector<std::string> records;
+  for (const auto& [member, life] : lives_) records.push_back(LifeBody(member, life));
+  if (end_.has_value()) records.push_back(EndBody(*end_));
+  return records;
+}
+
+absl::Status StoreDisk::WriteContents(const StoreContents& contents, const std::vector<std::string>& members,
+                                      FileLog* log) const {
   TANDEM_RETURN_IF_ERROR(FirstRecord(log));
+  for (const std::string& record : members) TANDEM_RETURN_IF_ERROR(log->Append(record));
   std::vector<absl::string_view> fields;
   size_t bytes = 0;
   for (const auto& [key, value] : contents.values) {
@@ -244,9 +315,11 @@ absl::Status StoreDisk::WriteContents(const StoreContents& contents, FileLog* lo
 
 absl::Status StoreDisk::Rewrite() {
   const std::string path = absl::StrCat(LogPath(), ".new");
-  const StoreContents contents = store_->Contents([this] {
+  std::vector<std::string> members;
+  const StoreContents contents = store_->Contents([&] {
     absl::MutexLock lock(&mutex_);
     rewriting_ = true;
+    members = MembershipRecords();
   });
   const auto give_up = [&](absl::Status why) {
     ::unlink(path.c_str());
@@ -258,7 +331,8 @@ absl::Status StoreDisk::Rewrite() {
   absl::StatusOr<std::unique_ptr<FileLog>> opened = FileLog::Open(path, MonotonicNow() + absl::Seconds(5));
   if (!opened.ok()) return give_up(opened.status());
   const std::shared_ptr<FileLog> log = *std::move(opened);
-  if (absl::Status written = WriteContents(contents, log.get()); !written.ok()) return give_up(written);
+  if (absl::Status written = WriteContents(contents, members, log.get()); !written.ok())
+    return give_up(written);
   const uint64_t bytes = log->size();
   const auto append = [&](absl::string_view records) -> absl::Status {
     absl::string_view body;

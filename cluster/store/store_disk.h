@@ -2,11 +2,14 @@
 #ifndef TANDEM_CLUSTER_STORE_STORE_DISK_H_
 #define TANDEM_CLUSTER_STORE_STORE_DISK_H_
 
-// Keeps a MemoryStore on a disk, so that it survives its process and its machine.
+// Keeps a MemoryStore and the Membership next to it on a disk, so that they survive their process and their
+// machine.
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -17,8 +20,10 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "base/directory_lock.h"
+#include "cluster/membership/membership.h"
 #include "cluster/store/log.h"
 #include "cluster/store/memory_store.h"
+#include "tandem/v1/store.pb.h"
 
 namespace tandem::cluster {
 
@@ -28,7 +33,7 @@ namespace tandem::cluster {
 // log, with the id of the client's request. Changes that happen at the same time share a sync (group commit).
 // A log of more than 4 MiB that is twice as large as the content was when it was last written is rewritten
 // as `log.new`, while changes go on, and then renamed.
-class StoreDisk final : public StoreJournal {
+class StoreDisk final : public StoreJournal, public MembershipJournal {
  public:
   // Reads what is in `directory` into `store`, which must be empty and outlive this object, and becomes the
   // journal of `store`. Makes the directory if it is missing. `on_failure` is called at most once, on a
@@ -42,12 +47,19 @@ class StoreDisk final : public StoreJournal {
                                                          std::function<void()> on_failure);
   ~StoreDisk() override;
 
+  // Makes `membership` what the directory has of it, and becomes its journal. Call it once, before the
+  // membership is used. `membership` must outlive this object.
+  void Restore(Membership* membership);
+
   // A random number, not 0, that was drawn when the directory was first used.
   uint64_t incarnation() const { return incarnation_; }
 
   // ResourceExhausted if the disk is full: nothing was changed. Aborted once the disk has failed.
   absl::Status Write(char kind, absl::Span<const absl::string_view> fields,
                      absl::string_view request_id) override;
+  // The same for the membership.
+  absl::Status WriteLife(absl::string_view member, const v1::LifeRecord& life) override;
+  absl::Status WriteEnd(const JobState& end) override;
   // Calls `then` once everything is on the disk that was written before this call: now, on this thread, if
   // that is the case, else on a thread of this object. Aborted if the disk has failed. `then` must not block.
   void WhenSynced(std::function<void(const absl::Status&)> then);
@@ -70,20 +82,29 @@ class StoreDisk final : public StoreJournal {
   void RunRewrites();
   // Writes the content as it is now to `log.new`, which becomes the log. After an error the log is as before.
   absl::Status Rewrite();
-  absl::Status WriteContents(const StoreContents& contents, FileLog* log) const;
+  absl::Status WriteContents(const StoreContents& contents, const std::vector<std::string>& members,
+                             FileLog* log) const;
+  // Returns the records of lives_ and end_.
+  std::vector<std::string> MembershipRecords() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status FirstRecord(FileLog* log) const;
+  absl::Status Append(const std::string& body) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fail(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string LogPath() const;
 
   const std::string directory_;
   MemoryStore* const store_;
+  Membership* membership_ = nullptr;
   const std::function<void()> on_failure_;
   std::unique_ptr<DirectoryLock> lock_;
   uint64_t incarnation_ = 0;
 
-  // Taken while the store's lock is held (Write); the store must not be called under it.
+  // Taken while the lock of the store or of the membership is held (Write, WriteLife); neither must be called
+  // under it.
   mutable absl::Mutex mutex_;
   std::shared_ptr<FileLog> log_ ABSL_GUARDED_BY(mutex_);
+  // What the log has of the membership.
+  std::map<std::string, v1::LifeRecord, std::less<>> lives_ ABSL_GUARDED_BY(mutex_);
+  std::optional<JobState> end_ ABSL_GUARDED_BY(mutex_);
   uint64_t written_ ABSL_GUARDED_BY(mutex_) = 0;  // changes
   uint64_t synced_ ABSL_GUARDED_BY(mutex_) = 0;   // of these, on the disk
   std::vector<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);

@@ -41,11 +41,16 @@ rpc::Service StoreService::MakeService() {
           {"Pop", rpc::Right::kMember, Bind(&StoreService::Pop)},
           {"Length", rpc::Right::kRead, Bind(&StoreService::Length)},
           // Everyone may join; the token that a caller presents or gets decides about the rest.
-          {"Join", rpc::Right::kObserve, BindMembership(&StoreService::Join)},
-          {"EndLife", rpc::Right::kMember, BindMembership(&StoreService::EndLife)},
-          {"Heartbeat", rpc::Right::kMember, BindMembership(&StoreService::Heartbeat)},
-          {"Members", rpc::Right::kObserve, BindMembership(&StoreService::Members)},
-          {"EndJob", rpc::Right::kMember, BindMembership(&StoreService::EndJob)},
+          {"Join", rpc::Right::kObserve, Bind(&StoreService::Join)},
+          {"EndLife", rpc::Right::kMember, Bind(&StoreService::EndLife)},
+          {"Heartbeat", rpc::Right::kMember,
+           rpc::AsyncProtoHandler<v1::HeartbeatRequest, v1::HeartbeatResponse>(
+               [this](std::shared_ptr<rpc::ServerCall> call, v1::HeartbeatRequest request,
+                      rpc::Reply<v1::HeartbeatResponse> reply) {
+                 Heartbeat(std::move(call), std::move(request), std::move(reply));
+               })},
+          {"Members", rpc::Right::kObserve, Bind(&StoreService::Members)},
+          {"EndJob", rpc::Right::kMember, Bind(&StoreService::EndJob)},
       }};
   for (rpc::Method& method : service.methods) {
     method.handler =
@@ -78,25 +83,13 @@ rpc::Reply<Response> StoreService::Synced(rpc::Reply<Response> reply) {
 
 template <typename Request, typename Response>
 rpc::Handler StoreService::Bind(absl::StatusOr<Response> (StoreService::*method)(const Request&)) {
-  if (disk_ == nullptr) return BindMembership(method);
+  if (disk_ == nullptr) {
+    return rpc::ProtoHandler<Request, Response>(
+        [this, method](const Request& request) { return (this->*method)(request); });
+  }
   return rpc::AsyncProtoHandler<Request, Response>(
       [this, method](const std::shared_ptr<rpc::ServerCall>&, const Request& request,
                      rpc::Reply<Response> reply) { Synced(std::move(reply))((this->*method)(request)); });
-}
-
-template <typename Request, typename Response>
-rpc::Handler StoreService::BindMembership(absl::StatusOr<Response> (StoreService::*method)(const Request&)) {
-  return rpc::ProtoHandler<Request, Response>(
-      [this, method](const Request& request) { return (this->*method)(request); });
-}
-
-template <typename Request, typename Response>
-rpc::Handler StoreService::BindMembership(void (StoreService::*method)(std::shared_ptr<rpc::ServerCall>,
-                                                                       Request, rpc::Reply<Response>)) {
-  return rpc::AsyncProtoHandler<Request, Response>(
-      [this, method](std::shared_ptr<rpc::ServerCall> call, Request request, rpc::Reply<Response> reply) {
-        (this->*method)(std::move(call), std::move(request), std::move(reply));
-      });
 }
 
 template <typename Request, typename Response>
@@ -273,7 +266,7 @@ void StoreService::Join(std::shared_ptr<rpc::ServerCall> call, v1::JoinRequest r
 }
 
 absl::StatusOr<v1::EndLifeResponse> StoreService::EndLife(const v1::EndLifeRequest& request) {
-  membership_->EndLife(request.member(), MemberProcess::FromProto(request.process()));
+  TANDEM_RETURN_IF_ERROR(membership_->EndLife(request.member(), MemberProcess::FromProto(request.process())));
   return v1::EndLifeResponse();
 }
 
@@ -294,6 +287,8 @@ void StoreService::Heartbeat(std::shared_ptr<rpc::ServerCall> call, v1::Heartbea
       membership_->Heartbeat(request.member(), absl::Milliseconds(request.lease_ms()), request.leaving(),
                              std::move(report), caller.member == request.member() ? caller.life : 0);
   if (!state.ok()) return reply(state.status());
+  // A heartbeat that tells nothing new, and is told nothing new, need not wait for a slow disk.
+  if (state->ended || request.leaving()) reply = Synced(std::move(reply));
   v1::HeartbeatResponse response;
   SetJobState(*std::move(state), &response);
   response.set_incarnation(membership_->incarnation());
@@ -332,7 +327,7 @@ absl::StatusOr<v1::MembersResponse> StoreService::Members(const v1::MembersReque
 }
 
 absl::StatusOr<v1::EndJobResponse> StoreService::EndJob(const v1::EndJobRequest& request) {
-  membership_->End(request.member(), request.failed(), request.reason());
+  TANDEM_RETURN_IF_ERROR(membership_->End(request.member(), request.failed(), request.reason()));
   return v1::EndJobResponse();
 }
 

@@ -16,6 +16,7 @@ absl::StatusOr<std::unique_ptr<StoreServer>> StoreServer::Start(const std::strin
                                                           std::move(asked.disk.on_failure)));
   }
   store->membership_.emplace(clock, store->disk_ == nullptr ? NewIncarnation() : store->disk_->incarnation());
+  if (store->disk_ != nullptr) store->disk_->Restore(&*store->membership_);
   store->service_ = std::make_unique<StoreService>(&store->store_, &*store->membership_,
                                                    std::move(asked.access), store->disk_.get());
   rpc::ServerOptions options;

@@ -32,7 +32,8 @@ struct StoreDiskOptions {
 struct StoreServerOptions {
   StoreLimits limits;          // what clients store, and how many wait
   size_t max_connections = 0;  // as rpc::ServerOptions::max_connections
-  // With a directory the keys and queues are those that an earlier server had there.
+  // With a directory the keys, queues, lives of members and the end of the job are those that an earlier
+  // server had there.
   StoreDiskOptions disk = {};
   StoreAccess::Options access = {};  // the token that callers need
 };

@@ -27,9 +27,9 @@
 
 namespace tandem::cluster {
 
-// Thread-safe. `store`, `membership` and `disk` are borrowed. With a disk, a response about the store's
-// content leaves once everything is on the disk that was changed before: what a client has seen or was told
-// outlives the machine's death. The Service that MakeService returns refers to this
+// Thread-safe. `store`, `membership` and `disk` are borrowed. With a disk, a response leaves once everything
+// is on the disk that was changed before: what a client has seen or was told outlives the machine's death.
+// The Service that MakeService returns refers to this
 // object, which must outlive the server. Owns one thread, which ends waits whose time is up. The limits of
 // `store` bound its deferred calls, too.
 class StoreService {
@@ -57,12 +57,6 @@ class StoreService {
   template <typename Request, typename Response>
   rpc::Handler Bind(void (StoreService::*method)(std::shared_ptr<rpc::ServerCall>, Request,
                                                  rpc::Reply<Response>));
-  // Makes the handler of a method of the membership, which is not on the disk.
-  template <typename Request, typename Response>
-  rpc::Handler BindMembership(absl::StatusOr<Response> (StoreService::*method)(const Request&));
-  template <typename Request, typename Response>
-  rpc::Handler BindMembership(void (StoreService::*method)(std::shared_ptr<rpc::ServerCall>, Request,
-                                                           rpc::Reply<Response>));
 
   // The methods of the service; store.proto describes them.
   absl::StatusOr<tandem::v1::StoreSetResponse> Set(const tandem::v1::StoreSetRequest& request);

@@ -114,7 +114,7 @@ TEST_F(MemberTest, TheJobsFailureIsTheEndOfAllMembers) {
 
 TEST_F(MemberTest, TheJobsSuccessIsAnEndWithoutAFailure) {
   const auto worker = Worker(0);
-  store_->membership()->End("worker/1", /*failed=*/false, "training has finished");
+  TANDEM_EXPECT_OK(store_->membership()->End("worker/1", /*failed=*/false, "training has finished"));
   worker->ReportStatus();
   const std::optional<End> end = worker->AwaitEnd(kLong);
   ASSERT_TRUE(end.has_value());
@@ -126,7 +126,7 @@ TEST_F(MemberTest, TheJobsSuccessIsAnEndWithoutAFailure) {
 TEST_F(MemberTest, TheFirstEndCounts) {
   const auto worker = Worker(0);
   worker->Fail(absl::DataLossError("the log is damaged"));
-  store_->membership()->End("worker/1", /*failed=*/true, "later");
+  TANDEM_EXPECT_OK(store_->membership()->End("worker/1", /*failed=*/true, "later"));
   worker->ReportStatus();
   EXPECT_TRUE(worker->AwaitJobEnd(kLong).has_value());
   const std::optional<End> end = worker->AwaitEnd(kLong);
@@ -148,7 +148,7 @@ TEST_F(MemberTest, AStoreThatIsGoneForALeaseIsAnEndOfItsOwn) {
 
 TEST_F(MemberTest, AServerOutlivesItsJob) {
   const auto replay = Join(Env("replay", 0, false), {.lease = absl::Seconds(2), .outlives_job = true});
-  store_->membership()->End("learner/0", /*failed=*/true, "gone");
+  TANDEM_EXPECT_OK(store_->membership()->End("learner/0", /*failed=*/true, "gone"));
   replay->ReportStatus();
   const int port = store_->port();
   store_.reset();
@@ -254,7 +254,7 @@ TEST(ProcessTest, AProcessWhoseJobHasFailedEndsUnlessItsProgramKnows) {
           env.store = absl::StrCat("127.0.0.1:", store->port());
           const auto member = *Member::Join(
               env, {.lease = absl::Seconds(2), .exit_after = absl::Milliseconds(knows ? 60'000 : 100)});
-          store->membership()->End("worker/1", /*failed=*/true, "the disk is full");
+          TANDEM_EXPECT_OK(store->membership()->End("worker/1", /*failed=*/true, "the disk is full"));
           member->ReportStatus();
           if (knows) {
             (void)member->AwaitEnd(kLong);

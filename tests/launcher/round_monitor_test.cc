@@ -182,7 +182,7 @@ TEST(RoundMonitorTest, TheMembersVerdictIsNews) {
   cluster::Membership membership(Clock::Real());
   RoundMonitor watch(&rendezvous, Ready);
   watch.Watch(&membership, 7);
-  membership.End("worker/1", /*failed=*/true, "no data");
+  TANDEM_EXPECT_OK(membership.End("worker/1", /*failed=*/true, "no data"));
   const AgentEvent news = Next(watch);
   EXPECT_EQ(news.kind, AgentEvent::Kind::kJobState);
   EXPECT_EQ(news.epoch, 7);

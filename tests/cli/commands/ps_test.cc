@@ -64,7 +64,7 @@ TEST_F(PsTest, RegistersServesAndEndsWithTheJob) {
   EXPECT_EQ(info.num_servers(), 2u);
   EXPECT_THAT(store_->membership()->Members(), ::testing::Contains("ps/1"));
 
-  store_->membership()->End("worker/0", /*failed=*/false, "trained");
+  TANDEM_EXPECT_OK(store_->membership()->End("worker/0", /*failed=*/false, "trained"));
   EXPECT_EQ(ps.Wait(), 0) << ps.err();
   EXPECT_THAT(ps.err(), HasSubstr("done: worker/0: trained"));
 }
@@ -147,7 +147,7 @@ TEST_F(PsTest, AsManyThreadsAnswerAsTheLaunchersEnvironmentOrAFlagSays) {
 TEST_F(PsTest, EndsWithTheReasonWhenTheJobFails) {
   TandemProcess ps(Args({"--lease", "8"}), Variables());
   TANDEM_ASSERT_OK(store_->store()->Get("ps/1", kTestTimeout).status());
-  store_->membership()->End("worker/0", /*failed=*/true, "loss is NaN");
+  TANDEM_EXPECT_OK(store_->membership()->End("worker/0", /*failed=*/true, "loss is NaN"));
   EXPECT_EQ(ps.Wait(), 1);
   EXPECT_THAT(ps.err(), HasSubstr("the job failed: worker/0: loss is NaN"));
 }

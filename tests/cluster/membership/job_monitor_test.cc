@@ -116,7 +116,7 @@ TEST_F(JobMonitorTest, AMemberThatVanishesWithoutLeavingEndsTheJob) {
 
 TEST_F(JobMonitorTest, TheEndIsReportedOnce) {
   auto monitor = Join("worker/0");
-  membership_.End("worker/1", true, "out of memory");
+  TANDEM_EXPECT_OK(membership_.End("worker/1", true, "out of memory"));
   AdvanceUntilEnded();
   EXPECT_EQ(last_.reason, "worker/1: out of memory");
   EXPECT_TRUE(monitor->state().failed);
@@ -182,7 +182,7 @@ TEST_F(JobMonitorTest, AMemberThatOutlivesItsJobGoesOnAfterIt) {
                                     .outlives_job = true},
                                    [this](const JobState&) { ++ends_; });
   TANDEM_ASSERT_OK(started);
-  membership_.End("learner/0", /*failed=*/true, "gone");
+  TANDEM_EXPECT_OK(membership_.End("learner/0", /*failed=*/true, "gone"));
   LetHeartbeatsPass(6);
   EXPECT_EQ(ends_.load(), 0);
 }

@@ -120,7 +120,7 @@ TEST_F(MembershipTest, ARestartingRoleDoesNotEndTheJob) {
   EXPECT_FALSE(membership_.State().ended);
   EXPECT_FALSE(
       membership_.WaitUntilEnded(clock_.Now()).ended);  // and does not spin over the lease that is over
-  membership_.End("actor/0", /*failed=*/true, "out of levels");
+  TANDEM_EXPECT_OK(membership_.End("actor/0", /*failed=*/true, "out of levels"));
   EXPECT_FALSE(membership_.State().ended);
   EXPECT_FALSE(Beat("actor/0").ended);
   clock_.Advance(kLease + absl::Milliseconds(1));
@@ -133,7 +133,7 @@ TEST_F(MembershipTest, TheSilenceOfAReplaceableMemberDoesNotEndTheJobAndItsFailu
   clock_.Advance(kLease + absl::Milliseconds(1));
   Beat("worker/0");
   EXPECT_FALSE(membership_.WaitUntilEnded(clock_.Now()).ended);
-  membership_.End("ps/0", /*failed=*/true, "shard 0 is lost");
+  TANDEM_EXPECT_OK(membership_.End("ps/0", /*failed=*/true, "shard 0 is lost"));
   EXPECT_EQ(membership_.State().reason, "ps/0: shard 0 is lost");
 }
 
@@ -144,8 +144,8 @@ TEST_F(MembershipTest, AMemberWithoutAHeartbeatIsNotDead) {
 
 TEST_F(MembershipTest, TheFirstReasonIsKept) {
   Beat("worker/0");
-  membership_.End("worker/1", /*failed=*/true, "data file missing");
-  membership_.End("worker/2", /*failed=*/false, "all done");
+  TANDEM_EXPECT_OK(membership_.End("worker/1", /*failed=*/true, "data file missing"));
+  TANDEM_EXPECT_OK(membership_.End("worker/2", /*failed=*/false, "all done"));
   clock_.Advance(absl::Hours(1));
   const JobState state = Beat("worker/0");
   EXPECT_TRUE(state.failed);
@@ -153,7 +153,7 @@ TEST_F(MembershipTest, TheFirstReasonIsKept) {
 }
 
 TEST_F(MembershipTest, AJobCanEndWithSuccess) {
-  membership_.End("launcher", /*failed=*/false, "all workers finished");
+  TANDEM_EXPECT_OK(membership_.End("launcher", /*failed=*/false, "all workers finished"));
   const JobState state = Beat("ps/0");
   EXPECT_TRUE(state.ended);
   EXPECT_FALSE(state.failed);
@@ -170,7 +170,7 @@ TEST_F(MembershipTest, InvalidHeartbeatsAreRefused) {
 TEST_F(MembershipTest, ALongReasonIsTruncatedBetweenCharacters) {
   std::string reason;
   for (int i = 0; i < 10000; ++i) reason += "\xc3\xa9";
-  membership_.End("x", true, reason);
+  TANDEM_EXPECT_OK(membership_.End("x", true, reason));
   const std::string kept = membership_.State().reason;
   EXPECT_LT(kept.size(), 17000u);
   EXPECT_THAT(kept, ::testing::EndsWith("\xc3\xa9..."));
@@ -254,9 +254,9 @@ TEST_F(LivesTest, AProcessThatHasLeftOrEndedFreesItsName) {
   EXPECT_EQ(Join(kFirst), 1);
   EXPECT_THAT(BeatOf(1, /*leaving=*/true), ::tandem::testing::IsOk());
   EXPECT_EQ(Join(kSecond), 2);
-  membership_.EndLife("worker/0", kFirst);  // it does not have the name any more
+  TANDEM_EXPECT_OK(membership_.EndLife("worker/0", kFirst));  // it does not have the name any more
   EXPECT_EQ(Join(kFirst), 0);
-  membership_.EndLife("worker/0", kSecond);
+  TANDEM_EXPECT_OK(membership_.EndLife("worker/0", kSecond));
   EXPECT_EQ(Join(kFirst), 3);
 }
 
@@ -266,10 +266,10 @@ TEST_F(LivesTest, AParentFreesTheNameOfAChildByItsPid) {
   child.host = "another name of it";
   child.started = 0;
   ++child.pid;
-  membership_.EndLife("worker/0", child);
+  TANDEM_EXPECT_OK(membership_.EndLife("worker/0", child));
   EXPECT_EQ(Join(kSecond), 0);
   --child.pid;
-  membership_.EndLife("worker/0", child);
+  TANDEM_EXPECT_OK(membership_.EndLife("worker/0", child));
   EXPECT_EQ(Join(kSecond), 2);
 }
 

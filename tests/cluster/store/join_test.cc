@@ -121,9 +121,9 @@ TEST_F(JoinTest, AClientGoesOnAtAStoreThatHasStartedAgain) {
 }
 
 TEST_F(JoinTest, AMemberKeepsItsTokenAndLifeAtAStoreThatHasStartedAgain) {
-  members().EndLife("worker/1", kElsewhere);
+  TANDEM_EXPECT_OK(members().EndLife("worker/1", kElsewhere));
   ASSERT_EQ(members().Join("worker/1", kElsewhere)->life, 1);
-  members().EndLife("worker/1", kElsewhere);
+  TANDEM_EXPECT_OK(members().EndLife("worker/1", kElsewhere));
   const auto job = OpenStore(Worker(), kJoinTimeout).value();
   EXPECT_EQ(job->env().life, 2);
   Serve();

@@ -27,9 +27,8 @@
 #include "base/read_file.h"
 #include "cluster/store/remote_store.h"
 #include "cluster/store/store_server.h"
-#include "rpc/connect.h"
+#include "tests/cluster/store/killed_store.h"
 #include "tests/testing/processes/processes.h"
-#include "tests/testing/processes/self_process.h"
 #include "tests/testing/random_seed.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
@@ -303,18 +302,6 @@ TEST(StoreDiskTest, AFullDiskIsAnErrorOfTheCallAndChangesNothing) {
   umount(directory.path().c_str());
 }
 
-// A server in a process of its own, which the test kills. It writes its port to a file.
-TEST(StoreDiskChild, DISABLED_Serves) {
-  const std::string directory = std::getenv("TANDEM_TEST_STORE"), port = std::getenv("TANDEM_TEST_PORT");
-  TANDEM_ASSERT_OK_AND_ASSIGN(const auto server,
-                              StoreServer::Start(absl::StrCat("127.0.0.91:", port), Clock::Real(), nullptr,
-                                                 {.disk = {.directory = directory, .on_failure = nullptr}}));
-  TANDEM_ASSERT_OK(server->store()->Set("port", absl::StrCat(server->port())));
-  std::ofstream(directory + "/port.new") << server->port();
-  std::filesystem::rename(directory + "/port.new", directory + "/port");
-  while (true) pause();
-}
-
 // Clients call a server that is killed again and again. Each repeats a call whose answer was lost, as
 // RemoteStore does, so every call counts exactly once.
 TEST(StoreDiskTest, AStoreThatIsKilledAgainAndAgainAppliesEveryCallOnce) {
@@ -323,24 +310,8 @@ TEST(StoreDiskTest, AStoreThatIsKilledAgainAndAgainAppliesEveryCallOnce) {
   const int kKills = more == nullptr ? 8 : std::atoi(more);
   constexpr int kClients = 4;
   TempDir directory;
-  const std::string data = directory.File("d");
-  std::filesystem::create_directory(data);
-  std::string port = "0";
-  const auto start = [&] {
-    std::filesystem::remove(data + "/port");
-    auto child = std::make_unique<testing::SelfProcess>(
-        "StoreDiskChild.DISABLED_Serves",
-        std::map<std::string, std::string>{{"TANDEM_TEST_STORE", data}, {"TANDEM_TEST_PORT", port}});
-    const absl::Time deadline = MonotonicNow() + testing::kTestTimeout;
-    while (!std::filesystem::exists(data + "/port")) {
-      TANDEM_CHECK_MSG(MonotonicNow() < deadline, "the server does not start");
-      std::this_thread::yield();
-    }
-    port = ReadFile(data + "/port").value();
-    return child;
-  };
-  std::unique_ptr<testing::SelfProcess> server = start();
-  const std::string address = absl::StrCat("127.0.0.91:", port);
+  KilledStore server(directory.File("d"));
+  const std::string& address = server.address();
   absl::Mutex mutex;
   bool stop = false;
   int64_t calls = 0;  // of all clients that were answered
@@ -402,8 +373,7 @@ TEST(StoreDiskTest, AStoreThatIsKilledAgainAndAgainAppliesEveryCallOnce) {
       absl::MutexLock lock(&mutex);
       ASSERT_TRUE(mutex.AwaitWithTimeout(absl::Condition(&enough), testing::kTestTimeout)) << "kill " << kill;
     }
-    server->Kill();
-    server = start();
+    server.KillAndRestart();
   }
   {
     absl::MutexLock lock(&mutex);

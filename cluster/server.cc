@@ -11,8 +11,9 @@
 #include "base/checksummed_file.h"
 #include "base/logging.h"
 #include "base/status.h"
+#include "cluster/metrics/http_server.h"
+#include "cluster/metrics/process_metrics.h"
 #include "cluster/store/job_token.h"
-#include "cluster/store/join.h"
 #include "cluster/store/remote_store.h"
 #include "rpc/address.h"
 #include "rpc/epoch_gate.h"
@@ -28,9 +29,9 @@ std::string RoleCountKey(absl::string_view role) { return absl::StrCat("rl/", ro
 
 namespace {
 
-// How often a server looks whether the store still knows it, and the longest time that this takes.
-constexpr absl::Duration kRegistrationPeriod = absl::Seconds(1);
 constexpr absl::Duration kStoreTimeout = absl::Seconds(30);
+constexpr absl::Duration kRegisterAgainTimeout = absl::Seconds(2);  // of one call; it is repeated
+constexpr absl::Duration kAskTimeout = absl::Seconds(1);
 
 // Returns the address at which an earlier life of this process was registered, or "".
 absl::StatusOr<std::string> EarlierAddress(const Environment& env, Store* store) {
@@ -41,7 +42,7 @@ absl::StatusOr<std::string> EarlierAddress(const Environment& env, Store* store)
 std::string WhoServes(rpc::Channel& store, const std::string& address) {
   v1::MembersResponse response;
   const absl::Status asked = rpc::CallProto(store, "/tandem.v1.Store/Members", v1::MembersRequest(),
-                                            &response, {.timeout = kRegistrationPeriod, .idempotent = true});
+                                            &response, {.timeout = kAskTimeout, .idempotent = true});
   if (!asked.ok()) return "";
   for (const v1::MemberInfo& member : response.members()) {
     if (member.last().address() != address || member.last().leaving()) continue;
@@ -90,6 +91,8 @@ absl::StatusOr<ListenOptions> ChooseAddress(const ListenOptions& options, const 
   return ListenOptions{.listen = absl::StrCat(host, ":", before.port), .advertise = options.advertise};
 }
 
+Server::Server(Member* member, ServerOptions options) : member_(member), options_(std::move(options)) {}
+
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(Member* member, ServerOptions options,
                                                       std::vector<rpc::Service> services) {
   using Registration = ServerOptions::Registration;
@@ -108,6 +111,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Member* member, ServerOpti
     return absl::UnavailableError(
         absl::StrCat(listens.message(), WhoServes(*member->store_channel(), chosen.listen)));
   }
+  TANDEM_RETURN_IF_ERROR(server->ServeMetrics(chosen.listen));
   if (own.registration == Registration::kRole) {
     server->keys_ = {RoleAddressKey(env.role, env.role_rank), RoleCountKey(env.role)};
     server->values_ = {server->address_, absl::StrCat(env.role_world_size)};
@@ -115,10 +119,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Member* member, ServerOpti
     server->keys_ = {member->name()};
     server->values_ = {server->address_};
   }
+  // Before it registers: the store may lose its memory at any time after that.
+  server->registration_ = member->OnStoreLost([self = server.get()] { return self->RegisterAgain(); });
   // Others ask the store whether the process at an address lives.
   member->status()->SetAddress(server->address_);
   member->ReportStatus();
-  TellServing(own.serving_file);
   if (own.ready) TANDEM_RETURN_IF_ERROR(server->SetReady());
   return server;
 }
@@ -129,6 +134,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::StartAlone(const std::string& na
   std::unique_ptr<Server> server(new Server(nullptr, std::move(options)));
   server->gate_ = std::make_shared<rpc::EpochGate>(rpc::Caller{.member = name, .token = std::move(token)});
   TANDEM_RETURN_IF_ERROR(server->Listen(server->options_.address, std::move(services)));
+  TANDEM_RETURN_IF_ERROR(server->ServeMetrics(server->options_.address.listen));
   if (server->options_.ready) TANDEM_RETURN_IF_ERROR(server->SetReady());
   return server;
 }
@@ -137,31 +143,54 @@ absl::Status Server::Listen(const ListenOptions& chosen, std::vector<rpc::Servic
   rpc::ServerOptions rpc = options_.rpc;
   rpc.listen = chosen.listen;
   rpc.gate = gate_;
+  rpc.serving = false;
   TANDEM_ASSIGN_OR_RETURN(listening_, rpc::Server::Start(rpc, std::move(services)));
-  if (!options_.ready) listening_->SetServing("", false);
   TANDEM_ASSIGN_OR_RETURN(address_,
                           rpc::AdvertisedAddress(chosen.listen, chosen.advertise, listening_->port()));
   TANDEM_ASSIGN_OR_RETURN(bound_, rpc::AdvertisedAddress(chosen.listen, "", listening_->port()));
   return absl::OkStatus();
 }
 
+absl::Status Server::ServeMetrics(const std::string& listen) {
+  if (options_.metrics.port < 0) return absl::OkStatus();
+  TANDEM_ASSIGN_OR_RETURN(const rpc::Address address, rpc::ParseAddress(listen));
+  const auto page = [text = options_.metrics.text] {
+    return text == nullptr ? ProcessMetricsText() : text() + ProcessMetricsText();
+  };
+  absl::StatusOr<std::unique_ptr<HttpServer>> metrics =
+      HttpServer::Start({.host = address.is_unix() ? "127.0.0.1" : address.host,
+                         .port = options_.metrics.port,
+                         .path = "/metrics",
+                         .content_type = "text/plain; version=0.0.4; charset=utf-8",
+                         .page = page});
+  TANDEM_RETURN_IF_ERROR(Annotate(metrics.status(), "metrics"));
+  metrics_ = *std::move(metrics);
+  LogInfo(absl::StrCat("metrics at port ", metrics_->port(), ", path /metrics"));
+  return absl::OkStatus();
+}
+
+int Server::metrics_port() const { return metrics_->port(); }
+
 absl::Status Server::SetReady() {
   {
     absl::MutexLock lock(&mutex_);
-    if (std::exchange(ready_, true) || drained_) return absl::OkStatus();
+    if (drained_ || std::exchange(ready_, true)) return absl::OkStatus();
   }
   if (!keys_.empty()) {
-    RemoteStore registry(member_->store_channel(), kStoreTimeout);
-    TANDEM_RETURN_IF_ERROR(Register(&registry));
-    absl::MutexLock lock(&mutex_);
-    registering_ = std::thread([this] {
-      RemoteStore registry(member_->store_channel(), kRegistrationPeriod);
-      while (!stop_.WaitFor(kRegistrationPeriod)) {
-        if (const absl::Status kept = KeepRegistered(&registry); !kept.ok()) LogDebug(kept.message());
-      }
-    });
+    const absl::Status registered =
+        RemoteStore(member_->store_channel(), kStoreTimeout).MultiSet(keys_, values_);
+    if (!registered.ok()) {
+      absl::MutexLock lock(&mutex_);
+      ready_ = false;
+      return registered;
+    }
   }
   listening_->SetServing("", true);
+  if (!options_.serving_file.empty()) {
+    // The disk may be full.
+    const absl::Status told = WriteFileAtomically(options_.serving_file, absl::StrCat(::getpid(), "\n"));
+    if (!told.ok()) LogWarning(told.message());
+  }
   if (member_ == nullptr) return absl::OkStatus();
   if (!keys_.empty()) member_->status()->SetState("serving");
   member_->SetServing(true);
@@ -169,35 +198,26 @@ absl::Status Server::SetReady() {
   return absl::OkStatus();
 }
 
-absl::Status Server::Register(Store* store) const { return store->MultiSet(keys_, values_); }
-
-// Registers again if the store does not know the server: it has started again, and is empty.
-absl::Status Server::KeepRegistered(Store* store) const {
-  TANDEM_ASSIGN_OR_RETURN(const bool known, store->Check(keys_));
-  if (known) return absl::OkStatus();
+absl::Status Server::RegisterAgain() {
   // Members that have joined at the new store may have agreed on another token. They find this server once it
   // has registered, so it must let them in before.
-  TANDEM_ASSIGN_OR_RETURN(const std::string token, member_->JoinAgain(kRegistrationPeriod));
+  TANDEM_ASSIGN_OR_RETURN(const std::string token, member_->JoinAgain(kRegisterAgainTimeout));
   gate_->AcceptToken(token);
-  return Register(store);
-}
-
-void Server::TellServing(const std::string& serving_file) {
-  if (serving_file.empty()) return;
-  // The disk may be full.
-  const absl::Status told = WriteFileAtomically(serving_file, absl::StrCat(::getpid(), "\n"));
-  if (!told.ok()) LogWarning(told.message());
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!ready_) return absl::OkStatus();
+  }
+  if (keys_.empty()) return absl::OkStatus();
+  return RemoteStore(member_->store_channel(), kRegisterAgainTimeout).MultiSet(keys_, values_);
 }
 
 void Server::Drain() {
-  std::thread registering;
   {
     absl::MutexLock lock(&mutex_);
     if (std::exchange(drained_, true)) return;
-    registering = std::move(registering_);
   }
-  stop_.Notify();
-  if (registering.joinable()) registering.join();
+  registration_ = nullptr;
+  metrics_ = nullptr;
   if (listening_ == nullptr) return;
   if (member_ != nullptr) member_->SetServing(false);
   listening_->Shutdown(absl::Seconds(1));

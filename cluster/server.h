@@ -4,9 +4,9 @@
 
 // The servers by which members of a job serve each other. Members find them by addresses in the job's store.
 
+#include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -16,7 +16,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "base/timed_wait.h"
 #include "cluster/environment.h"
 #include "cluster/member.h"
 #include "cluster/store/store.h"
@@ -26,6 +25,8 @@
 #include "rpc/service.h"
 
 namespace tandem::cluster {
+
+class HttpServer;
 
 // The keys of the job's store that have the address of server `index` of a role, and how many there are.
 std::string RoleAddressKey(absl::string_view role, int index);
@@ -52,7 +53,7 @@ absl::StatusOr<ListenOptions> ChooseAddress(const ListenOptions& options, const 
 struct ServerOptions {
   // Where it listens, and what it advertises.
   ListenOptions address;
-  // The transport, threads and limits. Start sets `listen` and `gate`.
+  // The transport, threads and limits. Start sets `listen`, `gate` and `serving`.
   rpc::ServerOptions rpc = {};
   // Decides which callers are served. nullptr: those of the member's round, with the job's token.
   std::shared_ptr<rpc::EpochGate> gate = nullptr;
@@ -63,27 +64,34 @@ struct ServerOptions {
     kNone,    // by other means
   };
   Registration registration = Registration::kRole;
-  // False: it is not ready when it starts. Before SetReady, health checks return NOT_SERVING, and the server
-  // is not registered.
+  // False: Start does not call SetReady.
   bool ready = true;
-  // The file in which it tells the launcher that it has begun to serve, with the process id; "": none. Start
-  // writes it.
+  // The file in which it tells the launcher that it has begun to serve, with the process id; "": none.
+  // SetReady writes it.
   std::string serving_file = "";
+  // Metrics for Prometheus: GET /metrics over HTTP, at the host at which the server listens, or at 127.0.0.1
+  // if that is a Unix socket. They include those of the process.
+  struct Metrics {
+    int port = -1;                                // 0: the kernel picks one; negative: none are served
+    std::function<std::string()> text = nullptr;  // the server's own; called on another thread until Drain
+  };
+  Metrics metrics = {};
 };
 
-// A server of a member of a job. It has a listener behind the gate of the job, health checks, and the address
-// in `tandem status`. It registers with the job, again if the job's store has lost that. Thread-safe.
+// A server of a member of a job. It has a listener behind the gate of the job, health checks, metrics, and
+// the address in `tandem status`. It registers with the job. If the job's store has lost its memory, it
+// registers again, and serves those that have joined there. Thread-safe.
 class Server {
  public:
-  // Listens, and unless it is not ready, registers. Handlers of `services` run until Drain, so everything
-  // that they capture must live longer. `member` must outlive the server. Errors: those of ChooseAddress,
-  // rpc::Server::Start and the store. If the port is taken, the error names the member of the job that serves
-  // there, if one does.
+  // Listens, and if options.ready, calls SetReady. Handlers of `services` run until Drain, so everything that
+  // they capture must live longer. `member` must outlive the server. Errors: those of ChooseAddress,
+  // rpc::Server::Start and SetReady; Unavailable if the port of the metrics cannot be bound. If the port is
+  // taken, the error names the member of the job that serves there, if one does.
   static absl::StatusOr<std::unique_ptr<Server>> Start(Member* member, ServerOptions options,
                                                        std::vector<rpc::Service> services);
   // Serves without a job, as `name` in messages. If TANDEM_JOB_TOKEN is set, callers that change something
   // must present it; otherwise every caller is served. InvalidArgument for a malformed token; other errors
-  // are those of rpc::Server::Start and rpc::AdvertisedAddress.
+  // are those of rpc::Server::Start, of rpc::AdvertisedAddress and of the metrics' port.
   static absl::StatusOr<std::unique_ptr<Server>> StartAlone(const std::string& name, ServerOptions options,
                                                             std::vector<rpc::Service> services);
   // Calls Drain.
@@ -94,31 +102,34 @@ class Server {
   // Returns where it is bound, as AdvertisedAddress says it.
   const std::string& bound() const { return bound_; }
   int port() const { return listening_->port(); }
-  // Registers the server with the job, and health checks return SERVING. Idempotent. Errors: the store's.
+  // Returns the port of the metrics. Requires that they are served.
+  int metrics_port() const;
+  // Registers the server with the job. Health checks return SERVING from then on, and NOT_SERVING before.
+  // Idempotent. Errors: the store's; then it may be called again. A serving file that cannot be written
+  // causes a warning.
   absl::Status SetReady();
-  // Writes the process id to `serving_file`, unless that is "". A disk that is full causes a warning.
-  static void TellServing(const std::string& serving_file);
   // Ends the registration's upkeep and all connections: health checks return NOT_SERVING, and calls under way
-  // may go on for a second. Blocks a second more if the store is away. Idempotent.
+  // may go on for a second. Blocks some seconds more while it registers again. Idempotent.
   void Drain();
 
  private:
-  Server(Member* member, ServerOptions options) : member_(member), options_(std::move(options)) {}
+  Server(Member* member, ServerOptions options);
   absl::Status Listen(const ListenOptions& chosen, std::vector<rpc::Service> services);
-  absl::Status Register(Store* store) const;
-  absl::Status KeepRegistered(Store* store) const;
+  absl::Status ServeMetrics(const std::string& listen);
+  // Registers what it has in a store that has lost its memory.
+  absl::Status RegisterAgain();
 
   Member* const member_;  // nullptr: it serves without a job
   const ServerOptions options_;
   std::shared_ptr<rpc::EpochGate> gate_;
   std::vector<std::string> keys_, values_;  // of the registration
   std::unique_ptr<rpc::Server> listening_;
+  std::unique_ptr<HttpServer> metrics_;
   std::string address_, bound_;
   absl::Mutex mutex_;
   bool ready_ ABSL_GUARDED_BY(mutex_) = false;
   bool drained_ ABSL_GUARDED_BY(mutex_) = false;
-  TimedNotification stop_;
-  std::thread registering_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<JobMonitor::Registration> registration_;
 };
 
 // Returns how many servers of `role` the job has. Blocks until one has registered, at most `timeout`; then

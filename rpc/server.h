@@ -50,6 +50,8 @@ struct ServerOptions {
   size_t max_shared_memory_connections = 512;
   // Decides which callers are served. nullptr: all are. Health checking and reflection are always served.
   std::shared_ptr<EpochGate> gate = nullptr;
+  // What gRPC health checking reports for the whole server, "", from the first call on.
+  bool serving = true;
   // Serves gRPC's reflection, which describes every method and message to any client that asks.
   bool reflection = false;
 };
@@ -67,8 +69,8 @@ class Server {
   virtual ~Server() = default;
   // Returns the bound port, 0 for a unix socket.
   virtual int port() const = 0;
-  // Sets what gRPC health checking reports for `service`, or for the whole server if `service` is "". It
-  // reports SERVING until this is called. No effect after Shutdown has begun.
+  // Sets what gRPC health checking reports for `service`, or for the whole server if `service` is "". Until
+  // then it reports SERVING, or ServerOptions::serving for "". No effect after Shutdown has begun.
   virtual void SetServing(const std::string& service, bool serving) = 0;
   // Stops the server: takes no new calls (health checking reports NOT_SERVING), lets running calls finish for
   // `grace`, then cancels the rest. Blocks until no handler runs any more. A handler may still call Finish

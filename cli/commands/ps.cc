@@ -2,6 +2,7 @@
 // tandem ps: runs one parameter server of a job.
 
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,7 +21,7 @@
 #include "cli/commands/ps_status.h"
 #include "cli/commands/ps_subscribe.h"
 #include "cli/commands/shard_copy.h"
-#include "cli/monitor/metrics_server.h"
+#include "cli/monitor/server_metrics.h"
 #include "cluster/environment.h"
 #include "cluster/member.h"
 #include "cluster/process.h"
@@ -30,7 +31,6 @@
 #include "launcher/plan/variable_options.h"
 #include "ps/server/parameter_server.h"
 #include "ps/storage/spill/spill_store.h"
-#include "rpc/address.h"
 #include "rpc/channel.h"
 #include "rpc/epoch_gate.h"
 #include "rpc/server.h"
@@ -83,16 +83,13 @@ absl::StatusOr<cluster::Environment> ServerEnvironment(const ServeFlags& flags) 
   });
 }
 
-// Starts the metrics endpoint. For each request it calls the server's statistics methods within the process.
-// `copy`: nullptr if the server has no followers.
-absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(const ServeFlags& flags,
-                                                            ps::ParameterServer& server,
-                                                            const ShardCopy* copy) {
-  TANDEM_ASSIGN_OR_RETURN(const rpc::Address listen, rpc::ParseAddress(flags.listen));
+// Returns a function that calls the server's statistics methods within the process, for metrics. `copy`:
+// nullptr if the server has no followers.
+std::function<std::string()> MetricsOf(ps::ParameterServer& server, const ShardCopy* copy) {
   const std::shared_ptr<rpc::Channel> self =
       rpc::ConnectLoopback(std::make_shared<const std::vector<rpc::Service>>(
           std::vector<rpc::Service>{server.service(), server.durability_service()}));
-  const auto collect = [self, copy] {
+  return [self, copy] {
     const rpc::CallOptions options{.timeout = absl::Seconds(10)};
     ServerMetrics figures;
     tandem::v1::ListTablesResponse tables;
@@ -105,9 +102,8 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(const ServeFlags& fl
     if (!status.ok()) LogWarning(absl::StrCat("metrics: ", status.message()));
     if (copy != nullptr) figures.failover = copy->Status();
     figures.tables.assign(tables.tables().begin(), tables.tables().end());
-    return figures;
+    return ServerMetricsText(figures);
   };
-  return MetricsServer::Start(listen.is_unix() ? "127.0.0.1" : listen.host, flags.metrics_port, collect);
 }
 
 // Returns the gate that decides which rounds of the job the server serves.
@@ -137,8 +133,6 @@ absl::StatusOr<std::shared_ptr<ps::ColdStore>> OpenSpillStore(const ServeFlags& 
   if (!flags.spill_dir.empty()) TANDEM_RETURN_IF_ERROR(store->Claim());
   return std::shared_ptr<ps::ColdStore>(std::move(store));
 }
-
-constexpr absl::Duration kRegisterTimeout = absl::Seconds(2);  // of one call to a store that was restarted
 
 // A process that is stopped alone looks for a follower in sync for this long. The hand-over comes on top.
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
@@ -172,113 +166,115 @@ absl::StatusOr<int> EndServing(const cluster::End& end, cluster::Member& member,
   return 0;
 }
 
+// Returns InvalidArgument for flags that contradict each other or the job, Unimplemented for those that this
+// build lacks.
+absl::Status CheckFlags(const ServeFlags& flags, const cluster::Environment& env) {
+  TANDEM_RETURN_IF_ERROR(
+      launcher::CheckFollowerFlags("--", env.ps_followers, flags.min_copies, !flags.wal_dir.empty()));
+  if (flags.metrics_port >= 0) TANDEM_RETURN_IF_ERROR(CheckServerMetrics());
+  if (env.num_ps <= static_cast<int>(ps::kDefaultBuckets)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a job has at most ", ps::kDefaultBuckets, " servers, not ", env.num_ps));
+}
+
+ps::ParameterServerOptions ServerOptionsOf(const ServeFlags& flags, cluster::Member* member,
+                                           const std::shared_ptr<rpc::EpochGate>& gate) {
+  const cluster::Environment& env = member->env();
+  return {
+      .index = static_cast<uint32_t>(env.ps_index),
+      .num_servers = static_cast<uint32_t>(env.num_ps),
+      .max_parked_bytes = flags.max_parked,
+      .max_memory_bytes = flags.max_memory,
+      .checkpoint_root = flags.checkpoint_root,
+      .gate = gate,
+      .job = [run_id = env.run_id, gate] { return rpc::Caller{.run_id = run_id, .epoch = gate->epoch()}; },
+      .first_free_rank = env.epoch > 0 ? static_cast<uint32_t>(env.world_size) : 0,
+      .durability = {.directory = flags.wal_dir,
+                     .sync = flags.wal_sync == "always",
+                     .accept_loss = flags.accept_loss,
+                     .snapshot_bytes = flags.wal_snapshot,
+                     .on_failure = [member](const absl::Status& why) { member->Fail(why); }},
+      .failover = env.ps_followers > 0};
+}
+
+cluster::ServerOptions ListeningOptionsOf(const ServeFlags& flags, bool followers) {
+  // With followers, the launcher wants to know when the copy takes part. Without, when a log was replayed.
+  const char* const variable = std::getenv("TANDEM_SERVING_DIR");
+  const std::string directory = !followers ? flags.wal_dir : variable == nullptr ? "" : variable;
+  return {.address = {.listen = flags.listen, .advertise = flags.advertise},
+          .rpc = {.transport = flags.transport,
+                  .threads = flags.threads,
+                  .max_unsent_response_bytes = flags.max_unsent,
+                  .max_held_request_bytes = flags.max_held,
+                  .max_connections = flags.max_connections,
+                  .reflection = flags.reflection},
+          // A copy tells the store its address when it is the primary.
+          .registration = followers ? cluster::ServerOptions::Registration::kNone
+                                    : cluster::ServerOptions::Registration::kMember,
+          .ready = !followers,
+          .serving_file = directory.empty() ? "" : launcher::ServingFile(directory),
+          .metrics = {.port = flags.metrics_port}};
+}
+
 // Returns the exit code of a server that has ended well.
 absl::StatusOr<int> Serve(const ServeFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<cluster::Process> process,
                           cluster::Process::Start({.only_launcher = true}));
   TANDEM_ASSIGN_OR_RETURN(const cluster::Environment given, ServerEnvironment(flags));
   SetLogName(given.member());
-  const uint32_t index = static_cast<uint32_t>(given.ps_index), count = static_cast<uint32_t>(given.num_ps);
-  TANDEM_RETURN_IF_ERROR(
-      launcher::CheckFollowerFlags("--", given.ps_followers, flags.min_copies, !flags.wal_dir.empty()));
-  const bool followers = given.ps_followers > 0;
-  if (count > ps::kDefaultBuckets) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a job has at most ", ps::kDefaultBuckets, " servers, not ", count));
-  }
+  TANDEM_RETURN_IF_ERROR(CheckFlags(flags, given));
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<ps::ColdStore> cold_store, OpenSpillStore(flags));
   TANDEM_ASSIGN_OR_RETURN(
       const std::unique_ptr<cluster::Member> member,
       cluster::Member::Join(
           given, {.join_timeout = absl::Seconds(flags.join_timeout_seconds), .process = process.get()}));
   const cluster::Environment& env = member->env();
-  const auto fail = [&member](const absl::Status& why) { member->Fail(why); };
   const std::shared_ptr<rpc::EpochGate> gate = Gate(env);
-  ps::ParameterServer server(
-      {.index = index,
-       .num_servers = count,
-       .max_parked_bytes = flags.max_parked,
-       .cold_store = std::move(cold_store),
-       .max_memory_bytes = flags.max_memory,
-       .checkpoint_root = flags.checkpoint_root,
-       .gate = gate,
-       .job = [run_id = env.run_id, gate] { return rpc::Caller{.run_id = run_id, .epoch = gate->epoch()}; },
-       .first_free_rank = env.epoch > 0 ? static_cast<uint32_t>(env.world_size) : 0,
-       .durability = {.directory = flags.wal_dir,
-                      .sync = flags.wal_sync == "always",
-                      .accept_loss = flags.accept_loss,
-                      .snapshot_bytes = flags.wal_snapshot,
-                      .on_failure = fail},
-       .failover = followers});
+  ps::ParameterServerOptions options = ServerOptionsOf(flags, member.get(), gate);
+  options.cold_store = std::move(cold_store);
+  ps::ParameterServer server(options);
   // Before the server listens: until then workers cannot connect, and repeat their calls. The heartbeats have
   // begun, since a long log takes longer than a lease.
   if (!flags.wal_dir.empty()) member->status()->SetState("replaying its log");
   TANDEM_RETURN_IF_ERROR(server.Recover());
-  const char* const serving_dir = std::getenv("TANDEM_SERVING_DIR");
   std::vector<rpc::Service> services = {server.service(), server.durability_service(),
                                         server.subscriptions_service()};
-  const auto serving_file = [](const std::string& directory) {
-    return directory.empty() ? "" : launcher::ServingFile(directory);
-  };
   std::unique_ptr<ShardCopy> copy;
-  if (followers) {
-    copy = std::make_unique<ShardCopy>(ShardCopy::Options{
-        .member = member.get(),
-        .server = &server,
-        .min_copies = flags.min_copies,
-        .fresh = flags.fresh,
-        .on_ready = [file = serving_file(
-                         serving_dir == nullptr ? "" : serving_dir)] { cluster::Server::TellServing(file); },
-        .on_end = fail});
+  if (env.ps_followers > 0) {
+    copy = std::make_unique<ShardCopy>(
+        ShardCopy::Options{.member = member.get(),
+                           .server = &server,
+                           .min_copies = flags.min_copies,
+                           .fresh = flags.fresh,
+                           .on_end = [&member](const absl::Status& why) { member->Fail(why); }});
     services.push_back(copy->service());
   }
   const LeftWorkers left_workers(&server, member->store_channel());
-  TANDEM_ASSIGN_OR_RETURN(
-      const std::unique_ptr<cluster::Server> listening,
-      cluster::Server::Start(member.get(),
-                             {.address = {.listen = flags.listen, .advertise = flags.advertise},
-                              .rpc = {.transport = flags.transport,
-                                      .threads = flags.threads,
-                                      .max_unsent_response_bytes = flags.max_unsent,
-                                      .max_held_request_bytes = flags.max_held,
-                                      .max_connections = flags.max_connections,
-                                      .reflection = flags.reflection},
-                              .gate = gate,
-                              // A copy tells the store its address when it is the primary.
-                              .registration = followers ? cluster::ServerOptions::Registration::kNone
-                                                        : cluster::ServerOptions::Registration::kMember,
-                              .serving_file = serving_file(flags.wal_dir)},
-                             std::move(services)));
+  cluster::ServerOptions serving = ListeningOptionsOf(flags, copy != nullptr);
+  serving.gate = gate;
+  serving.metrics.text = MetricsOf(server, copy.get());
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<cluster::Server> listening,
+                          cluster::Server::Start(member.get(), std::move(serving), std::move(services)));
   LogInfo(absl::StrCat(
       "serving at ", listening->address(),
       listening->bound() == listening->address() ? "" : absl::StrCat(" (bound to ", listening->bound(), ")"),
-      followers ? absl::StrCat(", copy ", env.ps_copy, " of shard ") : ", server ", index, " of ", count));
-  if (followers) copy->Start(listening->address());
+      copy != nullptr ? absl::StrCat(", copy ", env.ps_copy, " of shard ") : ", server ", env.ps_index,
+      " of ", env.num_ps));
   std::unique_ptr<cluster::JobMonitor::Registration> registration;
-  if (followers) {
-    registration = member->OnStoreLost([&]() -> absl::Status {
-      // Members that have joined at the new store may have agreed on another token.
-      TANDEM_ASSIGN_OR_RETURN(const std::string token, member->JoinAgain(kRegisterTimeout));
-      gate->AcceptToken(token);
-      return copy->RegisterAgain();
-    });
-  }
-  std::unique_ptr<MetricsServer> metrics;
-  if (flags.metrics_port >= 0) {
-    TANDEM_ASSIGN_OR_RETURN(metrics, ServeMetrics(flags, server, copy.get()));
-    LogInfo(absl::StrCat("metrics at port ", metrics->port(), ", path /metrics"));
+  if (copy != nullptr) {
+    copy->Start(listening->address(), [&listening] { (void)listening->SetReady(); });
+    registration = member->OnStoreLost([&copy] { return copy->RegisterAgain(); });
   }
 
   const cluster::End end = *member->AwaitEnd();
   // A launcher ends a server only when the job is over. Others may stop this one alone: no call fails, and
   // none waits until the others find out.
-  if (end.cause == cluster::End::Cause::kSignal && followers && !process->launched()) {
+  if (end.cause == cluster::End::Cause::kSignal && copy != nullptr && !process->launched()) {
     member->status()->SetState("leaving");
     if (const absl::Status left = copy->Leave(kLeaveTimeout); !left.ok()) LogInfo(left.message());
   }
   member->SetServing(false);
-  metrics.reset();
-  if (followers) copy->Stop();
+  if (copy != nullptr) copy->Stop();
   server.Stop();
   listening->Drain();
   return EndServing(end, *member, copy.get());

@@ -34,15 +34,12 @@ namespace {
 using replay::TableOptions;
 
 struct ReplayServeFlags {
-  std::string listen;
-  std::string transport = "auto";
+  ServingFlags serving;
   std::vector<std::string> tables;
   uint64_t max_memory = 0;
   uint64_t max_parked = replay::ReplayServerOptions().max_parked_bytes;
   std::string checkpoint_dir;
   double checkpoint_seconds = 60;
-  int metrics_port = -1;  // -1: no metrics are served
-  bool reflection = false;
 };
 
 struct ReplayLookFlags {
@@ -105,18 +102,13 @@ absl::Status ServeReplay(const ReplayServeFlags& flags) {
                                                           : absl::InfiniteDuration()}));
   for (const TableOptions& table : tables)
     TANDEM_RETURN_IF_ERROR(server->CreateTable(replay::ToProto(table)));
-  TANDEM_RETURN_IF_ERROR(
-      ServeServices("tandem replay serve",
-                    {.listen = flags.listen,
-                     .transport = flags.transport,
-                     .reflection = flags.reflection,
-                     .metrics = {.port = flags.metrics_port,
-                                 .text = [&server] { return ReplayMetricsText(server->State()); }}},
-                    {server->service()}, &serving));
+  TANDEM_RETURN_IF_ERROR(serving.Serve("tandem replay serve", flags.serving,
+                                       [&server] { return ReplayMetricsText(server->State()); },
+                                       {server->service()}));
   server->Stop();  // before the checkpoint, so that it has everything that was acknowledged
   absl::Status saved;
   if (!flags.checkpoint_dir.empty()) saved = server->SaveCheckpoint().status();
-  serving.server->Drain();
+  serving.Drain();
   return Annotate(saved, "the last checkpoint");
 }
 
@@ -280,13 +272,7 @@ void AddServe(CLI::App* replay, CommandContext* context) {
   auto flags = std::make_shared<ReplayServeFlags>();
   CLI::App* serve = replay->add_subcommand("serve", "Serve replay tables; prints the address");
   serve->footer("Clients create tables, or --table does. Serves until SIGTERM or SIGINT.");
-  serve->add_option("--listen", flags->listen, "host:port or unix:/path to bind; port 0: the kernel picks")
-      ->default_str(kServeListenDefault);
-  serve
-      ->add_option("--transport", flags->transport,
-                   "auto: gRPC, and shared memory with clients of this host; grpc: gRPC only")
-      ->check(CLI::IsMember({"auto", "grpc"}))
-      ->capture_default_str();
+  AddServingFlags(serve, &flags->serving);
   serve->add_option("--table", flags->tables,
                     "A table to create: queue:NAME:SIZE, stack:NAME:SIZE, uniform:NAME:SIZE[:MIN_SIZE], "
                     "prioritized:NAME:SIZE[:MIN_SIZE[:EXPONENT]] or "
@@ -307,11 +293,6 @@ void AddServe(CLI::App* replay, CommandContext* context) {
                    "Seconds between checkpoints; 0: only on request and at the end")
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();
-  serve
-      ->add_option("--metrics-port", flags->metrics_port,
-                   "Serve Prometheus metrics at /metrics; 0: the kernel picks a port [none]")
-      ->check(CLI::Range(0, 65535));
-  serve->add_flag("--reflection", flags->reflection, "Serve gRPC's reflection, for tools such as grpcurl");
   serve->callback([flags, context] { context->exit_code = Report("replay serve", ServeReplay(*flags)); });
 }
 

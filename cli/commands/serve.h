@@ -17,49 +17,48 @@
 #include "cluster/server.h"
 #include "rpc/service.h"
 
+namespace CLI {
+class App;
+}
+
 namespace tandem::cli {
 
-// The metrics of a server, for Prometheus.
-struct ServedMetrics {
-  int port = -1;                      // 0: the kernel picks one; negative: no metrics are served
-  std::function<std::string()> text;  // runs on another thread
+// The flags of a server.
+struct ServingFlags {
+  std::string listen;  // "": 127.0.0.1 with any port; in a job, an address that its other processes reach
+  std::string transport = "auto";
+  int metrics_port = -1;  // -1: no metrics are served
+  bool reflection = false;
 };
+// Adds them to a command.
+void AddServingFlags(CLI::App* command, ServingFlags* flags);
 
 // The process of `tandem replay serve` or `tandem weights serve`. If a launcher or the user has given it a
 // role of a job outside the main one (TANDEM_ROLE=replay, without RANK), it is a member of that job: it sends
 // heartbeats, and the other processes find it. Otherwise it serves alone.
-struct Serving {
-  std::unique_ptr<cluster::Process> process;
-  std::unique_ptr<cluster::Member> member;  // nullptr: no job
-  std::unique_ptr<cluster::Server> server;  // made by ServeServices
-
+class Serving {
+ public:
   // Handles signals, and joins the job if there is one. Errors: those of Process::Start,
   // Environment::FromEnv and Member::Join.
   static absl::StatusOr<Serving> Start();
+  // Serves `services` as `name`, prints the address that clients connect to, and blocks until a signal.
+  // `metrics` returns the server's metrics for Prometheus, on another thread. The caller stops what the
+  // services use, then calls Drain. Errors: those of cluster::Server; then it has not blocked, and no address
+  // was printed.
+  absl::Status Serve(const std::string& name, const ServingFlags& flags, std::function<std::string()> metrics,
+                     std::vector<rpc::Service> services);
+  void Drain() { server_->Drain(); }
+
+ private:
+  std::unique_ptr<cluster::Process> process_;
+  std::unique_ptr<cluster::Member> member_;  // nullptr: no job
+  std::unique_ptr<cluster::Server> server_;
 };
-
-// The help of `--listen` shows this as its default.
-inline constexpr char kServeListenDefault[] = "127.0.0.1:0; in a job: an address that the others reach";
-
-struct ServingFlags {
-  std::string listen;  // "": 127.0.0.1 with any port; in a job, an address that its other processes reach
-  std::string transport = "auto";
-  bool reflection = false;
-  ServedMetrics metrics = {};
-};
-
-// Serves `services` as `name`, prints the address that clients connect to, and blocks until a signal. The
-// caller stops what the services use, then calls serving->server->Drain(). Errors: those of
-// cluster::Server and of PageHttp::Start; then it has not blocked, and no address was printed.
-absl::Status ServeServices(const std::string& name, const ServingFlags& flags,
-                           std::vector<rpc::Service> services, Serving* serving);
 
 // Prints the address that clients connect to, rpc::AdvertisedAddress of `listen` ("host:port" or
-// "unix:/path") with the bound port, and blocks until the process gets one of the signals. Serves the metrics
-// meanwhile, at the host of `listen`, or at 127.0.0.1 if that is a Unix socket. Errors: those of
-// AdvertisedAddress and PageHttp::Start; then it has not blocked, and no address was printed.
-absl::Status ServeUntilSignal(const std::string& listen, int bound_port, const SignalPipe& signals,
-                              const ServedMetrics& metrics = {});
+// "unix:/path") with the bound port, and blocks until the process gets one of the signals. Errors: those of
+// AdvertisedAddress; then it has not blocked, and no address was printed.
+absl::Status ServeUntilSignal(const std::string& listen, int bound_port, const SignalPipe& signals);
 
 }  // namespace tandem::cli
 

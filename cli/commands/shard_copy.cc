@@ -61,12 +61,12 @@ ps::ReplicaOptions ShardCopy::ReplicaOptionsOf() {
   return replica;
 }
 
-void ShardCopy::Start(const std::string& address) {
+void ShardCopy::Start(const std::string& address, std::function<void()> on_ready) {
   {
     absl::MutexLock lock(&mutex_);
     address_ = address;
   }
-  announcer_ = std::thread([this] { Announce(); });
+  announcer_ = std::thread([this, on_ready = std::move(on_ready)] { Announce(on_ready); });
 }
 
 void ShardCopy::Stop() {
@@ -121,7 +121,7 @@ void ShardCopy::OnChange(const tandem::v1::ReplicaStatus& status) {
   serving_term_ = primary ? status.placement().term() : 0;
 }
 
-void ShardCopy::Announce() {
+void ShardCopy::Announce(const std::function<void()>& on_ready) {
   cluster::RemoteStore store(options_.member->store_channel(), kAnnounceTimeout);
   const auto work = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     return stopping_ || ready_ != told_ready_ || (serving_term_ != 0 && serving_term_ != announced_term_);
@@ -149,7 +149,7 @@ void ShardCopy::Announce() {
       told_ready_ = ready_;
       term = serving_term_ == announced_term_ ? 0 : serving_term_;
     }
-    if (ready && options_.on_ready != nullptr) options_.on_ready();
+    if (ready) on_ready();
     if (term == 0) continue;
     const absl::Status told =
         ps::AnnouncePrimary(store, board_, static_cast<uint32_t>(options_.member->env().ps_index), term,

@@ -31,8 +31,6 @@ class ShardCopy {
     ps::ParameterServer* server = nullptr;  // outlives the copy
     int min_copies = 1;
     bool fresh = false;  // as ps::ReplicaOptions::fresh
-    // Called once, when the copy has become a follower or the primary; on a thread of the copy.
-    std::function<void()> on_ready;
     // Called at most once, when the process must end; ps::ReplicaOptions::on_end has the errors.
     std::function<void(const absl::Status&)> on_end;
   };
@@ -42,9 +40,10 @@ class ShardCopy {
 
   rpc::Service service() { return replica_.service(); }
   // Takes part from now on, at `address`. Copies other than the first leave it a moment to become the
-  // primary, so that the primaries of a job's shards are where its servers without followers would be. Called
-  // once.
-  void Start(const std::string& address);
+  // primary, so that the primaries of a job's shards are where its servers without followers would be.
+  // `on_ready` is called once, when the copy has become a follower or the primary; on a thread of the copy.
+  // Called once.
+  void Start(const std::string& address, std::function<void()> on_ready);
   tandem::v1::ReplicaStatus Status() const { return replica_.Status(); }
   // The job's store has lost its memory. Returns OK once it has what this copy owns there: of a primary, the
   // placement document and its address. Unavailable: not yet, call again. Blocks for calls to the store.
@@ -63,7 +62,7 @@ class ShardCopy {
   bool HasLostMemory() const;
   void OnChange(const tandem::v1::ReplicaStatus& status);
   // Body of the thread that starts the replica and tells the store where the primary is, which may block.
-  void Announce();
+  void Announce(const std::function<void()>& on_ready);
 
   const Options options_;
   ps::StoreBoard first_look_;  // ends with the wait before the replica starts

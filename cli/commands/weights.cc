@@ -20,12 +20,9 @@ namespace tandem::cli {
 namespace {
 
 struct WeightsServeFlags {
-  std::string listen;
-  std::string transport = "auto";
+  ServingFlags serving;
   uint32_t keep = weights::ModelStoreOptions().keep;
   uint64_t max_memory = 0;
-  int metrics_port = -1;  // -1: no metrics are served
-  bool reflection = false;
 };
 
 struct WeightsListFlags {
@@ -37,16 +34,11 @@ struct WeightsListFlags {
 absl::Status ServeWeights(const WeightsServeFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(Serving serving, Serving::Start());
   weights::WeightServer server({.store = {.keep = flags.keep, .max_bytes = flags.max_memory}});
-  TANDEM_RETURN_IF_ERROR(
-      ServeServices("tandem weights serve",
-                    {.listen = flags.listen,
-                     .transport = flags.transport,
-                     .reflection = flags.reflection,
-                     .metrics = {.port = flags.metrics_port,
-                                 .text = [&server] { return WeightsMetricsText(server.State()); }}},
-                    {server.service()}, &serving));
+  TANDEM_RETURN_IF_ERROR(serving.Serve("tandem weights serve", flags.serving,
+                                       [&server] { return WeightsMetricsText(server.State()); },
+                                       {server.service()}));
   server.Stop();
-  serving.server->Drain();
+  serving.Drain();
   return absl::OkStatus();
 }
 
@@ -102,15 +94,7 @@ void AddWeights(CLI::App& app, CommandContext* context) {
   auto serve_flags = std::make_shared<WeightsServeFlags>();
   CLI::App* serve = weights->add_subcommand("serve", "Serve a weight store; prints the address");
   serve->footer("Learners publish versions, actors pull them. Serves until SIGTERM or SIGINT.");
-  serve
-      ->add_option("--listen", serve_flags->listen,
-                   "host:port or unix:/path to bind; port 0: the kernel picks")
-      ->default_str(kServeListenDefault);
-  serve
-      ->add_option("--transport", serve_flags->transport,
-                   "auto: gRPC, and shared memory with clients of this host; grpc: gRPC only")
-      ->check(CLI::IsMember({"auto", "grpc"}))
-      ->capture_default_str();
+  AddServingFlags(serve, &serve_flags->serving);
   serve->add_option("--keep", serve_flags->keep, "Versions of each model that can be pulled")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
@@ -120,12 +104,6 @@ void AddWeights(CLI::App& app, CommandContext* context) {
                    "its model, "
                    "and is refused if that does not suffice [0: no limit]")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
-  serve
-      ->add_option("--metrics-port", serve_flags->metrics_port,
-                   "Serve Prometheus metrics at /metrics; 0: the kernel picks a port [none]")
-      ->check(CLI::Range(0, 65535));
-  serve->add_flag("--reflection", serve_flags->reflection,
-                  "Serve gRPC's reflection, for tools such as grpcurl");
   serve->callback(
       [serve_flags, context] { context->exit_code = Report("weights serve", ServeWeights(*serve_flags)); });
   auto list_flags = std::make_shared<WeightsListFlags>();

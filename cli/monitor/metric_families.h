@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "cli/monitor/metrics_server.h"
+#include "cli/monitor/server_metrics.h"
 #include "prometheus/metric_family.h"
 
 namespace tandem::cli {

@@ -140,10 +140,10 @@ absl::StatusOr<std::unique_ptr<DiagnosticsServer>> DiagnosticsServer::Start(
   server.listen = absl::StrCat(host, ":0");
   server.transport = "grpc";
   server.threads = 1;
+  server.serving = false;
   TANDEM_ASSIGN_OR_RETURN(diagnostics->server_,
                           Server::Start(server, {diagnostics->service_->MakeService()}));
   diagnostics->address_ = absl::StrCat(host, ":", diagnostics->server_->port());
-  diagnostics->SetServing(false);
   status->SetDiagnostics(diagnostics->address_);
   return diagnostics;
 }

@@ -5,35 +5,61 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/read_file.h"
 #include "cluster/store/job_token.h"
 #include "cluster/store/store_server.h"
 #include "rpc/channel.h"
+#include "tests/testing/http_client.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 
 namespace tandem::cluster {
 namespace {
 
+using ::tandem::testing::HttpGet;
 using ::tandem::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
+// grpc.health.v1.HealthCheckResponse { status: SERVING = 1, NOT_SERVING = 2 }
+constexpr char kServing[] = "\x08\x01", kNotServing[] = "\x08\x02";
+
+std::string HealthOf(const std::string& address) {
+  const auto channel = *rpc::ConnectGrpc(address);
+  return channel
+      ->Call("/grpc.health.v1.Health/Check", Bytes(), {.timeout = absl::Seconds(60), .idempotent = true})
+      .value()
+      .Flatten();
+}
+
 // A store, and a process of role replay of the job that has it.
 struct Job {
   Job() {
+    StartStore();
     env.role = "replay";
     env.worker = false;
     env.role_rank = 1;
     env.role_world_size = 2;
-    env.store = absl::StrCat("127.0.0.1:", server->port());
+    env.store = store;
+    env.lease = absl::Seconds(4);
+  }
+  void StartStore() {
+    server = *StoreServer::Start(store);
+    store = absl::StrCat("127.0.77.12:", server->port());
+  }
+  // The store comes back at its address, without memory.
+  void RestartStore() {
+    server.reset();
+    StartStore();
   }
   std::unique_ptr<Member> Join() const {
     auto member = Member::Join(env, {.outlives_job = true});
@@ -44,7 +70,8 @@ struct Job {
     return server->store()->Get(RoleAddressKey("replay", 1), absl::Seconds(60)).value();
   }
 
-  std::unique_ptr<StoreServer> server = *StoreServer::Start("127.0.0.1:0");
+  std::string store = "127.0.77.12:0";
+  std::unique_ptr<StoreServer> server;
   Environment env;
 };
 
@@ -63,15 +90,38 @@ TEST(ServerTest, IsRegisteredUnderWhatItAdvertises) {
   EXPECT_EQ(CountRoleServers(job.server->store(), "replay", absl::Seconds(60)).value(), 2);
 }
 
-TEST(ServerTest, RegistersAgainWhenTheStoreHasForgottenIt) {
-  const Job job;
+TEST(ServerTest, RegistersAgainWhenTheStoreHasLostItsMemory) {
+  Job job;
   const auto member = job.Join();
   const auto serving = Serve(member.get());
-  Store* const store = job.server->store();
-  TANDEM_ASSERT_OK(store->Delete(RoleAddressKey("replay", 1)));
-  TANDEM_ASSERT_OK(store->Delete(RoleCountKey("replay")));
-  EXPECT_EQ(job.Registered(), serving->address());
-  EXPECT_EQ(CountRoleServers(store, "replay", absl::Seconds(60)).value(), 2);
+  for (int i = 0; i < 3; ++i) {
+    job.RestartStore();
+    EXPECT_EQ(job.Registered(), serving->address());
+    EXPECT_EQ(CountRoleServers(job.server->store(), "replay", absl::Seconds(60)).value(), 2);
+  }
+}
+
+TEST(ServerTest, IsNotRegisteredAgainBeforeItIsReadyOrOnceItIsDrained) {
+  Job job;
+  const auto member = job.Join();
+  const auto early = *Server::Start(member.get(), {.ready = false}, {});
+  const auto drained = *Server::Start(
+      member.get(),
+      {.address = {.listen = "127.0.0.1:0"}, .registration = ServerOptions::Registration::kMember}, {});
+  EXPECT_TRUE(job.server->store()->Check({member->name()}).value());
+  drained->Drain();
+  job.RestartStore();
+  // The member has registered all that it owns when its heartbeat says so.
+  const auto registered = [&] {
+    const std::vector<MemberStatus> members = job.server->membership()->Statuses();
+    return members.size() == 1 &&
+           members[0].report.registered_with == job.server->membership()->incarnation();
+  };
+  const absl::Time deadline = MonotonicNow() + absl::Seconds(60);
+  while (!registered() && MonotonicNow() < deadline) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_TRUE(registered());
+  EXPECT_FALSE(job.server->store()->Check({RoleAddressKey("replay", 1)}).value());
+  EXPECT_FALSE(job.server->store()->Check({member->name()}).value());
 }
 
 constexpr char kBefore[] = "the-token-of-before", kLater[] = "the-token-of-later";
@@ -79,11 +129,10 @@ constexpr char kBefore[] = "the-token-of-before", kLater[] = "the-token-of-later
 // A learner that hosts the store and is started again brings a new store, and with it another token.
 TEST(ServerTest, MembersThatJoinAtANewStoreAreLetIn) {
   Job job;
-  job.env.token = kBefore;
   rpc::Service service{.name = "test.Service"};
   service.methods.push_back({"Change", rpc::Right::kTrain,
                              [](std::shared_ptr<rpc::ServerCall> call) { call->Finish(Bytes("done")); }});
-  // The store has given the member this token before.
+  // The store gives the member this token.
   ASSERT_EQ(job.server->access()->Join({.token = kBefore}, /*member=*/false, /*secret=*/false).value(),
             kBefore);
   const auto member = job.Join();
@@ -95,10 +144,10 @@ TEST(ServerTest, MembersThatJoinAtANewStoreAreLetIn) {
   EXPECT_THAT(call(kBefore), tandem::testing::IsOk());
   EXPECT_THAT(call(kLater), StatusIs(absl::StatusCode::kPermissionDenied));
   EXPECT_THAT(call(""), StatusIs(absl::StatusCode::kPermissionDenied));
-  // As the new store is, at which the learner has joined first.
-  job.server->access()->SetToken("");
-  EXPECT_EQ(job.server->access()->Join({.token = kLater}, true, false).value(), kLater);
-  TANDEM_ASSERT_OK(job.server->store()->Delete(RoleAddressKey("replay", 1)));
+  // Until the learner has joined first.
+  do {
+    job.RestartStore();
+  } while (job.server->access()->Join({.token = kLater}, true, false).value() != kLater);
   EXPECT_EQ(job.Registered(), serving->address());
   EXPECT_THAT(call(kLater), tandem::testing::IsOk());
   EXPECT_THAT(call(kBefore), tandem::testing::IsOk());
@@ -134,17 +183,34 @@ TEST(ServerTest, APortThatIsTakenNamesTheMemberThatServesThere) {
 TEST(ServerTest, IsServingOnlyWhenItIsReady) {
   const Job job;
   const auto member = job.Join();
-  const auto serving = *Server::Start(member.get(), {.ready = false}, {});
-  const auto channel = *rpc::ConnectGrpc(serving->address());
-  // grpc.health.v1.HealthCheckResponse { status: SERVING = 1, NOT_SERVING = 2 }
-  const auto health = [&] {
-    return channel->Call("/grpc.health.v1.Health/Check", Bytes(), {.timeout = absl::Seconds(60)}).value();
-  };
-  EXPECT_EQ(health().Flatten(), "\x08\x02");
+  const tandem::testing::TempDir directory;
+  const std::string file = directory.File("SERVING");
+  const auto serving = *Server::Start(member.get(), {.ready = false, .serving_file = file}, {});
+  EXPECT_EQ(HealthOf(serving->address()), kNotServing);
   EXPECT_FALSE(job.server->store()->Check({RoleAddressKey("replay", 1)}).value());
+  EXPECT_FALSE(ReadFile(file).ok());
   TANDEM_ASSERT_OK(serving->SetReady());
-  EXPECT_EQ(health().Flatten(), "\x08\x01");
+  EXPECT_EQ(HealthOf(serving->address()), kServing);
   EXPECT_EQ(job.Registered(), serving->address());
+  EXPECT_EQ(ReadFile(file).value(), absl::StrCat(::getpid(), "\n"));
+}
+
+TEST(ServerTest, IsNotServingWhileItRegisters) {
+  Job job;
+  const auto member = job.Join();
+  job.server.reset();
+  const tandem::testing::TempDir directory;
+  const std::string address = absl::StrCat("unix:", directory.File("socket"));
+  std::unique_ptr<Server> serving;
+  std::thread starting([&] {
+    serving = *Server::Start(
+        member.get(), {.address = {.listen = address}, .registration = ServerOptions::Registration::kMember},
+        {});
+  });
+  EXPECT_EQ(HealthOf(address), kNotServing);
+  job.StartStore();
+  starting.join();
+  EXPECT_EQ(HealthOf(address), kServing);
 }
 
 TEST(ServerTest, ItsAddressAndStateAreInTheStatus) {
@@ -155,20 +221,32 @@ TEST(ServerTest, ItsAddressAndStateAreInTheStatus) {
   EXPECT_EQ(member->status()->Get().state, "serving");
 }
 
-TEST(ServerTest, TellsItsLauncherByAFileThatItServes) {
-  const Job job;
-  const auto member = job.Join();
-  const tandem::testing::TempDir directory;
-  const std::string file = absl::StrCat(directory.path(), "/SERVING");
-  const auto serving = *Server::Start(member.get(), {.serving_file = file}, {});
-  EXPECT_EQ(ReadFile(file).value(), absl::StrCat(::getpid(), "\n"));
-}
-
 TEST(ServerTest, ServesWithoutAJob) {
   const auto serving = *Server::StartAlone("test", {.address = {.listen = "127.0.0.1:0"}}, {});
   EXPECT_THAT(serving->address(), ::testing::StartsWith("127.0.0.1:"));
   EXPECT_THAT(Server::StartAlone("test", {.address = {.listen = serving->address()}}, {}).status(),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr(serving->address())));
+}
+
+TEST(ServerTest, ServesItsMetricsAndThoseOfItsProcess) {
+  const tandem::testing::TempDir directory;
+  for (const std::string& listen : {std::string("127.0.0.1:0"), absl::StrCat("unix:", directory.File("s"))}) {
+    const auto serving =
+        *Server::StartAlone("test",
+                            {.address = {.listen = listen},
+                             .metrics = {.port = 0, .text = [] { return "tandem_test_figures 7\n"; }}},
+                            {});
+    const int port = serving->metrics_port();
+    EXPECT_THAT(HttpGet(port, "/metrics"),
+                AllOf(HasSubstr("text/plain"), HasSubstr("\ntandem_test_figures 7\n"),
+                      HasSubstr("\nprocess_open_fds ")));
+    const ServerOptions taken{.address = {.listen = "127.0.0.1:0"}, .metrics = {.port = port}};
+    EXPECT_THAT(Server::StartAlone("test", taken, {}).status(),
+                StatusIs(absl::StatusCode::kUnavailable,
+                         AllOf(HasSubstr("metrics"), HasSubstr(absl::StrCat("127.0.0.1:", port)))));
+    serving->Drain();
+    EXPECT_EQ(HttpGet(port, "/metrics"), "");
+  }
 }
 
 TEST(ChooseAddressTest, AServerListensWhereItsEarlierLifeDid) {

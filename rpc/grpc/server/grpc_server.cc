@@ -32,12 +32,9 @@ namespace {
 
 class GrpcServer : public Server {
  public:
-  GrpcServer(std::vector<std::unique_ptr<UnaryService>> services, std::vector<std::string> names,
-             std::unique_ptr<StreamService> streams, std::unique_ptr<HealthService> health)
-      : services_(std::move(services)),
-        names_(std::move(names)),
-        streams_(std::move(streams)),
-        health_(std::move(health)) {}
+  GrpcServer(std::vector<std::unique_ptr<UnaryService>> services, std::unique_ptr<StreamService> streams,
+             std::unique_ptr<HealthService> health)
+      : services_(std::move(services)), streams_(std::move(streams)), health_(std::move(health)) {}
 
   ~GrpcServer() override { Shutdown(absl::Seconds(5)); }
 
@@ -45,7 +42,6 @@ class GrpcServer : public Server {
     server_ = std::move(server);
     port_ = port;
     watch_ = std::move(watch);
-    for (const std::string& name : names_) health_->SetServing(name, true);
     for (grpc::ServerCompletionQueue* queue : streams_->queues()) {
       for (const auto& service : services_) service->Serve(queue);
       health_->Serve(queue);
@@ -75,7 +71,6 @@ class GrpcServer : public Server {
  private:
   // Declared before server_, which refers to them.
   const std::vector<std::unique_ptr<UnaryService>> services_;
-  const std::vector<std::string> names_;
   const std::unique_ptr<StreamService> streams_;
   const std::unique_ptr<HealthService> health_;
   std::unique_ptr<grpc::Server> server_;
@@ -145,9 +140,10 @@ absl::StatusOr<std::unique_ptr<Server>> StartGrpcServer(const ServerOptions& opt
   TANDEM_RETURN_IF_ERROR(CheckBindable(address, options.listen));
 
   std::vector<std::unique_ptr<UnaryService>> raw_services;
-  std::vector<std::string> names;
+  auto health = std::make_unique<HealthService>();
+  health->SetServing("", options.serving);
   for (const rpc::Service& service : services) {
-    names.push_back(service.name);
+    health->SetServing(service.name, true);
     raw_services.push_back(std::make_unique<UnaryService>(service, options.max_message_bytes));
   }
   auto streams = std::make_unique<StreamService>(options, services);
@@ -161,8 +157,7 @@ absl::StatusOr<std::unique_ptr<Server>> StartGrpcServer(const ServerOptions& opt
       std::make_shared<ConnectionLimit>(options.listen, EffectiveConnections(options.max_connections));
   grpc::ServerBuilder builder;
   Configure(options, limit, &builder);
-  for (size_t i = 0; i < names.size(); ++i) builder.RegisterService(raw_services[i].get());
-  auto health = std::make_unique<HealthService>();
+  for (const auto& service : raw_services) builder.RegisterService(service.get());
   builder.RegisterService(health->service());
   streams->AddTo(&builder);
   int port = 0;
@@ -173,8 +168,7 @@ absl::StatusOr<std::unique_ptr<Server>> StartGrpcServer(const ServerOptions& opt
           grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
           grpc::InsecureServerCredentials());
 
-  auto server = std::make_unique<GrpcServer>(std::move(raw_services), std::move(names), std::move(streams),
-                                             std::move(health));
+  auto server = std::make_unique<GrpcServer>(std::move(raw_services), std::move(streams), std::move(health));
   std::unique_ptr<grpc::Server> built = builder.BuildAndStart();
   if (built == nullptr || port == 0) {
     return absl::UnavailableError(

@@ -108,7 +108,13 @@ TEST(PsStoreLost, ACopyWithoutAPrimaryWaitsAndSaysSoInsteadOfBeginningAnEmptySha
   }));
   testing::TandemProcess copy({"ps", "--index", "0", "--num-servers", "1", "--followers", "1"},
                               {{"TANDEM_STORE", address}, {"TANDEM_PS_COPY", "0"}});
+  ASSERT_TRUE(copy.WaitForOutput("serving at ")) << copy.err();
+  const size_t at = copy.err().find("serving at ") + 11;
+  const std::string serves = copy.err().substr(at, copy.err().find(',', at) - at);
   ASSERT_TRUE(copy.WaitForOutput("no primary has published the placement of shard 0")) << copy.err();
+  const testing::Finished health = testing::RunTandem({"health", serves});
+  EXPECT_EQ(health.exit_code, 1);
+  EXPECT_THAT(health.out + health.err, HasSubstr("NOT_SERVING"));
   ps::StoreBoard board(std::shared_ptr<rpc::Channel>(rpc::ConnectGrpc(address).value()));
   EXPECT_EQ(board.Read(0, testing::kTestTimeout).value().version(), 0u);
   EXPECT_EQ(copy.Wait(), 1);

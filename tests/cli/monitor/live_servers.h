@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "cli/monitor/metrics_server.h"
+#include "cli/monitor/server_metrics.h"
 #include "cluster/store/store_server.h"
 #include "gtest/gtest.h"
 #include "ps/client/client.h"
@@ -58,7 +58,7 @@ class LiveServers : public ::testing::Test {
   std::unique_ptr<testing::TandemProcess> StartServer(int index) const {
     std::vector<std::string> args = {"ps",      "--index", absl::StrCat(index), "--num-servers", "2",
                                      "--lease", "30"};
-    if (MetricsServer::available()) args.insert(args.end(), {"--metrics-port", "0"});
+    if (CheckServerMetrics().ok()) args.insert(args.end(), {"--metrics-port", "0"});
     return std::make_unique<testing::TandemProcess>(args, Variables());
   }
   std::map<std::string, std::string> Variables() const {

@@ -1,25 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rules of Prometheus that the metrics of every server follow.
 
-#include <ctime>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "cli/monitor/metrics_server.h"
-#include "cli/monitor/page_http.h"
 #include "cli/monitor/replay_metrics.h"
+#include "cli/monitor/server_metrics.h"
 #include "cli/monitor/weights_metrics.h"
+#include "cluster/metrics/process_metrics.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/cli/monitor/http_client.h"
-#include "tests/testing/status_matchers.h"
 
 namespace tandem::cli {
 namespace {
@@ -54,25 +50,18 @@ std::vector<Exported> Parse(const std::string& page) {
 
 // Returns the page of each kind of server, with every metric that it can have.
 std::vector<std::string> AllPages() {
-  const auto figures = [] {
-    ServerMetrics all;
-    all.durability.set_enabled(true);
-    all.failover.set_role(v1::REPLICA_ROLE_PRIMARY);
-    all.tables.emplace_back().mutable_config()->set_name("user");
-    return all;
-  };
+  ServerMetrics all;
+  all.durability.set_enabled(true);
+  all.failover.set_role(v1::REPLICA_ROLE_PRIMARY);
+  all.tables.emplace_back().mutable_config()->set_name("user");
   v1::ListReplayTablesResponse replay;
   replay.add_tables()->mutable_options()->set_name("queue");
   v1::ListWeightsResponse weights;
   weights.add_models()->set_model("policy");
   std::vector<std::string> pages;
-  const auto servers = MetricsServer::Start("127.0.0.1", 0, figures);
-  TANDEM_EXPECT_OK(servers);
-  if (servers.ok()) pages.push_back(HttpGet((*servers)->port(), "/metrics"));
-  for (const std::string& text : {ReplayMetricsText(replay), WeightsMetricsText(weights)}) {
-    const auto server = PageHttp::Start("127.0.0.1", 0, [text] { return text; });
-    TANDEM_EXPECT_OK(server);
-    if (server.ok()) pages.push_back(HttpGet((*server)->port(), "/metrics"));
+  for (const std::string& text :
+       {ServerMetricsText(all), ReplayMetricsText(replay), WeightsMetricsText(weights)}) {
+    pages.push_back(text + cluster::ProcessMetricsText());
   }
   return pages;
 }
@@ -109,28 +98,6 @@ TEST(MetricRules, NamesSayTypeAndUnitAndHelpTextsAreSentencesThatStandAlone) {
                                      "process_virtual_memory_bytes", "process_open_fds", "process_max_fds",
                                      "process_start_time_seconds"}));
   }
-}
-
-TEST(MetricRules, TheFiguresOfTheProcessAreThoseOfThisProcess) {
-  const auto server = PageHttp::Start("127.0.0.1", 0, [] { return ""; });
-  TANDEM_ASSERT_OK(server);
-  const std::string page = HttpGet((*server)->port(), "/metrics");
-  const auto value = [&](const std::string& name) {
-    for (absl::string_view line : absl::StrSplit(page, '\n')) {
-      double number = 0;
-      if (absl::ConsumePrefix(&line, name + " ") && absl::SimpleAtod(line, &number)) return number;
-    }
-    ADD_FAILURE() << "no " << name;
-    return 0.0;
-  };
-  EXPECT_GT(value("process_cpu_seconds_total"), 0);
-  EXPECT_GT(value("process_resident_memory_bytes"), 1 << 20);
-  EXPECT_GT(value("process_virtual_memory_bytes"), value("process_resident_memory_bytes"));
-  EXPECT_GE(value("process_open_fds"), 4);  // the standard ones and the server's
-  EXPECT_GE(value("process_max_fds"), value("process_open_fds"));
-  const auto now = static_cast<double>(::time(nullptr));
-  EXPECT_LE(value("process_start_time_seconds"), now + 2);
-  EXPECT_GT(value("process_start_time_seconds"), now - 3600);
 }
 
 }  // namespace

@@ -12,13 +12,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/json.h"
-#include "cli/monitor/metrics_server.h"
+#include "cli/monitor/server_metrics.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "ps/table.h"
-#include "tests/cli/monitor/http_client.h"
 #include "tests/cli/monitor/live_servers.h"
+#include "tests/testing/http_client.h"
 #include "tests/testing/processes/tandem_process.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
@@ -26,6 +26,8 @@
 namespace tandem::cli {
 namespace {
 
+using ::tandem::testing::HttpGet;
+using ::tandem::testing::HttpRequest;
 using testing::Finished;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -187,7 +189,7 @@ int MetricsPort(TandemProcess& server) {
 }
 
 TEST_F(TopTest, AServerSurvivesEveryRequestToItsMetricsPort) {
-  if (!MetricsServer::available()) GTEST_SKIP() << "built without prometheus-cpp";
+  if (!CheckServerMetrics().ok()) GTEST_SKIP() << "built without prometheus-cpp";
   const int port = MetricsPort(*servers_[0]);
   ASSERT_NE(port, 0);
   for (const char* request : {"GET / HTTP/1.1\r\n\r\n", "GET /favicon.ico HTTP/1.1\r\n\r\n",
@@ -198,7 +200,7 @@ TEST_F(TopTest, AServerSurvivesEveryRequestToItsMetricsPort) {
 }
 
 TEST_F(TopTest, MetricsAreServedToPrometheus) {
-  if (!MetricsServer::available()) GTEST_SKIP() << "built without prometheus-cpp";
+  if (!CheckServerMetrics().ok()) GTEST_SKIP() << "built without prometheus-cpp";
   double rows = 0, pulls = 0;
   for (auto& server : servers_) {
     const int port = MetricsPort(*server);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/monitor/http_server.h"
+#include "cluster/metrics/http_server.h"
 
 #include <netdb.h>
 #include <netinet/in.h>
@@ -26,7 +26,7 @@
 #include "absl/strings/string_view.h"
 #include "base/ipc/descriptor.h"
 
-namespace tandem::cli {
+namespace tandem::cluster {
 namespace {
 
 // Deadlines must not depend on the wall clock, which an administrator or NTP may step.
@@ -335,4 +335,4 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(Options options) {
   return server;
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::cluster

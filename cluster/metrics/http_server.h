@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef TANDEM_CLI_MONITOR_HTTP_SERVER_H_
-#define TANDEM_CLI_MONITOR_HTTP_SERVER_H_
+#ifndef TANDEM_CLUSTER_METRICS_HTTP_SERVER_H_
+#define TANDEM_CLUSTER_METRICS_HTTP_SERVER_H_
 
 #include <cstddef>
 #include <functional>
@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-namespace tandem::cli {
+namespace tandem::cluster {
 
 // A minimal HTTP/1.1 server which offers one page, meant for a scraper. Each connection serves one request.
 // Nothing that a client sends is kept or written to the log.
@@ -51,6 +51,6 @@ class HttpServer {
   virtual int port() const = 0;
 };
 
-}  // namespace tandem::cli
+}  // namespace tandem::cluster
 
-#endif  // TANDEM_CLI_MONITOR_HTTP_SERVER_H_
+#endif  // TANDEM_CLUSTER_METRICS_HTTP_SERVER_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef TANDEM_TESTS_CLI_MONITOR_HTTP_CLIENT_H_
-#define TANDEM_TESTS_CLI_MONITOR_HTTP_CLIENT_H_
+#ifndef TANDEM_TESTS_TESTING_HTTP_CLIENT_H_
+#define TANDEM_TESTS_TESTING_HTTP_CLIENT_H_
 
 #include <arpa/inet.h>
 #include <sys/socket.h>
@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "base/ipc/descriptor.h"
 
-namespace tandem::cli {
+namespace tandem::testing {
 
 // A TCP connection to a port of this machine, over which a test sends whatever bytes it likes.
 class HttpClient {
@@ -67,6 +67,6 @@ inline std::string HttpGet(int port, const std::string& path) {
   return HttpRequest(port, absl::StrCat("GET ", path, " HTTP/1.0\r\n\r\n"));
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::testing
 
-#endif  // TANDEM_TESTS_CLI_MONITOR_HTTP_CLIENT_H_
+#endif  // TANDEM_TESTS_TESTING_HTTP_CLIENT_H_

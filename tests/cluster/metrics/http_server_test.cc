@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sends the HTTP server what a scraper never sends. After each case it must still serve its page.
-#include "cli/monitor/http_server.h"
+#include "cluster/metrics/http_server.h"
 
 #include <arpa/inet.h>
 #include <poll.h>
@@ -16,13 +16,16 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/cli/monitor/http_client.h"
 #include "tests/testing/all_descriptors.h"
+#include "tests/testing/http_client.h"
 #include "tests/testing/status_matchers.h"
 
-namespace tandem::cli {
+namespace tandem::cluster {
 namespace {
 
+using ::tandem::testing::HttpClient;
+using ::tandem::testing::HttpGet;
+using ::tandem::testing::HttpRequest;
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
@@ -214,6 +217,16 @@ TEST_F(HttpServerTest, AClientThatCameWhileNoDescriptorWasLeftIsServedLater) {
   ExpectServesItsPage();
 }
 
+TEST(HttpServer, TheFunctionThatMakesThePageHasTheStackOfAnyThread) {
+  const auto page = [] {
+    std::array<volatile char, 1 << 20> stack;  // the thread of a web server may have a tenth of it
+    for (size_t i = 0; i < stack.size(); i += 1024) stack[i] = '1';
+    return std::string(1, stack[0]);
+  };
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto server, HttpServer::Start(OptionsFor(page)));
+  EXPECT_THAT(HttpGet(server->port(), "/metrics"), HasSubstr("\r\n\r\n1"));
+}
+
 TEST_F(HttpServerTest, ATakenPortIsNamed) {
   HttpServer::Options options = OptionsFor([] { return ""; });
   options.port = server_->port();
@@ -224,4 +237,4 @@ TEST_F(HttpServerTest, ATakenPortIsNamed) {
 }
 
 }  // namespace
-}  // namespace tandem::cli
+}  // namespace tandem::cluster

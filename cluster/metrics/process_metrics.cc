@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/monitor/process_metrics.h"
+#include "cluster/metrics/process_metrics.h"
 
 #include <dirent.h>
 #include <sys/resource.h>
@@ -15,7 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 
-namespace tandem::cli {
+namespace tandem::cluster {
 namespace {
 
 void AddProcessFigure(std::string* out, absl::string_view name, absl::string_view type,
@@ -108,4 +108,4 @@ std::string ProcessMetricsText() {
   return out;
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::cluster

@@ -10,9 +10,16 @@
 
 namespace tandem {
 
+namespace {
+
+std::string WhatAndHowLong(const std::string& what, absl::Duration waited) {
+  return absl::StrCat(what, " for ", absl::FormatDuration(absl::Trunc(waited, absl::Seconds(1))));
+}
+
+}  // namespace
+
 std::string WaitText(const std::string& what, absl::Duration waited) {
-  return absl::StrCat("has waited for ", what, " for ",
-                      absl::FormatDuration(absl::Trunc(waited, absl::Seconds(1))));
+  return absl::StrCat("has waited for ", WhatAndHowLong(what, waited));
 }
 
 WaitLog::WaitLog(absl::Duration every, std::function<void(const std::string&)> log)
@@ -37,6 +44,15 @@ WaitLog::Wait WaitLog::Begin(std::string what) {
 void WaitLog::End(uint64_t id) {
   absl::MutexLock lock(&mutex_);
   waits_.erase(id);
+}
+
+std::string WaitLog::Longest() const {
+  absl::MutexLock lock(&mutex_);
+  const Waiting* longest = nullptr;
+  for (const auto& [id, wait] : waits_) {
+    if (longest == nullptr || wait.since < longest->since) longest = &wait;
+  }
+  return longest == nullptr ? "" : WhatAndHowLong(longest->what, MonotonicNow() - longest->since);
 }
 
 void WaitLog::Run() {

@@ -59,6 +59,8 @@ class WaitLog {
   static Wait Begin(WaitLog* log, std::string what) {
     return log == nullptr ? Wait(nullptr, 0) : log->Begin(std::move(what));
   }
+  // Returns the wait that has lasted longest, as "the other learners for 3s", or "" if there is none.
+  std::string Longest() const;
 
  private:
   struct Waiting {
@@ -71,7 +73,7 @@ class WaitLog {
 
   const absl::Duration every_;
   const std::function<void(const std::string&)> log_;
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<uint64_t, Waiting> waits_ ABSL_GUARDED_BY(mutex_);

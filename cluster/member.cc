@@ -39,12 +39,15 @@ End EndOfJob(const JobState& state) {
 
 namespace {
 
+std::string StoreOf(const Environment& env) {
+  return env.store.empty() ? absl::StrCat(env.master_addr, ":", env.master_port) : env.store;
+}
+
 // Returns the error of OpenStore, which says so if another program listens at the store's address.
 absl::Status ExplainUnreachable(const Environment& env, const absl::Status& error) {
   const bool silent = absl::IsUnavailable(error) || absl::IsDeadlineExceeded(error);
   if (env.hosts_store() || (!silent && !absl::IsUnimplemented(error))) return error;
-  const std::string address =
-      env.store.empty() ? absl::StrCat(env.master_addr, ":", env.master_port) : env.store;
+  const std::string address = StoreOf(env);
   if (silent && !rpc::PortProbe().Accepts(address, absl::Seconds(2))) return error;
   return {
       error.code(),
@@ -58,12 +61,16 @@ bool MayBeReplaced(const Environment& env) {
   return !env.worker && (env.role != "ps" || env.ps_followers > 0);
 }
 
+Member::Member(MemberOptions options)
+    : options_(std::move(options)),
+      own_waits_(options_.process == nullptr ? std::make_unique<WaitLog>() : nullptr) {}
+
 absl::StatusOr<std::unique_ptr<Member>> Member::Join(const Environment& env, MemberOptions options) {
   SetLogName(env.member());
   std::unique_ptr<Member> member(new Member(std::move(options)));
   const MemberOptions& own = member->options_;
   {
-    const WaitLog::Wait wait = member->waits_.Begin("the job's store");
+    const WaitLog::Wait wait = member->waits().Begin(absl::StrCat("the job's store at ", StoreOf(env)));
     absl::StatusOr<std::unique_ptr<JobStore>> store = OpenStore(env, own.join_timeout);
     if (!store.ok()) return ExplainUnreachable(env, store.status());
     member->store_ = *std::move(store);
@@ -78,17 +85,19 @@ absl::StatusOr<std::unique_ptr<Member>> Member::Join(const Environment& env, Mem
                          .replaceable = own.replaceable.value_or(MayBeReplaced(env)),
                          .outlives_job = own.outlives_job},
                         [self = member.get()](const JobState& state) { self->OnJobEnd(state); }));
-  if (own.process != nullptr) {
-    own.process->OnSignal([self = member.get()](int signal) {
-      self->SetEnd({.cause = End::Cause::kSignal, .signal = signal, .reason = "stopped by a signal"});
-    });
-  }
   return member;
 }
 
 Member::~Member() {
-  if (options_.process != nullptr) options_.process->OnSignal([](int) {});
+  if (ends_on_signals_) options_.process->OnSignal([](int) {});
   AcknowledgeEnd();
+}
+
+void Member::EndOnSignals() {
+  ends_on_signals_ = true;
+  options_.process->OnSignal([this](int signal) {
+    SetEnd({.cause = End::Cause::kSignal, .signal = signal, .reason = "stopped by a signal"});
+  });
 }
 
 void Member::ReportStatus() { monitor_->ReportStatus(); }

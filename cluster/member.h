@@ -60,8 +60,8 @@ struct MemberOptions {
   // knows by then: it has called AwaitEnd, AcknowledgeEnd, Leave or FailJob. The process that hosts the
   // job's store stays some seconds, until the others know.
   absl::Duration exit_after = absl::InfiniteDuration();
-  // A signal to this process is an End of the member. nullptr: the member gets no signals. It must outlive
-  // the member.
+  // The process of the member, which logs its waits and has signals for EndOnSignals. It must outlive the
+  // member. nullptr: the member gets no signals.
   Process* process = nullptr;
 };
 
@@ -103,7 +103,9 @@ class Member {
   // Sets what health checking reports for the process. It is NOT_SERVING before the first call.
   void SetServing(bool serving) { diagnostics_->SetServing(serving); }
   // Logs this process's waits for others.
-  WaitLog& waits() { return waits_; }
+  WaitLog& waits() { return own_waits_ == nullptr ? options_.process->waits() : *own_waits_; }
+  // Makes a signal to the process an End from now on. Requires MemberOptions::process.
+  void EndOnSignals();
 
   // Connects to a peer with this process's identity and the job's token. Blocks and fails like rpc::Connect.
   absl::StatusOr<std::unique_ptr<rpc::Channel>> Connect(const std::string& address,
@@ -137,7 +139,7 @@ class Member {
   absl::Status Leave(absl::Duration timeout, absl::string_view reason = "the work is done");
 
  private:
-  explicit Member(MemberOptions options) : options_(std::move(options)) {}
+  explicit Member(MemberOptions options);
   absl::Duration lease() const { return options_.lease.value_or(env().lease); }
   void OnJobEnd(const JobState& state);
   void SetEnd(End end);
@@ -152,7 +154,8 @@ class Member {
   bool known_ ABSL_GUARDED_BY(mutex_) = false;  // the program knows of the end, or leaves
   bool left_ ABSL_GUARDED_BY(mutex_) = false;
   bool failed_job_ ABSL_GUARDED_BY(mutex_) = false;
-  WaitLog waits_;
+  bool ends_on_signals_ = false;
+  const std::unique_ptr<WaitLog> own_waits_;  // nullptr: those of the process
   // Destroyed from the last to the first. The diagnostics own the recorder of traces, which outlives all
   // threads that record.
   std::unique_ptr<rpc::ProcessDiagnostics> diagnostics_;

@@ -18,6 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/logging.h"
 #include "base/process/own_launcher.h"
 #include "base/process/signal_pipe.h"
@@ -29,6 +30,8 @@ namespace {
 
 // A process that ends waits so long for its last words to be written.
 constexpr absl::Duration kWriteOutTime = absl::Seconds(2);
+// Several processes may pass on what is one wish to stop.
+constexpr absl::Duration kSignalsOfOneStop = absl::Seconds(1);
 
 }  // namespace
 
@@ -71,8 +74,10 @@ void Process::Run() {
       }
       absl::MutexLock lock(&mutex_);
       if (handler_ == nullptr) {
+        const std::string wait = waits_.Longest();
         Exit(options_.exit_code,
-             absl::StrCat("stopped by ", SignalName(signal->number), " before it had joined"));
+             absl::StrCat("stopped by ", SignalName(signal->number),
+                          wait.empty() ? " before it had begun" : "; it has waited for ", wait));
       }
       handler_(signal->number);
     }
@@ -82,6 +87,24 @@ void Process::Run() {
 void Process::OnSignal(std::function<void(int)> handler) {
   absl::MutexLock lock(&mutex_);
   handler_ = std::move(handler);
+}
+
+void Process::StopOnSignals(std::atomic<bool>* stop, std::string hint) {
+  OnSignal([stop, hint = std::move(hint), launched = launched(),
+            first = absl::InfiniteFuture()](int signal) mutable {
+    const absl::Time now = MonotonicNow();
+    const bool interrupt = signal == SIGINT;
+    if (first == absl::InfiniteFuture()) {
+      first = now;
+      *stop = true;
+      if (interrupt && !launched && !hint.empty()) LogInfo(hint);
+      return;
+    }
+    const bool soon = now - first < kSignalsOfOneStop;
+    if (launched ? !interrupt || soon : !interrupt && soon) return;
+    ::signal(signal, SIG_DFL);
+    ::raise(signal);
+  });
 }
 
 int Process::AwaitSignal() {

@@ -7,6 +7,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -17,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "base/wait_log.h"
 
 namespace tandem {
 class SignalPipe;
@@ -37,8 +39,9 @@ struct ProcessOptions {
 // Handles the signals of this process. Thread-safe. Owns one thread. At most one exists at a time.
 class Process {
  public:
-  // Until OnSignal or AwaitSignal is called, a signal ends the process at once with options.exit_code: a
-  // process that waits for its job has nothing to save. Errors: those of SignalPipe::Install.
+  // Until OnSignal, StopOnSignals or AwaitSignal is called, a signal ends the process at once with
+  // options.exit_code: a process that waits for its job has nothing to save. The log says what it has waited
+  // for. Errors: those of SignalPipe::Install.
   static absl::StatusOr<std::unique_ptr<Process>> Start(ProcessOptions options = {});
   // Restores the default handling of the signals.
   ~Process();
@@ -49,6 +52,14 @@ class Process {
   // must not call this object. Replaces the handler of before, which does not run any more once this has
   // returned.
   void OnSignal(std::function<void(int signal)> handler);
+  // Lets the first signal set `*stop`, which outlives this object, and log `hint`, which says what that does,
+  // if it is a Ctrl-C of the user. A second Ctrl-C ends the process, and so does a second SIGTERM, unless it
+  // comes within a second: systemd and Slurm signal each process of a job, and a parent may pass its own
+  // signal on as well. In a launched process a second SIGTERM does not, because the launcher decides how long
+  // it waits, and a second Ctrl-C only after a second. Replaces the handler.
+  void StopOnSignals(std::atomic<bool>* stop, std::string hint = "");
+  // Logs what this process waits for.
+  WaitLog& waits() { return waits_; }
   // Blocks until the process gets a signal that it obeys. Returns its number. Replaces the handler.
   int AwaitSignal();
 
@@ -65,6 +76,7 @@ class Process {
   const ProcessOptions options_;
   const pid_t launcher_;  // 0: none has started this process
   const std::unique_ptr<SignalPipe> signals_;
+  WaitLog waits_;
   const int stop_;     // an event descriptor
   absl::Mutex mutex_;  // held while the handler runs
   std::function<void(int)> handler_ ABSL_GUARDED_BY(mutex_);

@@ -228,6 +228,7 @@ absl::StatusOr<int> Serve(const ServeFlags& flags) {
       const std::unique_ptr<cluster::Member> member,
       cluster::Member::Join(
           given, {.join_timeout = absl::Seconds(flags.join_timeout_seconds), .process = process.get()}));
+  member->EndOnSignals();
   const cluster::Environment& env = member->env();
   const std::shared_ptr<rpc::EpochGate> gate = Gate(env);
   ps::ParameterServerOptions options = ServerOptionsOf(flags, member.get(), gate);

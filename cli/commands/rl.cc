@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // tandem rl: trains a reinforcement-learning job in this process; evaluates and plays saved models.
 
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,6 +26,7 @@
 #include "cli/commands/rl_roles.h"
 #include "cli/commands/train_seeds.h"
 #include "cluster/environment.h"
+#include "cluster/process.h"
 #include "nlohmann/json.hpp"
 #include "worker/job/job_parser.h"
 #include "worker/nn/gemm.h"
@@ -57,17 +57,6 @@ struct ModelFlags {
   bool json = false;
 };
 
-// A signal handler reaches static objects only.
-std::atomic<bool> rl_stop{false};
-
-void StopRlOnSigterm() {
-  struct sigaction action = {};
-  action.sa_handler = [](int) { rl_stop = true; };
-  action.sa_flags = SA_RESTART | static_cast<int>(SA_RESETHAND);  // a second signal ends the process
-  ::sigaction(SIGTERM, &action, nullptr);
-  ::sigaction(SIGINT, &action, nullptr);
-}
-
 // Returns `path` with "-seed-N" before its extension.
 std::string WithSeed(const std::string& path, uint64_t seed) {
   const std::filesystem::path whole = path;
@@ -82,20 +71,20 @@ struct RlRuns {
   absl::Status failure;
 };
 
-// Runs the jobs on up to `parallel` threads. A run that fails does not end the others.
-RlRuns RunAll(const std::vector<rl::RlSpec>& jobs, const RlFlags& flags) {
+// Runs the jobs on up to `parallel` threads, until `stop`. A run that fails does not end the others.
+RlRuns RunAll(const std::vector<rl::RlSpec>& jobs, const RlFlags& flags, const std::atomic<bool>& stop) {
   const size_t threads = std::min(static_cast<size_t>(flags.parallel), jobs.size());
   std::vector<std::optional<absl::StatusOr<rl::RlReport>>> results(jobs.size());
   std::atomic<size_t> next{0};
   const auto work = [&] {
-    for (size_t i = next++; i < jobs.size() && !rl_stop; i = next++) {
+    for (size_t i = next++; i < jobs.size() && !stop; i = next++) {
       std::string tensorboard = flags.tensorboard;
       if (!tensorboard.empty() && jobs.size() > 1)
         absl::StrAppend(&tensorboard, "/seed-", jobs[i].learner.seeds.environment);
       results[i] = rl::RunRl(jobs[i], {.silent = threads > 1,
                                        .terminal = ::isatty(STDOUT_FILENO) == 1,
                                        .tensorboard = tensorboard,
-                                       .stop = &rl_stop,
+                                       .stop = &stop,
                                        .resume = flags.resume,
                                        .refuse_finished = jobs.size() == 1});
       if (jobs.size() == 1 || !results[i]->ok()) continue;
@@ -146,11 +135,12 @@ int RunJob(const RlFlags& flags) {
       LogError("--seeds trains in this process alone; run it without `tandem run`");
       return kUsageError;
     }
+    std::atomic<bool> stop{false};
     return RunRlRole(*job, {.run = {.terminal = ::isatty(STDOUT_FILENO) == 1,
                                     .tensorboard = flags.tensorboard,
-                                    .stop = &rl_stop,
+                                    .stop = &stop,
                                     .resume = flags.resume},
-                            .stop = &rl_stop,
+                            .stop = &stop,
                             .report = flags.report,
                             .listen = flags.listen});
   }
@@ -183,8 +173,12 @@ int RunJob(const RlFlags& flags) {
     const absl::Status writable = rl::CheckWritable(flags.report);
     if (!writable.ok()) return Report("rl", Annotate(writable, "--report"));
   }
-  StopRlOnSigterm();
-  const RlRuns runs = RunAll(jobs, flags);
+  std::atomic<bool> stop{false};
+  const absl::StatusOr<std::unique_ptr<cluster::Process>> process =
+      cluster::Process::Start({.exit_code = kRlAskedToStop});
+  if (!process.ok()) return Report("rl", process.status());
+  (*process)->StopOnSignals(&stop);
+  const RlRuns runs = RunAll(jobs, flags, stop);
   absl::Status status = runs.failure;
   if (!runs.reports.empty()) {
     std::fputs(rl::FormatRlReport(runs.reports, jobs.size()).c_str(), stdout);

@@ -27,10 +27,12 @@ namespace {
 
 constexpr absl::Duration kStoreTimeout = absl::Seconds(60);
 
-// Starts a server and serves until a signal.
+// Starts a server and serves until a signal. A signal while it starts, when it may wait for others, ends the
+// process.
 template <typename Role>
 absl::Status ServeRole(const rl::RlSpec& spec, const cluster::ListenOptions& listen, rl::RoleJob* job) {
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Role> server, Role::Start(spec, listen, job));
+  job->member().EndOnSignals();
   LogInfo(absl::StrCat("serving at ", server->address()));
   (void)job->member().AwaitEnd();
   server->Stop();
@@ -74,16 +76,9 @@ int RunRlRole(const rl::RlSpec& spec, const RlRoleOptions& options) {
   absl::StatusOr<std::unique_ptr<cluster::Process>> process =
       cluster::Process::Start({.only_launcher = serves, .exit_code = learns ? kRlAskedToStop : 0});
   if (!process.ok()) return Report("rl", process.status());
-  absl::StatusOr<std::unique_ptr<rl::RoleJob>> job =
-      rl::RoleJob::Open(kStoreTimeout, serves ? process->get() : nullptr);
+  absl::StatusOr<std::unique_ptr<rl::RoleJob>> job = rl::RoleJob::Open(kStoreTimeout, process->get());
   if (!job.ok()) return Report("rl", job.status());
-  if (!serves) {
-    // A second signal ends the process. Under a launcher it does not, since the launcher passes on what its
-    // processes have got already, and decides how long it waits.
-    (*process)->OnSignal([stop = options.stop, launched = (*process)->launched()](int signal) {
-      if (stop->exchange(true) && !launched) cluster::Process::Exit(128 + signal, "ended by a second signal");
-    });
-  }
+  if (!serves) (*process)->StopOnSignals(options.stop);
   int code = 0;
   if ((*job)->is(rl::kLearnerRole)) {
     code = Learn(spec, options, job->get());

@@ -50,6 +50,7 @@ absl::StatusOr<Serving> Serving::Start() {
   if (env.worker || env.role == "ps") return serving;
   TANDEM_ASSIGN_OR_RETURN(
       serving.member_, cluster::Member::Join(env, {.outlives_job = true, .process = serving.process_.get()}));
+  serving.member_->EndOnSignals();
   return serving;
 }
 

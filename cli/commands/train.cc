@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // tandem train: runs a job's worker, or the whole job in one process.
 
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,7 +10,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -29,6 +27,7 @@
 #include "base/status.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/train_seeds.h"
+#include "cluster/process.h"
 #include "launcher/process/spawn.h"
 #include "worker/job/job_parser.h"
 #include "worker/trainer/training_run.h"
@@ -175,46 +174,6 @@ absl::StatusOr<SeedRuns> RunsOf(const Options& options, const worker::JobSpec& j
   return runs;
 }
 
-// A signal handler reaches static objects only.
-std::atomic<bool> stop_requested{false};
-std::atomic<int64_t> stop_requested_at_ns{0};  // of CLOCK_MONOTONIC; 0: not yet
-std::atomic<bool> launched{false};             // `tandem run` has started this process
-static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free);
-
-void OnStopSignal(int signal) {
-  timespec now = {};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  const int64_t now_ns = int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-  int64_t first_ns = 0;
-  if (stop_requested_at_ns.compare_exchange_strong(first_ns, now_ns)) {
-    stop_requested = true;
-    if (signal == SIGINT && !launched) {
-      constexpr char kText[] = "tandem train: saves a checkpoint and ends; Ctrl-C again ends it at once\n";
-      [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, kText, sizeof(kText) - 1);
-    }
-  } else if (signal == SIGINT || (!launched && now_ns - first_ns > 1'000'000'000)) {
-    ::signal(signal, SIG_DFL);
-    ::raise(signal);  // takes effect when the handler returns
-  }
-}
-
-// Lets SIGTERM and SIGINT (Ctrl-C) set `stop_requested`. A second SIGINT ends the process. So does a second
-// SIGTERM, unless it comes within a second: systemd and Slurm signal each process of a job, and a parent may
-// pass its own signal on as well. Under a launcher no SIGTERM ends the process, since the launcher decides
-// how long it waits. A signal that is ignored stays ignored.
-void StopOnSignals() {
-  launched = std::getenv(kProcessVariable) != nullptr;
-  for (const int signal : {SIGTERM, SIGINT}) {
-    struct sigaction action = {};
-    ::sigaction(signal, nullptr, &action);
-    if (action.sa_handler == SIG_IGN) continue;
-    action = {};
-    action.sa_handler = OnStopSignal;
-    action.sa_flags = SA_RESTART;
-    ::sigaction(signal, &action, nullptr);
-  }
-}
-
 int Train(Options options) {
   if (!options.model.empty()) options.set.push_back(absl::StrCat("model.kind=", options.model));
   const absl::StatusOr<worker::JobSpec> job = worker::LoadJob(options.job_file, options.set);
@@ -240,13 +199,21 @@ int Train(Options options) {
   options.run.job_file = options.job_file;
   options.run.baselines = !options.no_baselines;
   options.run.terminal = OnTerminal();
+  std::atomic<bool> stop{false};
+  const absl::StatusOr<std::unique_ptr<cluster::Process>> process =
+      cluster::Process::Start({.exit_code = kInterrupted});
+  if (!process.ok()) {
+    LogError(process.status().message());
+    return 1;
+  }
   absl::StatusOr<std::unique_ptr<worker::WorkerSession>> session = worker::WorkerSession::Open(
       {.timeout = job->train.timeout,
        .checkpoint_timeout = job->checkpoint.timeout,
        .spill_dir =
            options.spill_dir.empty() ? absl::StrCat(job->checkpoint.dir, "/spill") : options.spill_dir,
        .durability = job->ps.durability,
-       .stop = &stop_requested});
+       .stop = &stop,
+       .process = process->get()});
   if (!session.ok()) {
     LogError(session.status().message());
     return 1;
@@ -255,12 +222,12 @@ int Train(Options options) {
     if (const absl::Status writable = CheckOutputs(options, *job); !writable.ok())
       return (*session)->Finish(writable);
   }
-  StopOnSignals();
+  (*process)->StopOnSignals(&stop, "saves a checkpoint and ends; Ctrl-C again ends it at once");
   const absl::StatusOr<worker::RunReport> report = worker::RunTraining(*job, options.run,
                                                                        {.client = (*session)->client(),
                                                                         .group = (*session)->group(),
                                                                         .status = (*session)->status(),
-                                                                        .stop = &stop_requested});
+                                                                        .stop = &stop});
   absl::Status result = report.status();
   if (IsRefusal(result)) {
     return (*session)->Refuse(result, std::getenv(kProcessVariable) != nullptr);

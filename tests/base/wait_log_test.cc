@@ -62,6 +62,16 @@ TEST(WaitLogTest, EachWaitIsLoggedAgainAndAgainUntilItEnds) {
   EXPECT_THAT(later, Not(Contains(StartsWith("has waited for replay/0"))));
 }
 
+TEST(WaitLogTest, TheLongestWaitIsTheOneThatBeganFirst) {
+  WaitLog log(absl::Hours(1), [](const std::string&) {});
+  EXPECT_EQ(log.Longest(), "");
+  std::optional<WaitLog::Wait> first(log.Begin("learner/1"));
+  const WaitLog::Wait second = log.Begin("replay/0");
+  EXPECT_THAT(log.Longest(), MatchesRegex("learner/1 for [0-9]+s?"));
+  first.reset();
+  EXPECT_THAT(log.Longest(), MatchesRegex("replay/0 for [0-9]+s?"));
+}
+
 TEST(WaitLogTest, AWaitThatEndsSoonIsNotLogged) {
   WaitLines lines;
   {

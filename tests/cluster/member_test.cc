@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -232,7 +233,10 @@ TEST(ProcessTest, ASignalWhileItJoinsEndsTheProcessAtOnceWithItsCode) {
   EXPECT_EXIT(
       {
         const auto process = *Process::Start({.exit_code = 75});
-        std::thread killer([] { ::kill(::getpid(), SIGTERM); });
+        std::thread killer([&process] {
+          while (process->waits().Longest().empty()) std::this_thread::yield();
+          ::kill(::getpid(), SIGTERM);
+        });
         killer.detach();
         Environment env;
         env.world_size = 2;
@@ -240,7 +244,8 @@ TEST(ProcessTest, ASignalWhileItJoinsEndsTheProcessAtOnceWithItsCode) {
         env.store = "127.0.0.1:1";  // nobody is there
         (void)Member::Join(env, {.join_timeout = absl::Hours(1), .process = process.get()});
       },
-      ::testing::ExitedWithCode(75), "stopped by SIGTERM before it had joined");
+      ::testing::ExitedWithCode(75),
+      "stopped by SIGTERM; it has waited for the job's store at 127.0.0.1:1 for ");
 }
 
 TEST(ProcessTest, AProcessWhoseJobHasFailedEndsUnlessItsProgramKnows) {
@@ -293,12 +298,61 @@ TEST(ProcessTest, ASignalIsAnEndOfAMember) {
   Environment env;
   env.store = absl::StrCat("127.0.0.1:", store->port());
   const auto member = *Member::Join(env, {.process = process.get()});
+  member->EndOnSignals();
   ASSERT_EQ(::kill(::getpid(), SIGTERM), 0);
   const std::optional<End> end = member->AwaitEnd(kLong);
   ASSERT_TRUE(end.has_value());
   EXPECT_EQ(end->cause, End::Cause::kSignal);
   EXPECT_EQ(end->signal, SIGTERM);
   EXPECT_EQ(end->exit_code(), 0);
+}
+
+TEST(ProcessTest, ASignalBeforeItWaitsForAnythingEndsTheProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        const auto process = *Process::Start({.exit_code = 7});
+        ::kill(::getpid(), SIGINT);
+        absl::Notification never;
+        never.WaitForNotification();
+      },
+      ::testing::ExitedWithCode(7), "stopped by SIGINT before it had begun");
+}
+
+TEST(ProcessTest, TheFirstSignalAsksToStopAndASecondOneEndsTheProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        std::atomic<bool> stop{false};
+        const auto process = *Process::Start();
+        process->StopOnSignals(&stop, "saves and ends");
+        ::kill(::getpid(), SIGINT);
+        while (!stop) std::this_thread::yield();
+        ::kill(::getpid(), SIGINT);
+        absl::Notification never;
+        never.WaitForNotification();
+      },
+      ::testing::KilledBySignal(SIGINT), "saves and ends");
+}
+
+TEST(ProcessTest, ASigtermThatIsPassedOnTwiceAsksToStopOnce) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        std::atomic<bool> stop{false};
+        const auto process = *Process::Start();
+        process->StopOnSignals(&stop);
+        const absl::Time first = MonotonicNow();
+        ::kill(::getpid(), SIGTERM);
+        while (!stop) std::this_thread::yield();
+        ::kill(::getpid(), SIGTERM);
+        // A busy machine may let a second pass before the second signal is there.
+        while (MonotonicNow() < first + absl::Seconds(1)) std::this_thread::yield();
+        ::kill(::getpid(), SIGTERM);
+        absl::Notification never;
+        never.WaitForNotification();
+      },
+      ::testing::KilledBySignal(SIGTERM), "");
 }
 
 TEST(ProcessTest, WaitsForASignalWithoutAJob) {

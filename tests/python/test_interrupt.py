@@ -4,6 +4,7 @@
 import contextlib
 import os
 import signal
+import socket
 import threading
 import time
 from typing import Iterator
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import tandem
+from processes import DEADLINE_S, start_script
 
 
 @contextlib.contextmanager
@@ -98,3 +100,29 @@ def _lookup(client: tandem.Client) -> None:
 def test_connecting_to_a_server_that_hangs(servers):
     with servers.processes[0].stopped(), interrupted():
         tandem.connect(servers=servers.addresses, timeout=30)
+
+
+_CONNECTS = """
+import sys
+import tandem
+
+try:
+    tandem.connect(timeout=120)
+except KeyboardInterrupt:
+    sys.exit("interrupted")
+"""
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_joining_a_job_whose_store_does_not_answer(tmp_path, sent):
+    with socket.create_server(("127.0.0.1", 0)) as store:
+        store.settimeout(DEADLINE_S)
+        address = f"127.0.0.1:{store.getsockname()[1]}"
+        with start_script(tmp_path, _CONNECTS, RANK="0", WORLD_SIZE="1", TANDEM_NUM_PS="1", TANDEM_STORE=address) as process:
+            store.accept()  # it joins
+            process._process.send_signal(sent)
+            status = process.wait(20)
+            if sent == signal.SIGTERM:  # Python's own handling
+                assert status == -signal.SIGTERM, process.output
+            else:
+                assert status == 1 and "interrupted" in process.output, process.output

@@ -126,8 +126,9 @@ absl::Status WorkerSession::OpenInJob(const Options& options) {
     return absl::InvalidArgumentError(
         "the job has no parameter server (TANDEM_NUM_PS is 0 or not set); start it with `tandem run --ps N`");
   }
-  TANDEM_ASSIGN_OR_RETURN(
-      member_, cluster::Member::Join(env, {.join_timeout = timeout, .exit_after = absl::ZeroDuration()}));
+  TANDEM_ASSIGN_OR_RETURN(member_, cluster::Member::Join(env, {.join_timeout = timeout,
+                                                               .exit_after = absl::ZeroDuration(),
+                                                               .process = options.process}));
   // Every step is one of the group, which does not take a member back. The others would wait for their
   // time-out.
   if (const char* const restarts = std::getenv("TANDEM_PROCESS_RESTARTS");
@@ -146,7 +147,10 @@ absl::Status WorkerSession::OpenInJob(const Options& options) {
   cluster::Store* const store = member_->store();
   std::vector<std::string> keys;
   for (int i = 0; i < env.num_ps; ++i) keys.push_back(absl::StrCat("ps/", i));
-  TANDEM_RETURN_IF_ERROR(Annotate(store->Wait(keys, timeout), "waiting for the parameter servers"));
+  {
+    const WaitLog::Wait wait = member_->waits().Begin("the parameter servers");
+    TANDEM_RETURN_IF_ERROR(Annotate(store->Wait(keys, timeout), "waiting for the parameter servers"));
+  }
   std::vector<std::unique_ptr<rpc::Channel>> channels;
   for (const std::string& key : keys) {
     TANDEM_ASSIGN_OR_RETURN(const std::string address, store->Get(key, timeout));
@@ -169,6 +173,8 @@ absl::Status WorkerSession::OpenInJob(const Options& options) {
                                                          .checkpoint_timeout = options.checkpoint_timeout}));
   // Fences off an earlier process of this worker. The epoch comes from the servers, since clocks may be set.
   TANDEM_RETURN_IF_ERROR(client_->StartPushEpoch());
+  const WaitLog::Wait wait =
+      member_->waits().Begin(absl::StrCat("all ", env.world_size, " workers to join their group"));
   TANDEM_ASSIGN_OR_RETURN(group_,
                           collectives::InitProcessGroup(
                               store, {.rank = env.rank, .world_size = env.world_size, .timeout = timeout}));

@@ -37,6 +37,8 @@ class WorkerSession {
     ServerDurability durability = ServerDurability::kOff;
     // Becomes true when this process is asked to stop; nullptr: it never is. Outlives the session.
     const std::atomic<bool>* stop = nullptr;
+    // As cluster::MemberOptions::process.
+    cluster::Process* process = nullptr;
   };
   // Connects to the job. Blocks until all processes that it needs are there, but not longer than the timeout;
   // errors name the missing ones. From then on this process ends (cluster::Process::Exit, code 1, reason on

@@ -9,9 +9,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/logging.h"
 #include "base/status.h"
+#include "base/wait_log.h"
 #include "cluster/store/etcd/etcd_store.h"
 #include "cluster/store/job_token.h"
 #include "cluster/store/join.h"
@@ -26,6 +29,8 @@ namespace {
 
 // How long the launcher that serves the store waits for the others to learn that the job is over.
 constexpr absl::Duration kShutdownNotice = absl::Seconds(5);
+
+constexpr absl::Duration kTryAgain = absl::Milliseconds(200);  // of a store that takes no change
 
 template <typename T>
 absl::StatusOr<T> Annotated(absl::StatusOr<T> result, absl::string_view context) {
@@ -183,15 +188,18 @@ absl::Status RendezvousHandler::AgreeOnToken() {
 
 absl::Status RendezvousHandler::AwaitStore(const std::function<bool()>& stop) {
   if (alone() || server_ != nullptr) return absl::OkStatus();
-  const absl::Time deadline = MonotonicNow() + options_.rendezvous.join_timeout;
+  absl::Time since = MonotonicNow(), say_at = since;
+  bool was_full = false;
   while (true) {
-    // Any call that reaches the server will do; a failing one blocks for up to a lease.
-    const absl::Status reached = store_->Check({"launchers"}).status();
+    // A change, since a store whose disk is full can still be read. If the store cannot be reached, the call
+    // blocks for up to a lease.
+    const absl::Status reached = store_->Set("launchers", "");
     if (reached.ok()) {
       reached_ = true;
       return absl::OkStatus();
     }
-    if (reached_ && options_.backend != "etcd") {
+    const bool full = absl::IsResourceExhausted(reached);
+    if (reached_ && !full && options_.backend != "etcd") {
       return Annotate(
           reached,
           absl::StrCat(
@@ -199,14 +207,31 @@ absl::Status RendezvousHandler::AwaitStore(const std::function<bool()>& stop) {
               " has died or is cut off, and the job's state with it; with --rdzv-backend etcd any node may"));
     }
     if (stop()) return absl::CancelledError("it was stopped while it waited");
-    if (!absl::IsUnavailable(reached) && !absl::IsDeadlineExceeded(reached)) return reached;
-    if (MonotonicNow() >= deadline) {
+    if (!full && !absl::IsUnavailable(reached) && !absl::IsDeadlineExceeded(reached)) return reached;
+    const absl::Time now = MonotonicNow();
+    if (full != std::exchange(was_full, full)) since = say_at = now;
+    const absl::Duration patience = full ? std::min(options_.full_timeout, options_.rendezvous.join_timeout)
+                                         : options_.rendezvous.join_timeout;
+    if (now >= since + patience && full) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          ToString(), " has taken no change for ", absl::FormatDuration(patience), ": ", reached.message(),
+          "; make room on its disk, or raise its limits, and start the job again"));
+    }
+    if (now >= since + patience) {
       return absl::UnavailableError(absl::StrCat("cannot reach ", ToString(), " within ",
                                                  absl::FormatDuration(options_.rendezvous.join_timeout),
                                                  ": does the host's launcher run, does the name lead to it, "
                                                  "does a firewall stand before the port? (",
                                                  reached.message(), ")"));
     }
+    if (now >= say_at) {
+      LogWarning(full ? absl::StrCat(ToString(), " takes no change; trying again for ",
+                                     absl::FormatDuration(patience), ": ", reached.message())
+                      : absl::StrCat("waiting for ", ToString(), ", at most ", absl::FormatDuration(patience),
+                                     " (--rdzv-conf join_timeout): ", reached.message()));
+      say_at = now + kLogWaitsEvery;
+    }
+    if (full) absl::SleepFor(kTryAgain);
   }
 }
 

@@ -37,7 +37,8 @@ class RendezvousHandler {
   // the other launchers. A launcher that has TANDEM_JOB_TOKEN, or is the only one, needs no agreement.
   // Returns Cancelled once `stop` returns true, and Unavailable, with the endpoint, after the timeout. A
   // store of a launcher that responded before and no longer does is Unavailable at once: its contents are
-  // lost (etcd's are not, so etcd is waited for).
+  // lost (etcd's are not, so etcd is waited for). ResourceExhausted if the store has taken no change for
+  // full_timeout. The log says what this waits for, at once and every 30 s.
   absl::Status Reach(const std::function<bool()>& stop);
   // Returns the job's token, which is the same on all nodes. "" before Reach has succeeded.
   std::string token() const {

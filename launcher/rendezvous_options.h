@@ -33,6 +33,8 @@ struct RendezvousHandlerOptions {
   int node_rank = -1;                       // this node's place in the round; -1: any
   std::map<std::string, std::string> conf;  // keys of --rdzv-conf that have no field in `rendezvous`
   cluster::RendezvousOptions rendezvous;
+  // How long a store that takes no change, because its disk is full, is tried again.
+  absl::Duration full_timeout = absl::Seconds(30);
 };
 
 // Parses the value of --rdzv-conf, such as "lease=2,rank=1", into `options`. Returns InvalidArgument for an

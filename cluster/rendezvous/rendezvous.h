@@ -123,6 +123,7 @@ class Rendezvous {
   //   - AlreadyExists if the holder of this node_rank lives
   //   - InvalidArgument for a bad node
   //   - Unavailable if the store cannot be reached for a lease
+  //   - ResourceExhausted if the store takes no change: its disk is full, or a limit is reached
   virtual absl::StatusOr<Round> Join(const Node& node) = 0;
   // Blocks until the round `epoch` is over or its nodes have changed, or returns DeadlineExceeded at
   // `deadline`. Cancelled after Leave. Unavailable if this node counts as dead because it has not reached the

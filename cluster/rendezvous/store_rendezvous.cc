@@ -150,6 +150,7 @@ absl::StatusOr<Round> StoreRendezvous::Join(const Node& node) {
   TANDEM_RETURN_IF_ERROR(Annotate(AwaitRank(node, leaves), context));
   const absl::Time sent = clock_->Now();
   if (const absl::Status beat = store_.Beat(BeatKey(node.id), options_.lease); !beat.ok()) {
+    if (absl::IsResourceExhausted(beat)) return Annotate(beat, context);
     return absl::UnavailableError(absl::StrCat(context, ": its store cannot be reached: ", beat.message()));
   }
   absl::StatusOr<RendezvousState> added =

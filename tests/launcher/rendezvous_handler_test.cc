@@ -78,6 +78,59 @@ TEST(RendezvousHandlerTest, AStoreThatNobodyServesIsNamed) {
   EXPECT_THAT(meeting->Reach([] { return true; }), StatusIs(absl::StatusCode::kCancelled));
 }
 
+TEST(RendezvousHandlerTest, WhatItWaitsForIsSaidAtOnce) {
+  RendezvousHandlerOptions options{.backend = "static", .endpoint = "127.0.0.1:1", .node_rank = 1};
+  options.rendezvous.min_nodes = options.rendezvous.max_nodes = 2;
+  options.rendezvous.lease = absl::Milliseconds(200);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto meeting, RendezvousHandler::Open(options));
+  int failures = 0;
+  ::testing::internal::CaptureStderr();
+  EXPECT_THAT(meeting->Reach([&] { return ++failures == 2; }), StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("waiting for the store of the nodes at 127.0.0.1:1, at most 10m (--rdzv-conf "
+                        "join_timeout): "));
+}
+
+// A store that may hold one key, and has it.
+struct FullStore {
+  FullStore() {
+    TANDEM_EXPECT_OK(server->store()->Set("filler", ""));
+    options = {.backend = "static", .endpoint = absl::StrCat("127.0.0.1:", server->port()), .node_rank = 1};
+    options.rendezvous.min_nodes = options.rendezvous.max_nodes = 2;
+  }
+  std::unique_ptr<cluster::StoreServer> server =
+      *cluster::StoreServer::Start("127.0.0.1:0", Clock::Real(), nullptr, {.limits = {.keys = 1}});
+  RendezvousHandlerOptions options;
+};
+
+TEST(RendezvousHandlerTest, AStoreThatTakesNoChangeIsAnErrorSoon) {
+  FullStore full;
+  full.options.full_timeout = absl::Milliseconds(300);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto meeting, RendezvousHandler::Open(full.options));
+  ::testing::internal::CaptureStderr();
+  EXPECT_THAT(meeting->Reach(Never),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr(full.options.endpoint), HasSubstr("has taken no change for 300ms"),
+                             HasSubstr("the store may hold 1 keys"), HasSubstr("make room on its disk"))));
+  EXPECT_THAT(
+      ::testing::internal::GetCapturedStderr(),
+      AllOf(HasSubstr(" takes no change; trying again for 300ms: "), HasSubstr("no space for 'launchers'")));
+}
+
+TEST(RendezvousHandlerTest, AStoreInWhichRoomIsMadeIsReached) {
+  FullStore full;
+  full.options.full_timeout = absl::Seconds(60);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto meeting, RendezvousHandler::Open(full.options));
+  const auto make_room = [&] {
+    TANDEM_EXPECT_OK(full.server->store()->Delete("filler"));
+    return false;
+  };
+  // The room is for one key. The token of the job is the second.
+  EXPECT_THAT(meeting->Reach(make_room),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("the store may hold 1 keys")));
+  EXPECT_TRUE(full.server->store()->Check({"launchers"}).value());
+}
+
 TEST(RendezvousHandlerTest, ALongLeaseIsNoReasonToWaitLongForASilentStore) {
   RendezvousHandlerOptions options{.backend = "static", .endpoint = "127.0.0.1:1", .node_rank = 1};
   options.rendezvous.min_nodes = options.rendezvous.max_nodes = 2;

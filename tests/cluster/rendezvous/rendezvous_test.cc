@@ -86,6 +86,15 @@ struct Launcher {
   std::thread thread;
 };
 
+// A user must make room in a full store. It is not one that will answer soon, so launchers must not try again.
+TEST(RendezvousTest, ANodeThatTheStoreHasNoRoomForIsToldSo) {
+  MemoryStore store(StoreLimits{.keys = 1});
+  TANDEM_ASSERT_OK(store.Set("filler", ""));
+  const auto rendezvous = MakeRendezvous(&store, Between(1, 1)).value();
+  EXPECT_THAT(rendezvous->Join(NodeOf("a")).status(),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("no space")));
+}
+
 TEST(RendezvousTest, AStaticJobIsOrderedByNodeRanks) {
   MemoryStore store;
   Launcher b(&store, Between(2, 2), NodeOf("b", 1, 3)), a(&store, Between(2, 2), NodeOf("a", 0));

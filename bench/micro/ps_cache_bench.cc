@@ -31,6 +31,7 @@
 #include "ps/dedupe.h"
 #include "ps/server/parameter_server.h"
 #include "ps/table.h"
+#include "rpc/forwarding_channel.h"
 #include "rpc/transport/loopback.h"
 
 namespace tandem::ps {
@@ -54,31 +55,30 @@ class Zipf {
 };
 
 // Counts the bytes of messages. Claims to be a socket, so that ids are packed as for a socket.
-class CountingChannel : public rpc::Channel {
+class CountingChannel : public rpc::ForwardingChannel {
  public:
   struct Counts {
     std::atomic<uint64_t> pull_request{0}, pull_response{0}, push_request{0};
     void Clear() { pull_request = pull_response = push_request = 0; }
   };
   CountingChannel(std::unique_ptr<rpc::Channel> channel, Counts* counts)
-      : channel_(std::move(channel)), counts_(counts) {}
+      : ForwardingChannel(std::move(channel)), counts_(counts) {}
   void CallAsync(absl::string_view method, Bytes request, const rpc::CallOptions& options,
                  Done done) override {
     if (absl::EndsWith(method, "/Push")) counts_->push_request += request.size();
     if (!absl::EndsWith(method, "/Pull"))
-      return channel_->CallAsync(method, std::move(request), options, std::move(done));
+      return ForwardingChannel::CallAsync(method, std::move(request), options, std::move(done));
     counts_->pull_request += request.size();
-    channel_->CallAsync(method, std::move(request), options,
-                        [this, done = std::move(done)](absl::StatusOr<Bytes> response) mutable {
-                          if (response.ok()) counts_->pull_response += response->size();
-                          std::move(done)(std::move(response));
-                        });
+    ForwardingChannel::CallAsync(
+        method, std::move(request), options,
+        [counts = counts_, done = std::move(done)](absl::StatusOr<Bytes> response) mutable {
+          if (response.ok()) counts->pull_response += response->size();
+          std::move(done)(std::move(response));
+        });
   }
   absl::string_view transport() const override { return "counted"; }
-  const std::string& target() const override { return channel_->target(); }
 
  private:
-  const std::unique_ptr<rpc::Channel> channel_;
   Counts* const counts_;
 };
 

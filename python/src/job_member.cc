@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "cluster/environment.h"
 #include "python/src/process.h"
+#include "rpc/forwarding_channel.h"
 
 namespace tandem::python {
 namespace {
@@ -78,10 +79,10 @@ void LeaveAtExit() {
 }
 
 // A channel to a server of the job.
-class JobChannel final : public rpc::Channel {
+class JobChannel final : public rpc::ForwardingChannel {
  public:
   JobChannel(std::shared_ptr<JobMember> job, std::shared_ptr<rpc::Channel> channel)
-      : job_(std::move(job)), channel_(std::move(channel)) {}
+      : ForwardingChannel(std::move(channel)), job_(std::move(job)) {}
 
   void CallAsync(absl::string_view method, Bytes request, const rpc::CallOptions& options,
                  Done done) override {
@@ -89,19 +90,11 @@ class JobChannel final : public rpc::Channel {
       std::move(done)(std::move(status));
       return;
     }
-    channel_->CallAsync(method, std::move(request), options, std::move(done));
+    ForwardingChannel::CallAsync(method, std::move(request), options, std::move(done));
   }
-  std::shared_ptr<char> RequestMemory(size_t bytes) override { return channel_->RequestMemory(bytes); }
-  void PrepareInlinePoll() override { channel_->PrepareInlinePoll(); }
-  void InlinePoll(absl::FunctionRef<bool()> over, absl::Time deadline) override {
-    channel_->InlinePoll(over, deadline);
-  }
-  absl::string_view transport() const override { return channel_->transport(); }
-  const std::string& target() const override { return channel_->target(); }
 
  private:
   const std::shared_ptr<JobMember> job_;
-  const std::shared_ptr<rpc::Channel> channel_;
 };
 
 }  // namespace

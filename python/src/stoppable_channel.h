@@ -11,6 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "rpc/channel.h"
+#include "rpc/forwarding_channel.h"
 
 namespace tandem::python {
 
@@ -56,28 +57,20 @@ class CallStopper {
 
 // A channel whose calls end with Cancelled when the token that `token` returned at their start is stopped:
 // that of the thread that has started them. Calls with a token of their own keep it. Thread-safe.
-class StoppableChannel : public rpc::Channel {
+class StoppableChannel : public rpc::ForwardingChannel {
  public:
   explicit StoppableChannel(std::shared_ptr<rpc::Channel> channel,
                             std::function<std::stop_token()> token = StopOfThisThread)
-      : channel_(std::move(channel)), token_(std::move(token)) {}
+      : ForwardingChannel(std::move(channel)), token_(std::move(token)) {}
 
   void CallAsync(absl::string_view method, Bytes request, const rpc::CallOptions& options,
                  Done done) override {
     rpc::CallOptions stoppable = options;
     if (!stoppable.cancel.stop_possible()) stoppable.cancel = token_();
-    channel_->CallAsync(method, std::move(request), stoppable, std::move(done));
+    ForwardingChannel::CallAsync(method, std::move(request), stoppable, std::move(done));
   }
-  std::shared_ptr<char> RequestMemory(size_t bytes) override { return channel_->RequestMemory(bytes); }
-  void PrepareInlinePoll() override { channel_->PrepareInlinePoll(); }
-  void InlinePoll(absl::FunctionRef<bool()> over, absl::Time deadline) override {
-    channel_->InlinePoll(over, deadline);
-  }
-  absl::string_view transport() const override { return channel_->transport(); }
-  const std::string& target() const override { return channel_->target(); }
 
  private:
-  const std::shared_ptr<rpc::Channel> channel_;
   const std::function<std::stop_token()> token_;
 };
 

@@ -231,25 +231,19 @@ namespace {
 class FollowerReadingChannel : public CopiesChannel {
  public:
   FollowerReadingChannel(std::unique_ptr<rpc::Channel> primary, std::shared_ptr<FollowerSet> followers)
-      : primary_(std::move(primary)), followers_(std::move(followers)) {}
+      : CopiesChannel(std::move(primary)), followers_(std::move(followers)) {}
   ~FollowerReadingChannel() override {
     followers_->Close();  // its calls may go on at the primary until then
-    primary_.reset();
   }
 
-  void CallAsync(absl::string_view method, Bytes request, const rpc::CallOptions& options,
-                 Done done) override {
-    primary_->CallAsync(method, std::move(request), options, std::move(done));
-  }
   void CallAnyCopy(absl::string_view method, Bytes request, const rpc::CallOptions& options,
                    Done done) override {
-    followers_->Call(*primary_, method, std::move(request), options, std::move(done));
+    followers_->Call(to(), method, std::move(request), options, std::move(done));
   }
-  std::shared_ptr<char> RequestMemory(size_t bytes) override { return primary_->RequestMemory(bytes); }
   // A thread that receives at the primary would not notice an answer of a follower.
   void PrepareInlinePoll() override {
     if (followers_->used()) return;
-    primary_->PrepareInlinePoll();
+    CopiesChannel::PrepareInlinePoll();
     Prepared().push_back(this);
   }
   void InlinePoll(absl::FunctionRef<bool()> over, absl::Time deadline) override {
@@ -257,10 +251,8 @@ class FollowerReadingChannel : public CopiesChannel {
     const auto last = std::find(prepared.rbegin(), prepared.rend(), this);
     if (last == prepared.rend()) return;
     prepared.erase(std::next(last).base());
-    primary_->InlinePoll(over, deadline);
+    CopiesChannel::InlinePoll(over, deadline);
   }
-  absl::string_view transport() const override { return primary_->transport(); }
-  const std::string& target() const override { return primary_->target(); }
 
  private:
   // The channels that this thread has announced to poll.
@@ -269,7 +261,6 @@ class FollowerReadingChannel : public CopiesChannel {
     return prepared;
   }
 
-  std::unique_ptr<rpc::Channel> primary_;
   const std::shared_ptr<FollowerSet> followers_;
 };
 

@@ -17,15 +17,17 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "rpc/channel.h"
+#include "rpc/forwarding_channel.h"
 #include "tandem/v1/failover.pb.h"
 
 namespace tandem::ps {
 
 namespace v1 = ::tandem::v1;
 
-// A channel to a server of which there are several copies.
-class CopiesChannel : public rpc::Channel {
+// A channel to the primary of a server of which there are several copies.
+class CopiesChannel : public rpc::ForwardingChannel {
  public:
+  using ForwardingChannel::ForwardingChannel;
   // As CallAsync, for a method that reads, and that any copy may answer, also one that is a little behind.
   // Requires `options.idempotent`.
   virtual void CallAnyCopy(absl::string_view method, Bytes request, const rpc::CallOptions& options,

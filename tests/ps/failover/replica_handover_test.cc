@@ -16,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "ps/failover/replica.h"
 #include "rpc/channel.h"
+#include "rpc/forwarding_channel.h"
 #include "tests/ps/failover/copy_process.h"
 
 namespace tandem::ps::testing {
@@ -159,25 +160,22 @@ TEST(ReplicaHandOver, WithTwoRequiredCopiesPushesGoOnAfterAHandOver) {
 }
 
 // Loses the answers to one method.
-class LossyChannel : public rpc::Channel {
+class LossyChannel : public rpc::ForwardingChannel {
  public:
   LossyChannel(std::unique_ptr<rpc::Channel> channel, std::string method)
-      : channel_(std::move(channel)), method_(std::move(method)) {}
+      : ForwardingChannel(std::move(channel)), method_(std::move(method)) {}
   void CallAsync(absl::string_view method, Bytes request, const rpc::CallOptions& options,
                  Done done) override {
     if (!absl::EndsWith(method, method_)) {
-      return channel_->CallAsync(method, std::move(request), options, std::move(done));
+      return ForwardingChannel::CallAsync(method, std::move(request), options, std::move(done));
     }
-    channel_->CallAsync(method, std::move(request), options,
-                        [done = std::move(done)](const absl::StatusOr<Bytes>&) mutable {
-                          std::move(done)(absl::UnavailableError("the answer was lost"));
-                        });
+    ForwardingChannel::CallAsync(method, std::move(request), options,
+                                 [done = std::move(done)](const absl::StatusOr<Bytes>&) mutable {
+                                   std::move(done)(absl::UnavailableError("the answer was lost"));
+                                 });
   }
-  absl::string_view transport() const override { return channel_->transport(); }
-  const std::string& target() const override { return channel_->target(); }
 
  private:
-  const std::unique_ptr<rpc::Channel> channel_;
   const std::string method_;
 };
 

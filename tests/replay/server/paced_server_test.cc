@@ -20,6 +20,7 @@
 #include "replay/client/sampler.h"
 #include "replay/server/replay_server.h"
 #include "replay/wire/messages.h"
+#include "rpc/forwarding_channel.h"
 #include "rpc/transport/loopback.h"
 #include "tests/replay/server/replay_peer.h"
 #include "tests/testing/status_matchers.h"
@@ -251,20 +252,17 @@ TEST(PacedServer, ACheckpointKeepsTheCommittedVersionAndTheItemsOfTickets) {
 }
 
 // Calls `hook` before it sends the first call of "Admit".
-class HookedChannel : public rpc::Channel {
+class HookedChannel : public rpc::ForwardingChannel {
  public:
   HookedChannel(std::shared_ptr<rpc::Channel> channel, std::function<void()> hook)
-      : channel_(std::move(channel)), hook_(std::move(hook)) {}
+      : ForwardingChannel(std::move(channel)), hook_(std::move(hook)) {}
   void CallAsync(absl::string_view method, Bytes request, const rpc::CallOptions& options,
                  Done done) override {
     if (absl::EndsWith(method, "/Admit") && hook_ != nullptr) std::exchange(hook_, nullptr)();
-    channel_->CallAsync(method, std::move(request), options, std::move(done));
+    ForwardingChannel::CallAsync(method, std::move(request), options, std::move(done));
   }
-  absl::string_view transport() const override { return channel_->transport(); }
-  const std::string& target() const override { return channel_->target(); }
 
  private:
-  const std::shared_ptr<rpc::Channel> channel_;
   std::function<void()> hook_;
 };
 

@@ -198,7 +198,7 @@ ps::ParameterServerOptions ServerOptionsOf(const ServeFlags& flags, cluster::Mem
 }
 
 cluster::ServerOptions ListeningOptionsOf(const ServeFlags& flags, bool followers) {
-  // With followers, the launcher wants to know when the copy takes part. Without, when a log was replayed.
+  // The launcher of a copy waits until it takes part, that of a server with a log until it has replayed it.
   const char* const variable = std::getenv("TANDEM_SERVING_DIR");
   const std::string directory = !followers ? flags.wal_dir : variable == nullptr ? "" : variable;
   return {.address = {.listen = flags.listen, .advertise = flags.advertise},

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/open_beneath.h"
 #include "base/status.h"
 
 namespace tandem {
@@ -67,12 +68,22 @@ absl::StatusOr<std::unique_ptr<ReadableFile>> ReadableFile::Open(const std::stri
   // Without O_NONBLOCK the opening of a pipe would wait for a writer.
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (descriptor < 0) return Failed(errno, absl::StrCat("opening ", path));
+  return Of(path, descriptor);
+}
+
+absl::StatusOr<std::unique_ptr<ReadableFile>> ReadableFile::OpenBelow(const std::string& directory,
+                                                                      const std::string& name) {
+  TANDEM_ASSIGN_OR_RETURN(const int descriptor, OpenFileBeneath(directory, name));
+  return Of(absl::StrCat(directory, "/", name), descriptor);
+}
+
+absl::StatusOr<std::unique_ptr<ReadableFile>> ReadableFile::Of(std::string path, int descriptor) {
   struct stat info;
   if (::fstat(descriptor, &info) != 0 || !S_ISREG(info.st_mode)) {
     ::close(descriptor);
     return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file"));
   }
-  return std::unique_ptr<ReadableFile>(new ReadableFile(path, descriptor, info.st_size));
+  return std::unique_ptr<ReadableFile>(new ReadableFile(std::move(path), descriptor, info.st_size));
 }
 
 ReadableFile::~ReadableFile() { ::close(descriptor_); }
@@ -93,6 +104,16 @@ absl::Status ReadableFile::Read(uint64_t offset, size_t bytes, char* out) const 
     bytes -= got;
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ReadableFile::ReadAll(uint64_t max_bytes) const {
+  if (size_ > max_bytes) {
+    return absl::OutOfRangeError(
+        absl::StrCat(path_, " has ", size_, " bytes, and at most ", max_bytes, " are read"));
+  }
+  std::string bytes(size_, '\0');
+  TANDEM_RETURN_IF_ERROR(Read(0, bytes.size(), bytes.data()));
+  return bytes;
 }
 
 bool IsPlainFileName(absl::string_view name) {
@@ -136,16 +157,14 @@ uint32_t Crc32Combine(uint32_t first, uint32_t second, uint64_t second_bytes) {
   return static_cast<uint32_t>(::crc32_combine(first, second, static_cast<z_off_t>(second_bytes)));
 }
 
-absl::StatusOr<uint32_t> FileCrc32(const std::string& path, uint64_t* bytes) {
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<ReadableFile> file, ReadableFile::Open(path));
-  std::string chunk(std::min<uint64_t>(kChunk, file->size()), '\0');
+absl::StatusOr<uint32_t> FileCrc32(const ReadableFile& file) {
+  std::string chunk(std::min<uint64_t>(kChunk, file.size()), '\0');
   uint32_t crc = 0;
-  for (uint64_t at = 0; at < file->size(); at += chunk.size()) {
-    chunk.resize(std::min<uint64_t>(kChunk, file->size() - at));
-    TANDEM_RETURN_IF_ERROR(file->Read(at, chunk.size(), chunk.data()));
+  for (uint64_t at = 0; at < file.size(); at += chunk.size()) {
+    chunk.resize(std::min<uint64_t>(kChunk, file.size() - at));
+    TANDEM_RETURN_IF_ERROR(file.Read(at, chunk.size(), chunk.data()));
     crc = Crc32(chunk, crc);
   }
-  *bytes = file->size();
   return crc;
 }
 

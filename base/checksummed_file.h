@@ -7,8 +7,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -35,8 +37,13 @@ absl::StatusOr<std::unique_ptr<WritableFile>> OpenPosixFile(const std::string& p
 // A file that can be read at any offset. Thread-safe.
 class ReadableFile {
  public:
-  // Opens a file. NotFound: it does not exist. InvalidArgument: it is not a regular file.
+  // Opens a file that the user has named. NotFound: it does not exist. InvalidArgument: it is not a regular
+  // file.
   static absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path);
+  // Opens the file `name`, a relative path, of a directory that may be from somebody else. PermissionDenied:
+  // `name`, or a symbolic link in it, leads out of `directory`. Otherwise as Open.
+  static absl::StatusOr<std::unique_ptr<ReadableFile>> OpenBelow(const std::string& directory,
+                                                                 const std::string& name);
   ~ReadableFile();
   ReadableFile(const ReadableFile&) = delete;
   ReadableFile& operator=(const ReadableFile&) = delete;
@@ -46,10 +53,14 @@ class ReadableFile {
   const std::string& path() const { return path_; }
   // Reads exactly `bytes` bytes from `offset` into `out`. DataLoss: the file ends before that.
   absl::Status Read(uint64_t offset, size_t bytes, char* out) const;
+  // Returns the whole file. OutOfRange: it has more than `max_bytes`. DataLoss: it was cut off since it was
+  // opened.
+  absl::StatusOr<std::string> ReadAll(uint64_t max_bytes = std::numeric_limits<uint64_t>::max()) const;
 
  private:
   ReadableFile(std::string path, int descriptor, uint64_t size)
       : path_(std::move(path)), descriptor_(descriptor), size_(size) {}
+  static absl::StatusOr<std::unique_ptr<ReadableFile>> Of(std::string path, int descriptor);
   const std::string path_;
   const int descriptor_;
   const uint64_t size_;
@@ -70,8 +81,8 @@ absl::Status WriteFileAtomically(const std::string& path, absl::string_view byte
 uint32_t Crc32(absl::string_view bytes, uint32_t crc = 0);
 // Returns the CRC-32 of two strings in a row, from the CRC-32 of each and the size of the second.
 uint32_t Crc32Combine(uint32_t first, uint32_t second, uint64_t second_bytes);
-// Returns the CRC-32 of a whole file, which is read in chunks, and sets `bytes` to the file's size.
-absl::StatusOr<uint32_t> FileCrc32(const std::string& path, uint64_t* bytes);
+// Returns the CRC-32 of a whole file, which is read in chunks.
+absl::StatusOr<uint32_t> FileCrc32(const ReadableFile& file);
 
 }  // namespace tandem
 

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -25,6 +26,10 @@ namespace {
 absl::Status LockFailed(int error, absl::string_view doing, const std::string& path) {
   if (error == ENOSPC || error == EDQUOT) {
     return absl::ResourceExhaustedError(absl::StrCat("cannot ", doing, " ", path, ": the disk is full"));
+  }
+  if (error == ELOOP) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " is a symbolic link, which is not followed: remove it"));
   }
   return absl::ErrnoToStatus(error, absl::StrCat("cannot ", doing, " ", path));
 }
@@ -57,9 +62,14 @@ absl::StatusOr<std::unique_ptr<DirectoryLock>> DirectoryLock::Take(const std::st
                                                                    int wait_ms) {
   TANDEM_RETURN_IF_ERROR(MakeDirectories(directory));
   const std::string path = absl::StrCat(directory, "/LOCK");
-  const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  // The file is overwritten below: a link in a directory from somebody else would choose which.
+  const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
   if (descriptor < 0) return LockFailed(errno, "open", path);
   std::unique_ptr<DirectoryLock> lock(new DirectoryLock(descriptor));
+  struct stat info;
+  if (::fstat(descriptor, &info) != 0 || !S_ISREG(info.st_mode)) {
+    return absl::FailedPreconditionError(absl::StrCat(path, " is not a regular file: remove it"));
+  }
   const absl::Time deadline = MonotonicNow() + absl::Milliseconds(wait_ms);
   while (::flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK && errno != EINTR) return LockFailed(errno, "lock", path);

@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 // the file LOCK (base/directory_lock.h).
 std::optional<std::string> UserOf(const fs::path& directory) {
   const std::string path = (directory / "LOCK").string();
-  const ipc::Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const ipc::Descriptor file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   if (!file.valid() || ::flock(file.get(), LOCK_SH | LOCK_NB) == 0) return std::nullopt;
   std::string pid = "unknown";
   std::ifstream(path) >> pid;

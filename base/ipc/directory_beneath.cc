@@ -2,16 +2,10 @@
 #include "base/ipc/directory_beneath.h"
 
 #include <fcntl.h>
-#include <linux/openat2.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <cerrno>
-#include <cstdint>
 #include <filesystem>
 #include <optional>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -44,35 +38,6 @@ std::optional<fs::path> Below(const fs::path& root, const fs::path& path) {
   return below.empty() ? fs::path(".") : below;
 }
 
-int Openat2(int root, const fs::path& below) {
-  struct open_how how = {};
-  how.flags = static_cast<uint64_t>(kFlags);
-  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS;
-  return static_cast<int>(::syscall(SYS_openat2, root, below.c_str(), &how, sizeof(how)));
-}
-
-int OpenComponents(int root, const fs::path& below) {
-  Descriptor at(::openat(root, ".", kFlags));
-  for (const fs::path& part : below) {
-    if (!at.valid()) break;
-    if (part == "..") {  // lexically_normal has removed those that could be meant well
-      errno = EXDEV;
-      return -1;
-    }
-    Descriptor next(::openat(at.get(), part.c_str(), kFlags | O_NOFOLLOW));
-    struct stat entry;
-    // O_PATH | O_DIRECTORY takes a link for a file that is no directory.
-    if (!next.valid() && errno == ENOTDIR) {
-      const bool link =
-          ::fstatat(at.get(), part.c_str(), &entry, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(entry.st_mode);
-      errno = link ? ELOOP : ENOTDIR;
-      return -1;
-    }
-    at = std::move(next);
-  }
-  return at.Release();
-}
-
 }  // namespace
 
 absl::StatusOr<Descriptor> OpenDirectoryBeneath(const std::string& root, const std::string& path,
@@ -102,12 +67,7 @@ absl::StatusOr<Descriptor> OpenDirectoryBeneath(const std::string& root, const s
   }
   const Descriptor base(::open(top->c_str(), kFlags));
   if (!base.valid()) return failed(errno);
-  int opened = -1;
-  if (method != BeneathMethod::kComponents) opened = Openat2(base.get(), *below);
-  const bool lacking = opened < 0 && (errno == ENOSYS || errno == EPERM || errno == EINVAL);
-  if (method == BeneathMethod::kComponents || (method == BeneathMethod::kAuto && lacking)) {
-    opened = OpenComponents(base.get(), *below);
-  }
+  const int opened = OpenBeneath(base.get(), below->string(), kFlags, method);
   if (opened < 0) return failed(errno);
   return Descriptor(opened);
 }

@@ -8,15 +8,9 @@
 
 #include "absl/status/statusor.h"
 #include "base/ipc/descriptor.h"
+#include "base/open_beneath.h"
 
 namespace tandem::ipc {
-
-// The way to resolve a path. Tests choose; the program uses kAuto.
-enum class BeneathMethod {
-  kAuto,        // kOpenat2, or kComponents where a kernel or a sandbox does not have that call
-  kOpenat2,     // symbolic links are followed if they stay below the root
-  kComponents,  // one openat for each component; symbolic links are refused with PermissionDenied
-};
 
 // Opens the directory `path`, which must exist and lie in or below `root`. A relative path starts from the
 // process's working directory. The path /proc/self/fd/N of the result's number N names the directory, also if

@@ -113,6 +113,9 @@ absl::Status ErrorOf(const std::string& path, absl::string_view doing, int error
     case ENOENT:
     case ENOTDIR:
       return absl::NotFoundError(absl::StrCat(text, "; its directory must exist on every host"));
+    case ELOOP:
+      return absl::FailedPreconditionError(absl::StrCat(
+          "store file '", path, "' is a symbolic link, which is not followed; name the file itself"));
     case EISDIR:
       return absl::FailedPreconditionError(absl::StrCat(text, "; name a file in it"));
     case ENOLCK:
@@ -132,7 +135,8 @@ absl::Status FileLog::Failed(absl::string_view doing, int error) const {
 
 absl::StatusOr<std::unique_ptr<FileLog>> FileLog::Open(const std::string& path, absl::Time deadline) {
   while (true) {
-    const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    // A link in a directory from somebody else would make this process write to any file of its user.
+    const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
     if (fd < 0) return ErrorOf(path, "open it", errno);
     std::unique_ptr<FileLog> log(new FileLog(path, fd, IsLocalFileSystem(fd)));
     struct stat info;

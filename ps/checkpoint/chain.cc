@@ -90,14 +90,14 @@ class Overlay {
 
 }  // namespace
 
-std::string BesideCheckpoint(const std::string& directory, const std::string& name) {
+std::string RootOfCheckpoint(const std::string& directory) {
   fs::path path(directory);
   if (!path.has_filename()) path = path.parent_path();  // "dir/step-1/"
   std::error_code error;
   const bool plain = path.has_filename() && path.filename() != "." && path.filename() != "..";
   // A symbolic link has other neighbours than its target: servers open checkpoints as /proc/self/fd/N.
-  if (!plain || fs::is_symlink(path, error)) return (path / ".." / name).string();
-  return (path.parent_path() / name).string();
+  if (!plain || fs::is_symlink(path, error)) return (path / "..").string();
+  return path.has_parent_path() ? path.parent_path().string() : ".";
 }
 
 absl::Status TableChain::Add(TableFileReader* reader, std::unique_ptr<TableFileReader> owned) {
@@ -126,12 +126,12 @@ absl::StatusOr<TableChain> TableChain::Open(TableFileReader* newest) {
       return absl::DataLossError(
           absl::StrCat(file.path(), " builds on '", name, "', which is no checkpoint, or on too many"));
     }
-    const std::string base = BesideCheckpoint(path.parent_path().string(), name);
-    absl::StatusOr<std::unique_ptr<TableFileReader>> reader =
-        TableFileReader::Open(absl::StrCat(base, "/", path.filename().string()));
+    const std::string root = RootOfCheckpoint(path.parent_path().string());
+    const std::string base = absl::StrCat(name, "/", path.filename().string());
+    absl::StatusOr<std::unique_ptr<TableFileReader>> reader = TableFileReader::OpenBelow(root, base);
     if (absl::IsNotFound(reader.status())) {
       return absl::DataLossError(absl::StrCat(file.path(), " holds only what has changed since ", name,
-                                              ", but ", base, "/", path.filename().string(), " is missing"));
+                                              ", but ", root, "/", base, " is missing"));
     }
     TANDEM_RETURN_IF_ERROR(Annotate(reader.status(), absl::StrCat("the base of ", file.path())));
     TANDEM_RETURN_IF_ERROR(CheckLink(file, **reader));
@@ -191,18 +191,18 @@ absl::StatusOr<std::vector<CheckpointEntry>> ChainOf(const std::string& director
   while (!chain.back().manifest.base().empty()) {
     const CheckpointEntry& last = chain.back();
     const std::string& name = last.manifest.base();
-    const std::string path = BesideCheckpoint(last.path, name);
+    const std::string root = RootOfCheckpoint(last.path);
     if (chain.size() == kMaxChain || !IsCheckpointName(name)) {
       return absl::DataLossError(
           absl::StrCat(last.path, " builds on '", name, "', which is no checkpoint, or on too many"));
     }
-    absl::StatusOr<v1::CheckpointManifest> base = ReadManifest(path);
+    absl::StatusOr<v1::CheckpointManifest> base = ReadManifestBelow(root, name);
     if (!base.ok()) {
       return absl::DataLossError(absl::StrCat(last.path, " holds only what has changed since ", name,
                                               ", which cannot be read: ", base.status().message()));
     }
     const uint64_t step = base->step();
-    chain.push_back({path, step, *std::move(base)});
+    chain.push_back({absl::StrCat(root, "/", name), step, *std::move(base)});
   }
   return chain;
 }

@@ -60,8 +60,8 @@ class TableChain {
   std::vector<File> files_;  // the newest first
 };
 
-// Returns the path of the checkpoint `name` beside the checkpoint `directory`.
-std::string BesideCheckpoint(const std::string& directory, const std::string& name);
+// Returns the directory that holds the checkpoint `directory` and those on which it may build.
+std::string RootOfCheckpoint(const std::string& directory);
 
 // Returns the chain of the checkpoint in `directory`: itself, then its base, and so on to one that builds on
 // no other. Reads manifests only. Errors:

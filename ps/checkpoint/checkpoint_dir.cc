@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <set>
 #include <system_error>
 #include <utility>
@@ -21,7 +22,6 @@
 #include "absl/strings/strip.h"
 #include "base/checksummed_file.h"
 #include "base/logging.h"
-#include "base/read_file.h"
 #include "base/status.h"
 #include "google/protobuf/text_format.h"
 #include "ps/checkpoint/format.h"
@@ -39,6 +39,7 @@ constexpr absl::string_view kDamaged = "damaged-";
 constexpr absl::string_view kManifest = "MANIFEST";
 constexpr absl::string_view kManifestCrc = "# crc32: ";
 constexpr absl::string_view kDense = "DENSE";
+constexpr uint64_t kMaxManifest = uint64_t{64} << 20;  // real ones are far smaller
 constexpr absl::string_view kDenseMagic = "TANDEMD1";
 
 absl::Status Failed(const std::error_code& error, absl::string_view what) {
@@ -85,15 +86,15 @@ absl::StatusOr<v1::CheckpointFile> DescribeFile(const std::string& directory, co
                                                 const v1::SavedFile* written) {
   v1::CheckpointFile file;
   file.set_name(name);
-  uint64_t bytes = 0;
   if (written == nullptr) {
-    TANDEM_ASSIGN_OR_RETURN(const uint32_t crc, FileCrc32(Join(directory, name), &bytes));
-    file.set_bytes(bytes);
+    TANDEM_ASSIGN_OR_RETURN(const auto opened, ReadableFile::OpenBelow(directory, name));
+    TANDEM_ASSIGN_OR_RETURN(const uint32_t crc, FileCrc32(*opened));
+    file.set_bytes(opened->size());
     file.set_crc32(crc);
     return file;
   }
   std::error_code error;
-  bytes = fs::file_size(Join(directory, name), error);
+  const uint64_t bytes = fs::file_size(Join(directory, name), error);
   if (error) return Failed(error, absl::StrCat("the size of ", Join(directory, name)));
   if (bytes != written->bytes()) {
     return absl::DataLossError(absl::StrCat(Join(directory, name), " has ", bytes,
@@ -116,6 +117,48 @@ absl::Status WriteManifest(const std::string& directory, const v1::CheckpointMan
   absl::StrAppend(&text, kManifestCrc, absl::StrFormat("%08x", Crc32(text)), "\n");
   TANDEM_RETURN_IF_ERROR(WriteFileAtomically(Join(directory, kManifest), text));
   return SyncDirectory(directory);
+}
+
+// Reads the manifest of the checkpoint in `directory` from its file.
+absl::StatusOr<v1::CheckpointManifest> ReadManifestFile(
+    const std::string& directory, const absl::StatusOr<std::unique_ptr<ReadableFile>>& file) {
+  const std::string path = Join(directory, kManifest);
+  if (absl::IsNotFound(file.status())) {
+    return absl::NotFoundError(absl::StrCat(directory, " is not a checkpoint: it has no ", kManifest,
+                                            " (an unfinished one has none)"));
+  }
+  TANDEM_RETURN_IF_ERROR(file.status());
+  absl::StatusOr<std::string> text = (*file)->ReadAll(kMaxManifest);
+  if (!text.ok()) return absl::DataLossError(text.status().message());
+  const size_t crc_at = absl::string_view(*text).rfind(kManifestCrc);
+  const std::string crc_line = absl::StrFormat(
+      "%s%08x\n", kManifestCrc, Crc32(absl::string_view(*text).substr(0, std::min(crc_at, text->size()))));
+  v1::CheckpointManifest manifest;
+  if (crc_at == std::string::npos || text->substr(crc_at) != crc_line ||
+      !google::protobuf::TextFormat::ParseFromString(*text, &manifest)) {
+    return absl::DataLossError(absl::StrCat(path, " is damaged: its text and its CRC do not agree"));
+  }
+  if (manifest.format_version() > kDeltaFormatVersion) {
+    return absl::FailedPreconditionError(absl::StrCat(path, " is of format version ",
+                                                      manifest.format_version(),
+                                                      ", this program reads up to ", kDeltaFormatVersion));
+  }
+  if (!manifest.base().empty() && !IsCheckpointName(manifest.base())) {
+    return absl::DataLossError(absl::StrCat(path, " builds on '", absl::CHexEscape(manifest.base()),
+                                            "', which is no name of a checkpoint, such as ",
+                                            CheckpointName(1000)));
+  }
+  std::set<absl::string_view> names;
+  for (const v1::CheckpointFile& file : manifest.files()) {
+    // Another name could lead out of the directory.
+    if (IsPlainFileName(file.name()) && file.name() != kManifest && names.insert(file.name()).second)
+      continue;
+    return absl::DataLossError(
+        absl::StrCat(path, " lists a file '", absl::CHexEscape(file.name()),
+                     "', which cannot be one of a checkpoint: expected the name of a file within ", directory,
+                     ", listed once. The checkpoint may be from somebody who means harm"));
+  }
+  return manifest;
 }
 
 // Returns Aborted unless the parts of all servers are there for each table of which there is one. `names`,
@@ -344,42 +387,11 @@ absl::StatusOr<std::string> BestCheckpoint(const std::string& directory) {
 }
 
 absl::StatusOr<v1::CheckpointManifest> ReadManifest(const std::string& directory) {
-  const std::string path = Join(directory, kManifest);
-  absl::StatusOr<std::string> text = ReadFile(path);
-  if (!text.ok()) {
-    if (!absl::IsNotFound(text.status())) return text.status();
-    return absl::NotFoundError(absl::StrCat(directory, " is not a checkpoint: it has no ", kManifest,
-                                            " (an unfinished one has none)"));
-  }
-  const size_t crc_at = absl::string_view(*text).rfind(kManifestCrc);
-  const std::string crc_line = absl::StrFormat(
-      "%s%08x\n", kManifestCrc, Crc32(absl::string_view(*text).substr(0, std::min(crc_at, text->size()))));
-  v1::CheckpointManifest manifest;
-  if (crc_at == std::string::npos || text->substr(crc_at) != crc_line ||
-      !google::protobuf::TextFormat::ParseFromString(*text, &manifest)) {
-    return absl::DataLossError(absl::StrCat(path, " is damaged: its text and its CRC do not agree"));
-  }
-  if (manifest.format_version() > kDeltaFormatVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(path, " is of format version ",
-                                                      manifest.format_version(),
-                                                      ", this program reads up to ", kDeltaFormatVersion));
-  }
-  if (!manifest.base().empty() && !IsCheckpointName(manifest.base())) {
-    return absl::DataLossError(absl::StrCat(path, " builds on '", absl::CHexEscape(manifest.base()),
-                                            "', which is no name of a checkpoint, such as ",
-                                            CheckpointName(1000)));
-  }
-  std::set<absl::string_view> names;
-  for (const v1::CheckpointFile& file : manifest.files()) {
-    // Another name could lead out of the directory.
-    if (IsPlainFileName(file.name()) && file.name() != kManifest && names.insert(file.name()).second)
-      continue;
-    return absl::DataLossError(
-        absl::StrCat(path, " lists a file '", absl::CHexEscape(file.name()),
-                     "', which cannot be one of a checkpoint: expected the name of a file within ", directory,
-                     ", listed once. The checkpoint may be from somebody who means harm"));
-  }
-  return manifest;
+  return ReadManifestFile(directory, ReadableFile::OpenBelow(directory, std::string(kManifest)));
+}
+
+absl::StatusOr<v1::CheckpointManifest> ReadManifestBelow(const std::string& root, const std::string& name) {
+  return ReadManifestFile(Join(root, name), ReadableFile::OpenBelow(root, Join(name, kManifest)));
 }
 
 absl::Status VerifyCheckpoint(const std::string& directory) {
@@ -392,12 +404,12 @@ absl::Status VerifyCheckpoint(const std::string& directory) {
 
 absl::Status VerifyCheckpointFile(const std::string& directory, const v1::CheckpointFile& file) {
   const std::string path = Join(directory, file.name());
-  uint64_t bytes = 0;
-  TANDEM_ASSIGN_OR_RETURN(const uint32_t crc, FileCrc32(path, &bytes));
-  if (bytes != file.bytes()) {
+  TANDEM_ASSIGN_OR_RETURN(const auto opened, ReadableFile::OpenBelow(directory, file.name()));
+  if (opened->size() != file.bytes()) {
     return absl::DataLossError(
-        absl::StrCat(path, " has ", bytes, " bytes, the manifest says ", file.bytes()));
+        absl::StrCat(path, " has ", opened->size(), " bytes, the manifest says ", file.bytes()));
   }
+  TANDEM_ASSIGN_OR_RETURN(const uint32_t crc, FileCrc32(*opened));
   if (crc != file.crc32()) {
     return absl::DataLossError(
         absl::StrFormat("%s is damaged: its CRC is %08x, the manifest says %08x", path, crc, file.crc32()));
@@ -473,7 +485,8 @@ absl::Status WriteDenseState(const std::string& directory, const v1::DenseState&
 
 absl::StatusOr<v1::DenseState> ReadDenseState(const std::string& directory) {
   const std::string path = Join(directory, kDense);
-  TANDEM_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path));
+  TANDEM_ASSIGN_OR_RETURN(const auto file, ReadableFile::OpenBelow(directory, std::string(kDense)));
+  TANDEM_ASSIGN_OR_RETURN(const std::string bytes, file->ReadAll());
   const size_t fixed = kDenseMagic.size() + sizeof(uint32_t);
   uint32_t size = 0;
   uint32_t crc = 0;

@@ -124,8 +124,14 @@ absl::Status RemoveCheckpoint(const std::string& directory);
 //
 //   - NotFound: there is no MANIFEST, so the directory is no checkpoint or an unfinished one;
 //   - DataLoss: MANIFEST is damaged;
-//   - FailedPrecondition: the format is newer than this program.
+//   - FailedPrecondition: the format is newer than this program;
+//   - PermissionDenied: MANIFEST is a symbolic link that leads out of the directory.
+//
+// Files of a checkpoint are read in the same way: none is read through such a link.
 absl::StatusOr<v1::CheckpointManifest> ReadManifest(const std::string& directory);
+// Reads the manifest of the checkpoint `name` in `root`, where another checkpoint has named it.
+// PermissionDenied: a symbolic link in the path leads out of `root`. Otherwise as ReadManifest.
+absl::StatusOr<v1::CheckpointManifest> ReadManifestBelow(const std::string& root, const std::string& name);
 // Reads every file of the checkpoint and compares it with the manifest. Errors:
 //
 //   - those of ReadManifest;

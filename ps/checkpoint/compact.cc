@@ -48,14 +48,15 @@ absl::StatusOr<v1::SavedFile> CompactFile(const std::string& from, const std::st
   return written;
 }
 
-// Puts the file `from` at `to`, too: as a hard link, or durably as a copy where the file system has no links.
-absl::Status LinkOrCopy(const std::string& from, const std::string& to) {
+// Puts the file `name` of `directory` at `to`, too: as a hard link, or durably as a copy where the file
+// system has no links.
+absl::Status LinkOrCopy(const std::string& directory, const std::string& name, const std::string& to) {
   std::error_code error;
-  fs::create_hard_link(from, to, error);
+  fs::create_hard_link(absl::StrCat(directory, "/", name), to, error);
   if (!error) return absl::OkStatus();
   // Table files may be larger than the memory.
   constexpr uint64_t kPart = uint64_t{1} << 20;
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ReadableFile> file, ReadableFile::Open(from));
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ReadableFile> file, ReadableFile::OpenBelow(directory, name));
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> copy, OpenPosixFile(to));
   std::string part;
   for (uint64_t offset = 0; offset < file->size(); offset += part.size()) {
@@ -95,7 +96,7 @@ absl::StatusOr<bool> CompactCheckpoint(const std::string& directory) {
       return absl::DataLossError(absl::StrCat(from, " is no regular file of a checkpoint"));
     }
     if (file.base().empty()) {
-      TANDEM_RETURN_IF_ERROR(LinkOrCopy(from, to));
+      TANDEM_RETURN_IF_ERROR(LinkOrCopy(path.string(), file.name(), to));
       continue;
     }
     TANDEM_ASSIGN_OR_RETURN(v1::SavedFile one, CompactFile(from, to));

@@ -2,9 +2,6 @@
 #include "ps/checkpoint/digest.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
@@ -14,8 +11,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/checksummed_file.h"
 #include "base/random.h"
-#include "base/read_file.h"
 #include "base/status.h"
 #include "ps/checkpoint/chain.h"
 #include "ps/checkpoint/checkpoint_dir.h"
@@ -29,21 +26,23 @@ bool IsTorchFile(absl::string_view name) {
   return absl::StartsWith(name, "__") && absl::EndsWith(name, ".distcp");
 }
 
-// Returns a hash of the file's contents, which it reads in parts. DataLoss: it has not `bytes` bytes.
-absl::StatusOr<uint64_t> HashFile(const std::string& path, uint64_t bytes) {
-  constexpr size_t kPart = size_t{1} << 20;
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::NotFoundError(absl::StrCat(path, " cannot be opened: ", std::strerror(errno)));
-  std::string part(kPart, 0);
-  uint64_t hash = 0, read = 0;
-  do {
-    file.read(part.data(), kPart);
-    const auto count = static_cast<size_t>(file.gcount());
-    hash = HashBytes(absl::string_view(part).substr(0, count), hash);
-    read += count;
-  } while (file);
-  if (read == bytes) return hash;
-  return absl::DataLossError(absl::StrCat(path, " has ", read, " bytes, and the manifest says ", bytes));
+// Returns a hash of the file's contents, which it reads in parts. DataLoss: it has another size than `file`
+// says.
+absl::StatusOr<uint64_t> HashFile(const std::string& directory, const v1::CheckpointFile& file) {
+  constexpr uint64_t kPart = uint64_t{1} << 20;
+  TANDEM_ASSIGN_OR_RETURN(const auto opened, ReadableFile::OpenBelow(directory, file.name()));
+  if (opened->size() != file.bytes()) {
+    return absl::DataLossError(absl::StrCat(opened->path(), " has ", opened->size(),
+                                            " bytes, and the manifest says ", file.bytes()));
+  }
+  std::string part;
+  uint64_t hash = 0;
+  for (uint64_t at = 0; at < opened->size(); at += part.size()) {
+    part.resize(std::min(kPart, opened->size() - at));
+    TANDEM_RETURN_IF_ERROR(opened->Read(at, part.size(), part.data()));
+    hash = HashBytes(part, hash);
+  }
+  return hash;
 }
 
 absl::Status AddFile(const std::string& path, std::map<std::string, TableDigest>* tables) {
@@ -73,14 +72,15 @@ absl::StatusOr<CheckpointDigest> DigestCheckpoint(const std::string& directory) 
     if (absl::EndsWith(file.name(), kTableFileSuffix)) {
       TANDEM_RETURN_IF_ERROR(AddFile(path, &tables));
     } else if (IsTorchFile(file.name())) {
-      TANDEM_ASSIGN_OR_RETURN(const uint64_t hash, HashFile(path, file.bytes()));
+      TANDEM_ASSIGN_OR_RETURN(const uint64_t hash, HashFile(directory, file));
       torch.push_back({.name = file.name(), .bytes = file.bytes(), .digest = hash});
     }
   }
   std::sort(torch.begin(), torch.end(),
             [](const TorchFileDigest& a, const TorchFileDigest& b) { return a.name < b.name; });
   TANDEM_RETURN_IF_ERROR(ReadDenseState(directory).status());  // checks that the file is complete
-  TANDEM_ASSIGN_OR_RETURN(const std::string dense, ReadFile(absl::StrCat(directory, "/DENSE")));
+  TANDEM_ASSIGN_OR_RETURN(const auto dense_file, ReadableFile::OpenBelow(directory, "DENSE"));
+  TANDEM_ASSIGN_OR_RETURN(const std::string dense, dense_file->ReadAll());
   CheckpointDigest digest{.dense = HashBytes(dense), .torch = std::move(torch)};
   for (auto& [name, table] : tables) {
     table.table = name;

@@ -182,7 +182,14 @@ absl::StatusOr<TableFileSummary> WriteTableFile(const std::string& path, const v
 }
 
 absl::StatusOr<std::unique_ptr<TableFileReader>> TableFileReader::Open(const std::string& path) {
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<ReadableFile> file, ReadableFile::Open(path));
+  const size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return OpenBelow(".", path);
+  return OpenBelow(path.substr(0, slash), path.substr(slash + 1));
+}
+
+absl::StatusOr<std::unique_ptr<TableFileReader>> TableFileReader::OpenBelow(const std::string& directory,
+                                                                            const std::string& name) {
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<ReadableFile> file, ReadableFile::OpenBelow(directory, name));
   std::unique_ptr<TableFileReader> reader(new TableFileReader(std::move(file)));
   uint64_t rows_begin = 0;
   TANDEM_RETURN_IF_ERROR(reader->ReadHeader(&rows_begin));

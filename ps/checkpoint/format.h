@@ -111,8 +111,13 @@ class TableFileReader {
   //   - DataLoss, naming file, byte and what is wrong: the file is damaged or no table file;
   //   - FailedPrecondition: this program does not read the format's version;
   //   - InvalidArgument: it is not a regular file, or the header's table configuration is invalid;
-  //   - other errors: the system's, when the file cannot be read.
+  //   - other errors: the system's, when the file cannot be read;
+  //   - PermissionDenied: it is a symbolic link that leads out of its directory.
   static absl::StatusOr<std::unique_ptr<TableFileReader>> Open(const std::string& path);
+  // Opens the file `name`, a relative path, of a directory. PermissionDenied: a symbolic link in `name` leads
+  // out of the directory. Otherwise as Open.
+  static absl::StatusOr<std::unique_ptr<TableFileReader>> OpenBelow(const std::string& directory,
+                                                                    const std::string& name);
 
   const std::string& path() const { return file_->path(); }
   const v1::TableFileHeader& header() const { return header_; }

@@ -3,27 +3,29 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <system_error>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/checksummed_file.h"
-#include "base/read_file.h"
 #include "base/status.h"
 
 namespace tandem::ps {
 namespace {
 
 // The file holds the run id and, unless all other checkpoints are replaced, the step up to which they stay.
-std::string AnnouncementOf(const std::string& root) { return absl::StrCat(root, "/OVERWRITE"); }
+constexpr char kAnnouncement[] = "OVERWRITE";
+std::string AnnouncementOf(const std::string& root) { return absl::StrCat(root, "/", kAnnouncement); }
 
 absl::StatusOr<absl::optional<Overwrite>> ReadAnnouncement(const std::string& root) {
   const std::string path = AnnouncementOf(root);
-  const absl::StatusOr<std::string> text = ReadFile(path, 4096);
-  if (absl::IsNotFound(text.status())) return absl::optional<Overwrite>();
-  TANDEM_RETURN_IF_ERROR(text.status());
-  const std::vector<std::string> words = absl::StrSplit(*text, absl::ByAnyChar(" \n"), absl::SkipEmpty());
+  const absl::StatusOr<std::unique_ptr<ReadableFile>> file = ReadableFile::OpenBelow(root, kAnnouncement);
+  if (absl::IsNotFound(file.status())) return absl::optional<Overwrite>();
+  TANDEM_RETURN_IF_ERROR(file.status());
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, (*file)->ReadAll(4096));
+  const std::vector<std::string> words = absl::StrSplit(text, absl::ByAnyChar(" \n"), absl::SkipEmpty());
   Overwrite overwrite;
   uint64_t step = 0;
   if (words.empty() || words.size() > 2 || (words.size() == 2 && !absl::SimpleAtoi(words[1], &step))) {

@@ -34,9 +34,11 @@ uint64_t NewSaveId() {
   return uint64_t{random()} << 32 | random() | 1;
 }
 
-// Returns whether `path` is the file of that save.
-bool IsSave(const std::string& path, uint64_t save_id) {
-  const absl::StatusOr<std::unique_ptr<TableFileReader>> reader = TableFileReader::Open(path);
+// Returns whether `file` of the checkpoint `base`, beside the one in `directory`, is of that save.
+bool IsSave(const std::string& directory, const std::string& base, const std::string& file,
+            uint64_t save_id) {
+  const absl::StatusOr<std::unique_ptr<TableFileReader>> reader =
+      TableFileReader::OpenBelow(RootOfCheckpoint(directory), absl::StrCat(base, "/", file));
   return reader.ok() && (*reader)->header().save_id() == save_id;
 }
 
@@ -224,7 +226,7 @@ absl::StatusOr<v1::SaveCheckpointResponse> CheckpointService::Save(const std::st
       if (!name.empty()) saved[table->name()] = {storage, header.save_id()};
       const std::string file_name = TableFileName(table->name(), server_, shard_map_.num_servers());
       const uint64_t base_id = BaseSaveId(table->name(), storage, name, base);
-      if (base_id != 0 && IsSave(absl::StrCat(BesideCheckpoint(directory, base), "/", file_name), base_id)) {
+      if (base_id != 0 && IsSave(directory, base, file_name, base_id)) {
         header.mutable_base()->set_checkpoint(base);
         header.mutable_base()->set_save_id(base_id);
       }
@@ -367,8 +369,7 @@ absl::StatusOr<v1::SaveCheckpointResponse> CheckpointService::WriteBegun(const s
   const auto write = [&](Begun::Table& table) -> absl::Status {
     v1::TableFileHeader& header = table.header;
     const std::string file_name = TableFileName(header.config().name(), server_, shard_map_.num_servers());
-    if (table.base_save_id != 0 &&
-        IsSave(absl::StrCat(BesideCheckpoint(directory, begun->base), "/", file_name), table.base_save_id)) {
+    if (table.base_save_id != 0 && IsSave(directory, begun->base, file_name, table.base_save_id)) {
       header.mutable_base()->set_checkpoint(begun->base);
       header.mutable_base()->set_save_id(table.base_save_id);
     }

@@ -17,7 +17,6 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "base/logging.h"
-#include "base/read_file.h"
 #include "base/status.h"
 #include "google/protobuf/text_format.h"
 #include "replay/wire/messages.h"
@@ -32,6 +31,7 @@ constexpr char kPrefix[] = "replay-";
 constexpr char kUnfinished[] = "unfinished-";
 constexpr char kManifest[] = "MANIFEST";
 constexpr char kChunks[] = "CHUNKS";
+constexpr uint64_t kMaxManifest = uint64_t{64} << 20;  // real ones are far smaller
 constexpr size_t kRecordHead = 16;
 constexpr size_t kBuffer = size_t{1} << 20;
 constexpr uint64_t kSerialGap = uint64_t{1} << 28;
@@ -215,11 +215,20 @@ absl::Status Damaged(const std::string& path, absl::string_view what) {
                                           "; remove its directory to use an earlier checkpoint, or none"));
 }
 
+// Opens a file of a checkpoint. Links that lead out of the directory are not followed.
+absl::StatusOr<std::unique_ptr<ReadableFile>> OpenFileOf(const std::string& directory,
+                                                         const std::string& name) {
+  absl::StatusOr<std::unique_ptr<ReadableFile>> file = ReadableFile::OpenBelow(directory, name);
+  if (absl::IsNotFound(file.status()))
+    return Damaged(absl::StrCat(directory, "/", name), "it does not exist");
+  return file;
+}
+
 absl::StatusOr<v1::ReplayCheckpointManifest> ReadManifest(const std::string& directory) {
   const std::string path = absl::StrCat(directory, "/", kManifest);
-  absl::StatusOr<std::string> text = ReadFile(path, size_t{64} << 20);
-  if (absl::IsNotFound(text.status())) return Damaged(path, "it does not exist");
-  TANDEM_RETURN_IF_ERROR(text);
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ReadableFile> file, OpenFileOf(directory, kManifest));
+  const absl::StatusOr<std::string> text = file->ReadAll(kMaxManifest);
+  if (!text.ok()) return Damaged(path, text.status().message());
   const size_t line = text->rfind("# crc32 ");
   uint32_t crc = 0;
   v1::ReplayCheckpointManifest manifest;
@@ -250,8 +259,9 @@ struct RawChunk {
   std::shared_ptr<const Chunk> chunk;
 };
 
-absl::StatusOr<std::vector<RawChunk>> ReadChunks(const std::string& path, uint64_t expected_bytes) {
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ReadableFile> file, ReadableFile::Open(path));
+absl::StatusOr<std::vector<RawChunk>> ReadChunks(const std::string& directory, uint64_t expected_bytes) {
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ReadableFile> file, OpenFileOf(directory, kChunks));
+  const std::string& path = file->path();
   if (file->size() != expected_bytes) {
     return Damaged(path, absl::StrCat("it has ", file->size(), " bytes instead of ", expected_bytes));
   }
@@ -466,21 +476,20 @@ absl::StatusOr<std::vector<SavedTable>> ReadCheckpoint(const std::string& direct
   std::vector<std::shared_ptr<const Signature>> signatures;
   for (const v1::ReplayCheckpointFile& file : manifest.files()) {
     if (file.name() != kChunks) continue;
-    const std::string path = absl::StrCat(directory, "/", file.name());
-    absl::StatusOr<std::vector<RawChunk>> chunks = ReadChunks(path, file.bytes());
-    if (absl::IsNotFound(chunks.status())) return Damaged(path, "it does not exist");
-    TANDEM_ASSIGN_OR_RETURN(raw, std::move(chunks));
+    TANDEM_ASSIGN_OR_RETURN(raw, ReadChunks(directory, file.bytes()));
   }
   std::vector<SavedTable> tables;
   for (const v1::ReplayCheckpointFile& file : manifest.files()) {
     if (file.name() == kChunks) continue;
-    const std::string path = absl::StrCat(directory, "/", file.name());
-    absl::StatusOr<std::string> bytes = ReadFile(path);
-    if (absl::IsNotFound(bytes.status())) return Damaged(path, "it does not exist");
-    TANDEM_RETURN_IF_ERROR(bytes);
+    TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ReadableFile> opened, OpenFileOf(directory, file.name()));
+    const std::string& path = opened->path();
+    if (opened->size() != file.bytes()) {
+      return Damaged(path, absl::StrCat("it has ", opened->size(), " bytes instead of ", file.bytes()));
+    }
+    TANDEM_ASSIGN_OR_RETURN(const std::string bytes, opened->ReadAll());
     v1::ReplayTableCheckpoint message;
-    if (bytes->size() != file.bytes() || Crc32(*bytes) != file.crc32() || !message.ParseFromString(*bytes)) {
-      return Damaged(path, "its size or CRC-32 does not match");
+    if (Crc32(bytes) != file.crc32() || !message.ParseFromString(bytes)) {
+      return Damaged(path, "its CRC-32 does not match, or it does not parse");
     }
     absl::StatusOr<SavedTable> table = Decode(message, share, &signatures, &raw);
     if (!table.ok()) return Damaged(path, table.status().message());

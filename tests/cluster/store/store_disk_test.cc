@@ -231,6 +231,17 @@ TEST(StoreDiskTest, DamageIsRefusedAndTheFileNamed) {
   EXPECT_EQ(left, bytes) << "the damaged file must stay as it is";
 }
 
+TEST(StoreDiskTest, ALinkInADirectoryOfSomebodyElseIsNotWrittenTo) {
+  TempDir directory;
+  std::filesystem::create_directory(directory.File("d"));
+  std::ofstream(directory.File("victim"));  // an empty file would be taken for a new log
+  std::filesystem::create_symlink(directory.File("victim"), directory.File("d/log"));
+  MemoryStore store;
+  EXPECT_THAT(StoreDisk::Open(directory.File("d"), &store, nullptr),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("d/log' is a symbolic link")));
+  EXPECT_EQ(std::filesystem::file_size(directory.File("victim")), 0u);
+}
+
 TEST(StoreDiskTest, ADirectoryThatIsUsedIsRefusedWithTheProcessThatUsesIt) {
   TempDir directory;
   const OnDisk one(directory.File("d"));

@@ -397,10 +397,10 @@ TEST_F(Chain, CompactingACheckpointThatChangesMeanwhileIsGivenUp) {
 }
 
 TEST_F(Chain, TheNeighbourOfACheckpointIsFoundByAnyOfItsPaths) {
-  EXPECT_EQ(BesideCheckpoint("runs/a/step-000000000002", "step-000000000001"), "runs/a/step-000000000001");
-  EXPECT_EQ(BesideCheckpoint("runs/a/step-000000000002/", "step-000000000001"), "runs/a/step-000000000001");
-  EXPECT_EQ(BesideCheckpoint("step-000000000002", "step-000000000001"), "step-000000000001");
-  EXPECT_EQ(BesideCheckpoint(".", "step-000000000001"), "./../step-000000000001");
+  EXPECT_EQ(RootOfCheckpoint("runs/a/step-000000000002"), "runs/a");
+  EXPECT_EQ(RootOfCheckpoint("runs/a/step-000000000002/"), "runs/a");
+  EXPECT_EQ(RootOfCheckpoint("step-000000000002"), ".");
+  EXPECT_EQ(RootOfCheckpoint("."), "./..");
   TrainedTable run(Table(Adagrad(0.1f)), dir_.path());
   MakeChain(&run, 2);
   // As a server opens it, by a path that names the directory itself.

@@ -1,17 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // Table files of somebody who means harm: their CRCs are right, and they may say anything.
 
+#include <sys/stat.h>
+
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/checksummed_file.h"
 #include "base/read_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "ps/checkpoint/chain.h"
+#include "ps/checkpoint/checkpoint_dir.h"
 #include "ps/checkpoint/digest.h"
 #include "ps/checkpoint/export.h"
 #include "ps/checkpoint/format.h"
@@ -104,6 +110,49 @@ TEST(HostileFiles, ATableFileThatSaysImpossibleThingsIsReadOrRefused) { MutateFi
 
 // Sizes are not limited by the rows where there are none.
 TEST(HostileFiles, AFileWithoutRowsThatSaysImpossibleThingsIsReadOrRefused) { MutateFiles(0, 5); }
+
+// Replaces each file of a checkpoint, and its base, by a link to the same bytes outside, and then by a pipe.
+TEST(HostileFiles, NothingIsReadThroughALinkThatLeadsOutNorFromAPipe) {
+  const TempDir dir;
+  TrainedTable run(Table(Adagrad(0.1f)), dir.File("root"));
+  for (const uint64_t step : {1, 2}) {
+    run.Train(5, 500, 40);
+    TANDEM_ASSERT_OK(run.Save(step));
+  }
+  const std::string base = dir.File("root/") + CheckpointName(1),
+                    newest = dir.File("root/") + CheckpointName(2);
+  const auto readers_of = [&](const std::string& path) {
+    const TempDir to;
+    return std::vector<absl::Status>{
+        VerifyCheckpoint(path), VerifyLinks(newest), DigestCheckpoint(newest).status(),
+        ExportCheckpoint(newest, to.path(), {}).status(), CompactCheckpoint(newest).status()};
+  };
+  const std::string moved = dir.File("moved");
+  for (const std::string& path : {newest + "/MANIFEST", newest + "/DENSE", newest + "/user.0-of-1.table",
+                                  base + "/user.0-of-1.table", base + "/MANIFEST", base}) {
+    SCOPED_TRACE(path);
+    std::filesystem::rename(path, moved);
+    std::filesystem::create_symlink(moved, path);
+    int refused = 0;
+    for (const absl::Status& read : readers_of(path == base ? newest : path.substr(0, path.rfind('/')))) {
+      refused += read.ok() ? 0 : 1;
+      if (!read.ok() && read.code() != absl::StatusCode::kDataLoss) {
+        EXPECT_THAT(read, tandem::testing::StatusIs(absl::StatusCode::kPermissionDenied,
+                                                    ::testing::HasSubstr("symbolic link that leads out")));
+      }
+    }
+    EXPECT_GE(refused, path == newest + "/DENSE" ? 4 : 2);
+    std::filesystem::remove(path);
+    if (path != base) {
+      ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+      EXPECT_FALSE(DigestCheckpoint(newest).ok() && VerifyLinks(newest).ok());
+      std::filesystem::remove(path);
+    }
+    std::filesystem::rename(moved, path);
+  }
+  TANDEM_EXPECT_OK(DigestCheckpoint(newest).status());
+  TANDEM_EXPECT_OK(CompactCheckpoint(newest).status());
+}
 
 TEST(HostileFiles, SizesThatNoTableHasAreRefused) {
   const TempDir dir;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "replay/checkpoint/checkpoint.h"
 
+#include <sys/stat.h>
+
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -133,6 +135,24 @@ TEST_F(CheckpointTest, AFileThatSaysImpossibleThingsIsRestoredOrRefused) {
     EXPECT_THAT(ReadCheckpoint(written.directory, Share).status(),
                 StatusIs(absl::StatusCode::kDataLoss, HasSubstr("no name of a file")));
   }
+}
+
+TEST_F(CheckpointTest, NoFileIsReadThroughALinkThatLeadsOutNorFromAPipe) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(const WrittenCheckpoint written, WriteCheckpoint(root(), SaveOf(tables_)));
+  for (const char* name : {"MANIFEST", "CHUNKS", "TABLE-0"}) {
+    const std::string path = absl::StrCat(written.directory, "/", name), moved = directory_.File("moved");
+    std::filesystem::rename(path, moved);
+    std::filesystem::create_symlink(moved, path);
+    EXPECT_THAT(ReadCheckpoint(written.directory, Share).status(),
+                StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("symbolic link that leads out")))
+        << name;
+    std::filesystem::remove(path);
+    ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+    EXPECT_FALSE(ReadCheckpoint(written.directory, Share).ok()) << name;
+    std::filesystem::remove(path);
+    std::filesystem::rename(moved, path);
+  }
+  TANDEM_EXPECT_OK(ReadCheckpoint(written.directory, Share).status());
 }
 
 TEST_F(CheckpointTest, BringsTablesBackAndWritesEachChunkOnce) {

@@ -25,6 +25,10 @@ absl::Status Failed(int error, absl::string_view doing, const std::string& path)
   if (error == ENOSPC || error == EDQUOT || error == EFBIG) {
     return absl::ResourceExhaustedError(absl::StrCat("cannot ", doing, " ", path, ": the disk is full"));
   }
+  // A link in a directory from somebody else would choose the file that is read or overwritten.
+  if (error == ELOOP) {
+    return absl::FailedPreconditionError(absl::StrCat(path, " is a symbolic link, which is not followed"));
+  }
   return absl::ErrnoToStatus(error, absl::StrCat("cannot ", doing, " ", path));
 }
 
@@ -56,7 +60,7 @@ class PosixLogFile : public LogFile {
 class Posix : public FileSystem {
  public:
   absl::StatusOr<std::unique_ptr<LogFile>> Create(const std::string& path, uint64_t bytes) override {
-    ipc::Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+    ipc::Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644));
     if (!file.valid()) return Failed(errno, "create", path);
     if (bytes > 0) {
       if (const int error = ::posix_fallocate(file.get(), 0, static_cast<off_t>(bytes)); error != 0) {
@@ -67,10 +71,11 @@ class Posix : public FileSystem {
     return std::make_unique<PosixLogFile>(path, std::move(file));
   }
   absl::StatusOr<std::string> Read(const std::string& path, uint64_t offset, uint64_t bytes) override {
-    const ipc::Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    const ipc::Descriptor file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
     if (!file.valid()) return Failed(errno, "open", path);
     struct stat info;
     if (::fstat(file.get(), &info) != 0) return Failed(errno, "look at", path);
+    if (!S_ISREG(info.st_mode)) return absl::DataLossError(absl::StrCat(path, " is not a regular file"));
     const uint64_t size = static_cast<uint64_t>(info.st_size);
     std::string content(offset >= size ? 0 : std::min(bytes, size - offset), '\0');
     size_t done = 0;
@@ -102,13 +107,13 @@ class Posix : public FileSystem {
     return ::unlink(path.c_str()) == 0 || errno == ENOENT ? absl::OkStatus() : Failed(errno, "remove", path);
   }
   absl::Status SyncFile(const std::string& path) override {
-    const ipc::Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    const ipc::Descriptor file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
     if (!file.valid()) return Failed(errno, "open", path);
     return ::fsync(file.get()) == 0 ? absl::OkStatus() : Failed(errno, "sync", path);
   }
   absl::Status RewriteFile(const std::string& path) override {
     TANDEM_ASSIGN_OR_RETURN(std::string content, Read(path, 0, std::numeric_limits<uint64_t>::max()));
-    ipc::Descriptor descriptor(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+    ipc::Descriptor descriptor(::open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC));
     if (!descriptor.valid()) return Failed(errno, "open", path);
     PosixLogFile file(path, std::move(descriptor));
     // The zeros at the end were allocated, and not written.

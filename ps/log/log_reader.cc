@@ -16,22 +16,57 @@ namespace {
 constexpr size_t kLongestStart = size_t{1} << 12;
 constexpr uint64_t kWholeFile = std::numeric_limits<uint64_t>::max();
 
-// Returns whether a record behind `offset` says that the record `position` was safe.
-bool LaterRecordVouchesFor(uint64_t position, absl::string_view data, size_t offset) {
-  for (; offset + kRecordHeaderBytes <= data.size(); offset += 8) {
-    const std::optional<Record> record = ParseRecord(data, offset);
-    if (record.has_value() && record->position > position && record->durable >= position) return true;
+// Looks for undamaged records at any place of a file. Bytes that look like the beginning of a record cost the
+// checksum of as many bytes as they say: a file that consists of them would take a time that grows with the
+// square of its size.
+class RecordSearch {
+ public:
+  RecordSearch(absl::string_view data, size_t offset)
+      : data_(data), offset_(offset), budget_(kPasses * data.size()) {}
+
+  // Returns the next record, or nullopt behind the last one, or if the file has too many false ones.
+  std::optional<Record> Next() {
+    for (; offset_ + kRecordHeaderBytes <= data_.size(); offset_ += 8) {
+      const uint64_t cost = RecordCost(data_, offset_);
+      if (cost > budget_) {
+        gave_up_ = true;
+        return std::nullopt;
+      }
+      budget_ -= cost;
+      const std::optional<Record> record = ParseRecord(data_, offset_);
+      if (!record.has_value()) continue;
+      offset_ += 8;
+      return record;
+    }
+    return std::nullopt;
   }
-  return false;
+  bool gave_up() const { return gave_up_; }
+
+ private:
+  // The records of a file are read once, and a few more may lie in the bodies of others.
+  static constexpr uint64_t kPasses = 16;
+  const absl::string_view data_;
+  size_t offset_;
+  uint64_t budget_;
+  bool gave_up_ = false;
+};
+
+// Returns whether a record behind `offset` says that the record `position` was safe. True also if the file
+// has too many false records to know it.
+bool LaterRecordVouchesFor(uint64_t position, absl::string_view data, size_t offset) {
+  RecordSearch search(data, offset);
+  while (const std::optional<Record> record = search.Next()) {
+    if (record->position > position && record->durable >= position) return true;
+  }
+  return search.gave_up();
 }
 
-// Returns whether an undamaged record lies anywhere in the file.
+// Returns whether an undamaged record lies anywhere in the file. True also if it has too many false ones to
+// know it.
 absl::StatusOr<bool> HasRecords(FileSystem& files, const std::string& path) {
   TANDEM_ASSIGN_OR_RETURN(const std::string data, files.Read(path, 0, kWholeFile));
-  for (size_t offset = 0; offset + kRecordHeaderBytes <= data.size(); offset += 8) {
-    if (ParseRecord(data, offset).has_value()) return true;
-  }
-  return false;
+  RecordSearch search(data, 0);
+  return search.Next().has_value() || search.gave_up();
 }
 
 absl::Status Missing(const LogSegment& segment, uint64_t position) {

@@ -77,12 +77,17 @@ void WriteRecord(RecordKind kind, uint64_t position, uint64_t durable, const Byt
   std::memset(to, 0, static_cast<size_t>(out + RecordBytes(body.size()) - to));
 }
 
+size_t RecordCost(absl::string_view data, size_t offset) {
+  if (offset > data.size() || data.size() - offset < kRecordHeaderBytes) return 0;
+  if (Get<uint32_t>(data, offset) != kRecordMagic) return 0;
+  const size_t bytes = RecordBytes(Get<uint32_t>(data, offset + kChecked));
+  return data.size() - offset < bytes ? 0 : bytes;
+}
+
 std::optional<Record> ParseRecord(absl::string_view data, size_t offset) {
-  if (offset > data.size() || data.size() - offset < kRecordHeaderBytes) return std::nullopt;
-  if (Get<uint32_t>(data, offset) != kRecordMagic) return std::nullopt;
-  const uint32_t body = Get<uint32_t>(data, offset + kChecked);
   // The padding belongs to the record: callers skip it, and pass it on.
-  if (data.size() - offset < RecordBytes(body)) return std::nullopt;
+  if (RecordCost(data, offset) == 0) return std::nullopt;
+  const uint32_t body = Get<uint32_t>(data, offset + kChecked);
   const absl::string_view checked = data.substr(offset + kChecked, kRecordHeaderBytes - kChecked + body);
   if (Get<uint32_t>(data, offset + sizeof(uint32_t)) != Crc32c(checked)) return std::nullopt;
   return Record{.kind = static_cast<RecordKind>(Get<uint32_t>(data, offset + 12)),

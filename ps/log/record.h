@@ -83,6 +83,8 @@ size_t RecordBytes(size_t body_bytes);
 void AppendRecord(RecordKind kind, uint64_t position, uint64_t durable, const Bytes& body, std::string* out);
 // Does the same into the RecordBytes(body.size()) bytes at `out`.
 void WriteRecord(RecordKind kind, uint64_t position, uint64_t durable, const Bytes& body, char* out);
+// Returns the number of bytes that ParseRecord reads at `offset` of `data`; 0 if no record can begin there.
+size_t RecordCost(absl::string_view data, size_t offset);
 // Returns the record that begins at `offset` of `data`; nullopt if there is no whole and undamaged one.
 std::optional<Record> ParseRecord(absl::string_view data, size_t offset);
 

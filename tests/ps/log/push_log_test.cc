@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ps/log/push_log.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <set>
 #include <thread>
 
@@ -270,6 +273,50 @@ TEST(PushLog, ASegmentOfANewerVersionIsRefusedByName) {
   { TANDEM_ASSERT_OK_AND_ASSIGN(auto log, PushLog::Open(options, 1)); }
   EXPECT_THAT(ListSegments(files, kDirectory).status(),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("format 2")));
+}
+
+TEST(PosixFileSystem, ALinkInADirectoryOfSomebodyElseIsNeitherReadNorOverwritten) {
+  const tandem::testing::TempDir scratch;
+  const std::string victim = scratch.File("victim"), link = scratch.File("link");
+  std::ofstream(victim) << "precious";
+  std::filesystem::create_symlink(victim, link);
+  FileSystem& files = *PosixFileSystem();
+  const auto refused = StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("link is a symbolic link"));
+  EXPECT_THAT(files.Create(link, 0).status(), refused);
+  EXPECT_THAT(files.Read(link, 0, 8).status(), refused);
+  EXPECT_THAT(files.RewriteFile(link), refused);
+  EXPECT_THAT(files.SyncFile(link), refused);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string left, files.Read(victim, 0, 8));
+  EXPECT_EQ(left, "precious");
+  // A pipe has no end.
+  ASSERT_EQ(::mkfifo(scratch.File("pipe").c_str(), 0600), 0);
+  EXPECT_THAT(files.Read(scratch.File("pipe"), 0, 8).status(), StatusIs(absl::StatusCode::kDataLoss));
+}
+
+// Each header of the file says that its record reaches to the file's end, where no checksum is right.
+TEST(Log, AFileFullOfFalseRecordsIsRefusedSoon) {
+  FakeFileSystem files;
+  v1::LogSegmentHeader header;
+  header.set_format_version(1);
+  header.set_term(1);
+  header.set_first_position(1);
+  constexpr uint32_t kRecords = 1 << 19;
+  std::string bytes = SegmentStart(header);
+  for (uint32_t i = 0; i < kRecords; ++i) {
+    const uint32_t words[] = {0x31525754, 0, (kRecords - 1 - i) * 32, 1};
+    const uint64_t positions[] = {i + 1, i + 1};
+    bytes.append(reinterpret_cast<const char*>(words), sizeof(words));
+    bytes.append(reinterpret_cast<const char*>(positions), sizeof(positions));
+  }
+  const auto write = [&] {
+    TANDEM_ASSERT_OK_AND_ASSIGN(const auto file, files.Create("/log/" + SegmentName(1, 1), bytes.size()));
+    TANDEM_ASSERT_OK(file->WriteAt(0, bytes));
+  };
+  write();
+  EXPECT_THAT(ReadAll(files), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("damaged")));
+  bytes[0] = 'x';
+  write();
+  EXPECT_THAT(ListSegments(files, kDirectory), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("damaged")));
 }
 
 // The bytes of version 1. A change of this test is a change of the format, and needs a new version.

@@ -42,7 +42,7 @@ from tandem._storage import CLIENT_STEP
 from tandem.client import Client
 from tandem.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, NotFoundError, TandemError
 from tandem.nn.follower import without_tables
-from tandem.torch._dense_reader import DensePlanner, DenseReader
+from tandem.torch._dense_reader import DensePlanner, DenseReader, warn_of_code
 from tandem.torch._ranks import Ranks
 
 _core = load_core()
@@ -53,6 +53,7 @@ Optimizers = torch.optim.Optimizer | Iterable[torch.optim.Optimizer] | None
 
 _FORMAT = 1
 _DESCRIPTION = "TORCH.json"
+_FIELDS = {"format": int, "optimizers": int, "extra": dict}  # that a description always has
 # The files of the dense part begin with these names: those of torch.distributed.checkpoint, and ours. Servers check the tables'.
 _DENSE_FILES = ["__", ".metadata", _DESCRIPTION, "DENSE"]
 
@@ -158,7 +159,7 @@ def load(
     path: a checkpoint, or a directory of checkpoints: then the newest one that is intact. Damaged ones after it are named in a
         warning, and renamed to damaged-step-...
     weights_only: refuses to unpickle anything but tensors and plain values, as torch.load() does. False runs any code that the
-        checkpoint names: only for checkpoints of those whom you trust.
+        checkpoint names, and warns: only for checkpoints of those whom you trust.
 
     Every rank calls it, before training or instead of a step, with modules that have the same tables and shapes as those that
     were saved. The numbers of servers and of ranks may differ. client.step becomes what it was when the checkpoint was saved, on
@@ -172,6 +173,8 @@ def load(
     ranks = Ranks(process_group, client.world_size)
     path = local_path(path)
     ranks.together("finishing pushes", client._wait_for_modules)
+    if not weights_only:
+        warn_of_code(path, stacklevel=2)
     chosen, step, description = ranks.on_first(lambda: _load_tables(path, client))
 
     optimizers = _list_of(optimizer)
@@ -281,6 +284,10 @@ def _load_one(path: str, client: Client) -> tuple[int, dict[str, Any]]:
             description = json.load(file)
     except FileNotFoundError:
         raise _no_dense_part(path) from None
+    except (ValueError, RecursionError) as error:
+        raise DataLossError(f"{path}/{_DESCRIPTION} is damaged: {error}") from None
+    if not isinstance(description, dict) or not all(type(description.get(name)) is kind for name, kind in _FIELDS.items()):
+        raise DataLossError(f"{path}/{_DESCRIPTION} is damaged: it lacks one of {', '.join(_FIELDS)}, or has it as another type")
     if description["format"] > _FORMAT:
         raise FailedPreconditionError(
             f"the PyTorch part of {path} has format {description['format']}; this version of Tandem reads up to {_FORMAT}"

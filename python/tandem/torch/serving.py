@@ -14,10 +14,11 @@ import torch
 from tandem._load import load_core
 from tandem._paths import local_path
 from tandem.client import Client
-from tandem.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, NotFoundError
+from tandem.errors import AlreadyExistsError, DataLossError, FailedPreconditionError, InvalidArgumentError, NotFoundError
 from tandem.nn.engine import Engine
 from tandem.nn.modules import _Module
 from tandem.nn.table import Table
+from tandem.torch._dense_reader import warn_of_code
 
 _core = load_core()
 
@@ -76,12 +77,14 @@ def export(
 
 
 def load_for_serving(
-    directory: str | os.PathLike[str], client: Client, model: torch.nn.Module | None = None
+    directory: str | os.PathLike[str], client: Client, model: torch.nn.Module | None = None, *, weights_only: bool = True
 ) -> torch.nn.Module:
     """Returns a module that answers as the exported model did in evaluation, with the rows that the servers have now.
 
     client: of tandem.connect(read_only=True), with cache_bytes for hot rows. Rows that do not exist read as their initial values.
     model: if the export has no program: the model, made over the same client. It gets the parameters and is returned.
+    weights_only: refuses an export with a program, because torch.export.load() runs whatever code its file names. False loads it
+        and warns: only for exports of those whom you trust.
 
     The module creates no row and stays in evaluation. Raises NotFoundError or InvalidArgumentError if the servers lack a table
     or have it with another dim.
@@ -92,6 +95,11 @@ def load_for_serving(
             description = json.load(file)
     except FileNotFoundError:
         raise NotFoundError(f"{directory} is no export: it has no {_DESCRIPTION}; tandem.torch.export() writes one") from None
+    except (ValueError, RecursionError) as error:
+        raise DataLossError(f"{directory}/{_DESCRIPTION} is damaged: {error}") from None
+    fields = {"format": int, "model": str, "modules": dict}
+    if not isinstance(description, dict) or not all(type(description.get(name)) is kind for name, kind in fields.items()):
+        raise DataLossError(f"{directory}/{_DESCRIPTION} is damaged: it lacks one of {', '.join(fields)}, or has it as another type")
     if description["format"] > _FORMAT:
         raise FailedPreconditionError(
             f"{directory} has format {description['format']}; this version of Tandem reads up to {_FORMAT}"
@@ -103,9 +111,15 @@ def load_for_serving(
     if has_program:
         if model is not None:
             raise InvalidArgumentError(f"{directory} has a program, so load_for_serving() needs no model; leave it out")
+        if weights_only:
+            raise FailedPreconditionError(
+                f"{directory} has a program, and loading it runs whatever code its file names; if you trust who wrote it, call "
+                f"load_for_serving(..., weights_only=False)"
+            )
         engines = [
             Engine([table for table in listed if not table.replicated], client, "mean", creates=False) for listed in tables.values()
         ]
+        warn_of_code(directory, stacklevel=2)
         program = torch.export.load(os.path.join(directory, _PROGRAM)).module()
         _renumber(program, engines)
         return ServingModule(program, engines, client)

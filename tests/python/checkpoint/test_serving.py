@@ -58,7 +58,10 @@ class TestProgram:
         model = trained(client)
         path = tandem.torch.export(model, tmp_path / "v1", inputs(4), dynamic_shapes=shapes())
         assert sorted(os.listdir(path)) == ["SERVING.json", "program.pt2"] and model.training
-        serving = tandem.torch.load_for_serving(path, client)
+        with pytest.raises(tandem.errors.FailedPreconditionError, match="has a program.*weights_only=False"):
+            tandem.torch.load_for_serving(path, client)
+        with pytest.warns(UserWarning, match="runs whatever code its files name"):
+            serving = tandem.torch.load_for_serving(path, client, weights_only=False)
         model.eval()
         rows, step = client.stats("user")["rows"], client.step
         for count in (2, 5, 7):
@@ -91,7 +94,7 @@ class TestProgram:
             text = f"""
 import torch, tandem
 client = tandem.connect(servers={servers.addresses}, read_only=True, cache_bytes=1 << 20, cache_seconds=600, timeout=60)
-serving = tandem.torch.load_for_serving({path!r}, client)
+serving = tandem.torch.load_for_serving({path!r}, client, weights_only=False)
 inputs = torch.load({str(tmp_path / "inputs.pt")!r})
 for _ in range(3):
     print("answer", serving(*inputs).tolist())
@@ -134,3 +137,7 @@ class TestParameters:
         with pytest.raises(RuntimeError):
             tandem.torch.export(model, tmp_path / "v3", ("wrong", "inputs"))
         assert sorted(os.listdir(tmp_path)) == ["v1"]
+        for damaged in ("", "{", "[]", "[" * 100_000, '{"format": 1}', '{"format": "1", "model": "", "modules": {}}'):
+            (tmp_path / "v1" / "SERVING.json").write_text(damaged)
+            with pytest.raises(tandem.errors.DataLossError, match="SERVING.json is damaged"):
+                tandem.torch.load_for_serving(path, client, model)

@@ -3,6 +3,7 @@
 #include <limits>
 #include <optional>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -188,14 +189,13 @@ class FieldReader : public Fields {
 
   // Reports fields that were not declared.
   void Finish() {
-    std::vector<std::string> seen;
+    absl::flat_hash_set<std::string> seen;
     for (const auto& entry : map_) {
       const std::string key = entry.first.IsScalar() ? entry.first.Scalar() : "?";
       const int line = Line(entry.first, line_);
-      if (std::find(seen.begin(), seen.end(), key) != seen.end()) {
+      if (!seen.insert(key).second) {
         errors_->Add(PathOf(key), line, absl::StrCat("field '", key, "'", Where(), " is given twice"));
       }
-      seen.push_back(key);
       if (std::find(known_.begin(), known_.end(), key) != known_.end() || !unknown_fields_are_errors_)
         continue;
       std::string hint = Suggestion(key, known_);

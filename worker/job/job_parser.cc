@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/job/job_parser.h"
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/checksummed_file.h"
 #include "base/read_file.h"
 #include "base/status.h"
 #include "worker/job/fields.h"
@@ -31,6 +33,12 @@ absl::string_view AlternativeOf(absl::string_view name) {
   if (name == "batch_size") return "global_batch_size";
   if (name == "global_batch_size") return "batch_size";
   return "";
+}
+
+// Returns the text of a file that a job file names: that file may be from somebody else, and name a pipe.
+absl::StatusOr<std::string> ReadNamedFile(const std::string& path) {
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ReadableFile> file, ReadableFile::Open(path));
+  return file->ReadAll(kMaxYamlBytes);
 }
 
 // One `--set`: puts a value at a dotted path, making mappings on the way. Containers on the path are rebuilt
@@ -142,7 +150,7 @@ class FileReader {
                    absl::StrCat("field 'extend': more than ", kMaxFiles,
                                 " files extend each other; does one extend itself?"));
     }
-    const absl::StatusOr<std::string> base_text = ReadFile(*path);
+    const absl::StatusOr<std::string> base_text = ReadNamedFile(*path);
     if (!base_text.ok())
       return Wrong(file, line, absl::StrCat("field 'extend': ", base_text.status().message()));
     const JobOrigin base{.name = *path, .directory = DirectoryOf(*path), .order = file.order + 1};
@@ -244,13 +252,13 @@ absl::StatusOr<JobSpec> ParseJob(absl::string_view text, absl::string_view file_
 }
 
 absl::StatusOr<JobSpec> LoadJob(const std::string& path, absl::Span<const std::string> overrides) {
-  const absl::StatusOr<std::string> text = ReadFile(path);
+  const absl::StatusOr<std::string> text = ReadFile(path, kMaxYamlBytes);
   if (!text.ok()) return Annotate(text.status(), "the job file");
   return Parse(*text, {.name = path, .directory = DirectoryOf(path)}, overrides);
 }
 
 bool IsRlJob(const std::string& path) {
-  const absl::StatusOr<std::string> text = ReadFile(path);
+  const absl::StatusOr<std::string> text = ReadFile(path, kMaxYamlBytes);
   if (!text.ok()) return false;
   try {
     const YAML::Node root = LoadYaml(*text);

@@ -4,6 +4,7 @@
 #include <sstream>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "yaml-cpp/eventhandler.h"
 
 namespace tandem::worker {
@@ -33,6 +34,10 @@ class DocumentStart : public YAML::EventHandler {
 }  // namespace
 
 YAML::Node LoadYaml(absl::string_view text) {
+  if (text.size() > kMaxYamlBytes) {
+    throw YAML::ParserException(YAML::Mark(), absl::StrCat("it has ", text.size(), " bytes, and at most ",
+                                                           kMaxYamlBytes, " are read"));
+  }
   const std::string whole(text);
   std::istringstream stream(whole);
   YAML::Parser parser(stream);

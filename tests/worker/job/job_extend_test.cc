@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A job file may extend another one, and its relative paths are relative to itself.
 
+#include <sys/stat.h>
+
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -123,6 +125,14 @@ TEST_F(JobExtendTest, ErrorsNameTheFileThatHasTheLine) {
   Write("y.yaml", "extend: good.yaml\n");
   EXPECT_THAT(Errors("y.yaml", {"train.epochs=0"}),
               ::testing::StartsWith("--set train.epochs=0: field 'epochs'"));
+}
+
+TEST_F(JobExtendTest, PipesAndDevicesAreNotExtended) {
+  ASSERT_EQ(::mkfifo(dir_.File("pipe").c_str(), 0600), 0);
+  Write("job.yaml", "extend: pipe\n");
+  EXPECT_THAT(Errors("job.yaml"), HasSubstr("pipe is not a regular file"));
+  Write("job.yaml", "extend: /dev/zero\n");
+  EXPECT_THAT(Errors("job.yaml"), HasSubstr("/dev/zero is not a regular file"));
 }
 
 TEST_F(JobExtendTest, WhatCannotBeExtendedIsNamed) {

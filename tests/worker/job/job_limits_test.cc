@@ -98,6 +98,16 @@ void ExpectSameLimits(const Registry& registry, absl::string_view section, const
   EXPECT_GT(refused, 0);
 }
 
+// The time of either would grow without limit, that of the fields with the square of their number.
+TEST(JobLimitsTest, ManyFieldsAreReadAndLargeTextsRefused) {
+  std::string many;
+  for (int i = 0; i < 20000; ++i) absl::StrAppend(&many, "k", i, ": 1\n");
+  EXPECT_THAT(ParseJob(many, "job.yaml").status().message(), ::testing::HasSubstr("unknown field 'k19999'"));
+  const std::string large = absl::StrCat("name: ", std::string(10 << 20, 'x'), "\n");
+  EXPECT_THAT(ParseJob(large, "job.yaml").status().message(),
+              ::testing::HasSubstr("at most 262144 are read"));
+}
+
 TEST(JobLimitsTest, OptimizersOfTables) {
   ExpectSameLimits(
       ps::Optimizers(),

@@ -41,7 +41,7 @@ absl::StatusOr<RlSpec> ParseWholeRlJob(absl::string_view text, absl::string_view
 }
 
 absl::StatusOr<RlSpec> LoadRlJob(const std::string& path, absl::Span<const std::string> overrides) {
-  const absl::StatusOr<std::string> text = ReadFile(path);
+  const absl::StatusOr<std::string> text = ReadFile(path, worker::kMaxYamlBytes);
   if (!text.ok()) return Annotate(text.status(), "the job file");
   return Parse(*text, {.name = path, .directory = worker::DirectoryOf(path)}, overrides);
 }

@@ -10,7 +10,8 @@
 
 namespace tandem {
 
-// Parses `text`. The result's is_discarded() returns true if `text` is not JSON. Never throws.
+// Parses `text`. The result's is_discarded() returns true if `text` is not JSON, or if arrays and objects lie
+// in each other more than 100 deep. Never throws.
 nlohmann::json ParseJson(absl::string_view text);
 // Like ParseJson, but keeps the members of objects in the order of the text instead of sorting them by name.
 nlohmann::ordered_json ParseOrderedJson(absl::string_view text);

@@ -29,7 +29,8 @@ static_assert(std::endian::native == std::endian::little, "safetensors files are
 
 // Models are small; a file beyond this is something else.
 constexpr size_t kMaxFileBytes = size_t{1} << 32;
-constexpr size_t kMaxHeaderBytes = size_t{100} << 20;
+// The library finds a member of an object by comparing it with all before it.
+constexpr size_t kMaxHeaderBytes = size_t{256} << 10;
 
 // An array of the model.
 struct Array {

@@ -534,6 +534,14 @@ TEST_F(ModelFileTest, DamagedFilesAreRefusedByName) {
   negative = bytes_;
   negative[negative.size() - 5] = static_cast<char>(negative[negative.size() - 5] | 0x80);
   EXPECT_THAT(LoadError(negative), AllOf(HasSubstr("'observations.variance'"), HasSubstr("below 0")));
+  // Values that lie in each other deeper than the stack is.
+  const auto with_header = [](std::string text) {
+    const uint64_t bytes = text.size();
+    return std::string(reinterpret_cast<const char*>(&bytes), sizeof bytes) + text;
+  };
+  const std::string deep = std::string(100000, '[') + std::string(100000, ']');
+  EXPECT_THAT(LoadError(with_header("{\"__metadata__\":" + deep + "}")), HasSubstr("no JSON object"));
+  EXPECT_THAT(LoadError(with_header(std::string(1 << 20, ' '))), HasSubstr("its header would have"));
   // Whatever byte of the header is wrong, loading ends with a status.
   uint64_t size = 0;
   std::memcpy(&size, bytes_.data(), sizeof size);

@@ -45,12 +45,17 @@ class PsLivesTest : public ::testing::Test {
         std::vector<std::string>{"ps", "--index", "0", "--num-servers", "1", "--lease", lease},
         std::map<std::string, std::string>{{"TANDEM_STORE", absl::StrCat("127.0.0.1:", store_->port())}});
   }
-  // Waits until the process `pid` is the life `life` of ps/0. Returns false after kTestTimeout.
+  // Waits until the process `pid` is the life `life` of ps/0 and serves. A process that is stopped while it
+  // starts may be stopped in the middle of a heartbeat, and then takes its store for silent. Returns false
+  // after kTestTimeout.
   bool AwaitLife(int64_t life, pid_t pid) const {
     const absl::Time deadline = MonotonicNow() + kTestTimeout;
     while (MonotonicNow() < deadline) {
       for (const cluster::MemberStatus& member : store_->membership()->Statuses()) {
-        if (member.name == "ps/0" && member.life == life && member.report.pid == pid) return true;
+        if (member.name == "ps/0" && member.life == life && member.report.pid == pid &&
+            member.report.state == "serving") {
+          return true;
+        }
       }
       absl::SleepFor(absl::Milliseconds(10));
     }

@@ -39,14 +39,19 @@ struct RpcNodeOptions {
   int rank = 0;
   int world_size = 0;
   std::vector<std::string> wait_for;
+  // Objects are pickled, which lets a caller run any code. Start refuses that if the process has no token of
+  // the job.
+  bool pickle = false;
   // With a member's name the process takes part in the job that the environment describes: it joins it.
   rpc::Caller caller;
 };
 
 // An agent with what it needs. Destroyed in the reverse order, after the agent's calls have ended.
 struct RpcNode {
-  // Blocks until the other workers have registered, at most start_timeout. Errors: those of RpcAgent::Start,
-  // and DeadlineExceeded with the ranks that have not registered.
+  // Blocks until the other workers have registered, at most start_timeout. The agent needs the token of the
+  // job from its callers: that of the member, or TANDEM_JOB_TOKEN; without either it serves every caller.
+  // Errors: those of RpcAgent::Start, DeadlineExceeded with the ranks that have not registered, and
+  // FailedPrecondition for `pickle` without a token.
   static absl::StatusOr<std::unique_ptr<RpcNode>> Start(RpcNodeOptions options,
                                                         std::unique_ptr<rpc::remote::UntypedFunctions> names,
                                                         rpc::remote::Functions functions);

@@ -191,10 +191,11 @@ def start(
     call_timeout  the time-out of calls that give none.
     threads       the number of functions that can run at a time.
     transport     "auto", "shm" or "grpc".
-    pickle        allows objects that have no other encoding, both ways. Unpickling runs what the other process wants: only in a
-                  network in which all processes trust each other.
+    pickle        allows objects that have no other encoding, both ways. Unpickling runs what the other process wants, so callers
+                  must have the job's token: `tandem run` gives it to all processes; others need TANDEM_JOB_TOKEN.
 
-    Blocks until the others are there. Raises DeadlineExceededError, which names those that are not.
+    Blocks until the others are there. Raises DeadlineExceededError, which names those that are not, and FailedPreconditionError
+    for pickle=True in a process without a token.
     """
     _STATE.check_process()
     with _STATE.lock:
@@ -236,7 +237,7 @@ def start(
         _STATE.used = True
         _STATE.agent = _core.start_rpc(
             name, store or "", sorted((peers or {}).items()), prefix, listen or "", transport, threads,
-            _seconds(call_timeout), _seconds(timeout), rank, world_size if waits_for_all else 0, list(wait_for or []), run_id, epoch, member if epoch else "",
+            _seconds(call_timeout), _seconds(timeout), rank, world_size if waits_for_all else 0, list(wait_for or []), run_id, epoch, member if epoch else "", pickle,
             [*described, (_functions.METHOD, False, 1, 0.0, "")], server.serve, server.serve_batch, server.encode,
         )  # fmt: skip
         _STATE.starts += waits_for_all

@@ -3,12 +3,12 @@
 
 #include <cstdlib>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "cluster/store/job_token.h"
 #include "rpc/address.h"
 
 namespace tandem::cluster {
@@ -156,8 +156,6 @@ absl::StatusOr<Environment> Environment::FromLookup(const Lookup& variables) {
   TANDEM_ASSIGN_OR_RETURN(env.restart_count, read.Int("TORCHELASTIC_RESTART_COUNT", 0, 0, kMost));
   TANDEM_ASSIGN_OR_RETURN(env.epoch, read.Int("TANDEM_EPOCH", 0, 0, kMost));
   TANDEM_ASSIGN_OR_RETURN(env.lease, read.Lease(kLeaseVariable));
-  env.token = lookup(kJobTokenVariable).value_or("");
-  if (!env.token.empty()) TANDEM_RETURN_IF_ERROR(CheckJobToken(env.token));
   env.run_id = lookup("TANDEM_RUN_ID").value_or(lookup("TORCHELASTIC_RUN_ID").value_or(""));
   return env;
 }
@@ -173,6 +171,11 @@ bool Environment::IsLaunched(const Lookup& lookup) {
 }
 
 bool Environment::IsLaunched() { return IsLaunched(ProcessVariable); }
+
+rpc::Caller Environment::caller() const {
+  rpc::Caller caller{.run_id = run_id, .epoch = epoch, .member = member(), .life = life};
+  return key.has_value() ? key->Identify(std::move(caller)) : caller;
+}
 
 std::string Environment::member() const { return absl::StrCat(role, "/", worker ? rank : role_rank); }
 

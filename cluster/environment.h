@@ -19,6 +19,7 @@
 #include "cluster/store/store.h"
 #include "cluster/store/store_server.h"
 #include "rpc/channel.h"
+#include "rpc/security/job_key.h"
 
 namespace tandem::cluster {
 
@@ -56,8 +57,9 @@ struct Environment {
   int restart_count = 0;  // TORCHELASTIC_RESTART_COUNT: how often the job has been started again
   int64_t epoch = 0;      // TANDEM_EPOCH: the rendezvous round in which this process was started, from 1
   std::string run_id;     // TANDEM_RUN_ID, else TORCHELASTIC_RUN_ID
-  // TANDEM_JOB_TOKEN, or "". JobStore::env() has the token on which the members have agreed without it.
-  std::string token;
+  // The key that this process shares with the others of the job. OpenStore finds it (JobKey::Load) unless it
+  // is set.
+  absl::optional<rpc::JobKey> key;
   // TANDEM_LEASE, in seconds: silence longer than this counts as death, of this process as well as of the
   // job's store.
   absl::Duration lease = kDefaultLease;
@@ -82,9 +84,7 @@ struct Environment {
   // have different names: with 3 servers, "ps/1" and "ps/4" are copies of shard 1.
   std::string member() const;
   // Returns how this process introduces itself to the servers that it connects to.
-  rpc::Caller caller() const {
-    return {.run_id = run_id, .epoch = epoch, .member = member(), .token = token, .life = life};
-  }
+  rpc::Caller caller() const;
   // Returns true if this process must serve the job's store.
   bool hosts_store() const { return store.empty() && worker && rank == 0; }
 };
@@ -103,7 +103,7 @@ class JobStore {
   // Returns the server in this process; nullptr if another process hosts it.
   StoreServer* server() { return server_.get(); }
   const std::string& address() const { return address_; }
-  // Returns the environment with which the store was opened, with the job's token and this process's life.
+  // Returns the environment with which the store was opened, with the key and the life of this process.
   const Environment& env() const { return env_; }
 
   // Announces that this process no longer needs the store. The hosting process then waits, at most `timeout`,
@@ -115,7 +115,7 @@ class JobStore {
  private:
   friend absl::StatusOr<std::unique_ptr<JobStore>> OpenStore(const Environment& env, absl::Duration timeout);
   explicit JobStore(const Environment& env) : env_(env) {}
-  // Joins the job at address_ and sets the token and life of env_, and remote_.
+  // Joins the job at address_ and sets the life of env_, and remote_.
   absl::Status Join(absl::Duration timeout);
 
   Environment env_;
@@ -132,8 +132,8 @@ class JobStore {
 //   - Unavailable naming the address: no store is there, or the port is taken
 //   - InvalidArgument if TANDEM_STORE is no address, or if MASTER_PORT is 0 and other processes could not
 //     learn the port that the kernel picks
-//   - FailedPrecondition if a store of another epoch, or of another job, is there, or if the other members
-//     of the job have no TANDEM_JOB_TOKEN and this process has; PermissionDenied in the opposite case
+//   - FailedPrecondition if a store of another epoch, or of another job, is there
+//   - PermissionDenied, with the ids of both keys, if the store has another key; those of JobKey::Load
 //   - AlreadyExists if another process has the name and lives, and says which
 //   - Unimplemented if a gRPC server that is no store is there
 absl::StatusOr<std::unique_ptr<JobStore>> OpenStore(const Environment& env, absl::Duration timeout);

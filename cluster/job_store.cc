@@ -5,11 +5,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/crypto/crypto.h"
 #include "base/logging.h"
 #include "base/status.h"
 #include "cluster/environment.h"
@@ -93,10 +95,13 @@ absl::StatusOr<std::unique_ptr<JobStore>> OpenStore(const Environment& env, absl
         "job through `tandem run`, or choose a port");
   }
   std::unique_ptr<JobStore> job(new JobStore(env));
+  if (!env.key.has_value()) {
+    TANDEM_ASSIGN_OR_RETURN(job->env_.key, rpc::JobKey::Load());
+  }
   int port = env.master_port;
   if (env.hosts_store()) {
-    TANDEM_ASSIGN_OR_RETURN(job->server_, StoreServer::Start(ListenAddress(env), Clock::Real(), nullptr,
-                                                             {.access = {.token = env.token}}));
+    TANDEM_ASSIGN_OR_RETURN(job->server_,
+                            StoreServer::Start(ListenAddress(env), Clock::Real(), StoreGate(*job->env_.key)));
     port = job->server_->port();
   }
   job->address_ = env.store.empty() ? JoinAddress(env.master_addr, port) : env.store;
@@ -120,18 +125,14 @@ absl::StatusOr<std::unique_ptr<JobStore>> OpenStore(const Environment& env, absl
 }
 
 absl::Status JobStore::Join(absl::Duration timeout) {
-  const bool secret = !env_.token.empty();
-  {
-    TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<rpc::Channel> channel,
-                            rpc::ConnectGrpc(address_, {.caller = env_.caller()}));
-    TANDEM_ASSIGN_OR_RETURN(
-        Joined joined,
-        JoinStore(*channel, {.member = env_.member(), .secret_token = secret, .timeout = timeout}));
-    env_.token = std::move(joined.token);
-    env_.life = joined.life;
-  }
+  // A channel says once who calls. With its life the process needs another one, which uses the connection of
+  // the first. The name is random, because a forked process must not use its parent's connection.
+  const std::string connection = absl::BytesToHexString(crypto::RandomBytes(16));
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<rpc::Channel> joining,
+                          rpc::ConnectGrpc(address_, {.connection = connection, .caller = env_.caller()}));
+  TANDEM_ASSIGN_OR_RETURN(env_.life, JoinStore(*joining, {.member = env_.member(), .timeout = timeout}));
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel,
-                          ConnectStore(address_, env_.caller(), secret));
+                          rpc::ConnectGrpc(address_, {.connection = connection, .caller = env_.caller()}));
   remote_ = std::make_unique<RemoteStore>(std::move(channel), std::min(timeout, absl::Seconds(30)));
   return absl::OkStatus();
 }

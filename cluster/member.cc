@@ -10,7 +10,6 @@
 #include "base/logging.h"
 #include "base/status.h"
 #include "base/timed_wait.h"
-#include "cluster/store/job_token.h"
 #include "cluster/store/join.h"
 #include "rpc/port_probe.h"
 
@@ -102,14 +101,8 @@ void Member::EndOnSignals() {
 
 void Member::ReportStatus() { monitor_->ReportStatus(); }
 
-absl::StatusOr<std::string> Member::JoinAgain(absl::Duration timeout) {
-  TANDEM_ASSIGN_OR_RETURN(
-      Joined joined,
-      JoinStore(*store_channel(), {.member = name(),
-                                   .life = env().life,
-                                   .secret_token = JobTokenFromEnv().value_or("") == env().token,
-                                   .timeout = timeout}));
-  return std::move(joined.token);
+absl::Status Member::JoinAgain(absl::Duration timeout) {
+  return JoinStore(*store_channel(), {.member = name(), .life = env().life, .timeout = timeout}).status();
 }
 
 absl::StatusOr<std::unique_ptr<rpc::Channel>> Member::Connect(const std::string& address,

@@ -81,7 +81,7 @@ class Member {
   // Unless Leave was called, the job fails a lease later, as it does when the process crashes.
   ~Member();
 
-  // Returns the environment with the job's token.
+  // Returns the environment with the key and the life of this process.
   const Environment& env() const { return store_->env(); }
   std::string name() const { return env().member(); }
   Store* store() const { return store_->store(); }
@@ -90,10 +90,9 @@ class Member {
 
   // Returns the status that heartbeats report: state, step and address. Shared with the code that sets them.
   const std::shared_ptr<rpc::ProcessStatus>& status() const { return diagnostics_->status(); }
-  // Joins again at a store that has lost its memory, with the life that this process has. Returns the token
-  // with which members come now: a server accepts it from then on, besides the earlier one. Blocks at most
+  // Joins again at a store that has lost its memory, with the life that this process has. Blocks at most
   // `timeout`. Errors: those of JoinStore.
-  absl::StatusOr<std::string> JoinAgain(absl::Duration timeout);
+  absl::Status JoinAgain(absl::Duration timeout);
   // Calls `again` when the job's store has lost its memory (JobMonitor::OnStoreLost).
   std::unique_ptr<JobMonitor::Registration> OnStoreLost(std::function<absl::Status()> again) {
     return monitor_->OnStoreLost(std::move(again));
@@ -107,7 +106,7 @@ class Member {
   // Makes a signal to the process an End from now on. Requires MemberOptions::process.
   void EndOnSignals();
 
-  // Connects to a peer with this process's identity and the job's token. Blocks and fails like rpc::Connect.
+  // Connects to a peer with this process's identity. Blocks and fails like rpc::Connect.
   absl::StatusOr<std::unique_ptr<rpc::Channel>> Connect(const std::string& address,
                                                         rpc::ConnectOptions options = {}) const;
 

@@ -13,7 +13,6 @@
 #include "base/status.h"
 #include "cluster/metrics/http_server.h"
 #include "cluster/metrics/process_metrics.h"
-#include "cluster/store/job_token.h"
 #include "cluster/store/remote_store.h"
 #include "rpc/address.h"
 #include "rpc/epoch_gate.h"
@@ -130,9 +129,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Member* member, ServerOpti
 
 absl::StatusOr<std::unique_ptr<Server>> Server::StartAlone(const std::string& name, ServerOptions options,
                                                            std::vector<rpc::Service> services) {
-  TANDEM_ASSIGN_OR_RETURN(std::string token, JobTokenFromEnv());
+  TANDEM_ASSIGN_OR_RETURN(const rpc::JobKey key, rpc::JobKey::Load());
   std::unique_ptr<Server> server(new Server(nullptr, std::move(options)));
-  server->gate_ = std::make_shared<rpc::EpochGate>(rpc::Caller{.member = name, .token = std::move(token)});
+  server->gate_ = std::make_shared<rpc::EpochGate>(key.Identify({.member = name}));
   TANDEM_RETURN_IF_ERROR(server->Listen(server->options_.address, std::move(services)));
   TANDEM_RETURN_IF_ERROR(server->ServeMetrics(server->options_.address.listen));
   if (server->options_.ready) TANDEM_RETURN_IF_ERROR(server->SetReady());
@@ -199,10 +198,7 @@ absl::Status Server::SetReady() {
 }
 
 absl::Status Server::RegisterAgain() {
-  // Members that have joined at the new store may have agreed on another token. They find this server once it
-  // has registered, so it must let them in before.
-  TANDEM_ASSIGN_OR_RETURN(const std::string token, member_->JoinAgain(kRegisterAgainTimeout));
-  gate_->AcceptToken(token);
+  TANDEM_RETURN_IF_ERROR(member_->JoinAgain(kRegisterAgainTimeout));
   {
     absl::MutexLock lock(&mutex_);
     if (!ready_) return absl::OkStatus();

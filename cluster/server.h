@@ -55,7 +55,7 @@ struct ServerOptions {
   ListenOptions address;
   // The transport, threads and limits. Start sets `listen`, `gate` and `serving`.
   rpc::ServerOptions rpc = {};
-  // Decides which callers are served. nullptr: those of the member's round, with the job's token.
+  // Decides which callers are served. nullptr: those of the member's round, with the job's key.
   std::shared_ptr<rpc::EpochGate> gate = nullptr;
   // How the other processes of the job find the server.
   enum class Registration {
@@ -80,7 +80,7 @@ struct ServerOptions {
 
 // A server of a member of a job. It has a listener behind the gate of the job, health checks, metrics, and
 // the address in `tandem status`. It registers with the job. If the job's store has lost its memory, it
-// registers again, and serves those that have joined there. Thread-safe.
+// registers again. Thread-safe.
 class Server {
  public:
   // Listens, and if options.ready, calls SetReady. Handlers of `services` run until Drain, so everything that
@@ -89,9 +89,8 @@ class Server {
   // taken, the error names the member of the job that serves there, if one does.
   static absl::StatusOr<std::unique_ptr<Server>> Start(Member* member, ServerOptions options,
                                                        std::vector<rpc::Service> services);
-  // Serves without a job, as `name` in messages. If TANDEM_JOB_TOKEN is set, callers that change something
-  // must present it; otherwise every caller is served. InvalidArgument for a malformed token; other errors
-  // are those of rpc::Server::Start, of rpc::AdvertisedAddress and of the metrics' port.
+  // Serves without a job, as `name` in messages. Callers that change something need the key of this process.
+  // Errors are those of JobKey::Load, rpc::Server::Start, rpc::AdvertisedAddress and the metrics' port.
   static absl::StatusOr<std::unique_ptr<Server>> StartAlone(const std::string& name, ServerOptions options,
                                                             std::vector<rpc::Service> services);
   // Calls Drain.

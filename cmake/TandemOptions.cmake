@@ -174,6 +174,9 @@ elseif(TANDEM_SANITIZE)
     "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1"
     "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/lsan.supp:print_suppressions=0")
 endif()
+# Tests have a key of their own, so that none makes or uses that of the user (rpc/security/job_key.h).
+set(TANDEM_TEST_ENVIRONMENT "TANDEM_KEY_FILE=" "TANDEM_KEY=tandem_key_7e7e7e7e7e7e7e7e7e7e7e7e7e7e7e7e7e7e7e7e7e7e7e7e7e7e7e7e7e7e7e7e"
+  ${TANDEM_SANITIZE_ENVIRONMENT})
 
 function(tandem_print_summary)
   message(STATUS "Tandem ${PROJECT_VERSION}: ${CMAKE_BUILD_TYPE}, tests ${TANDEM_BUILD_TESTS}, sanitizers '${TANDEM_SANITIZE}'")

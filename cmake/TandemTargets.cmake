@@ -118,7 +118,7 @@ function(tandem_test NAME)
   endif()
   add_test(NAME ${NAME} COMMAND ${NAME} --gtest_brief=1)
   set_tests_properties(${NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
-    ENVIRONMENT "${TANDEM_SANITIZE_ENVIRONMENT}")
+    ENVIRONMENT "${TANDEM_TEST_ENVIRONMENT}")
 endfunction()
 
 # tandem_proto(NAME PROTOS rel/path.proto ... [RARE rel/path.proto ...] [GRPC rel/path.proto ...] [LIKE OTHER] DEPS ...): generates

@@ -7,9 +7,12 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <system_error>
 
-#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/crypto/crypto.h"
 #include "base/ipc/descriptor.h"
 #include "base/json.h"
 #include "base/read_file.h"
@@ -37,16 +40,37 @@ absl::Status Replace(const std::string& path, absl::string_view content, mode_t 
       absl::StrCat("cannot write ", path, ": the directory is not writable, or its disk is full"));
 }
 
+// Replaces `path` by a symbolic link.
+absl::Status ReplaceByLink(const std::string& path, const std::string& target) {
+  const std::string fresh = absl::StrCat(path, ".", absl::BytesToHexString(crypto::RandomBytes(8)));
+  if (::symlink(target.c_str(), fresh.c_str()) == 0) {
+    if (std::rename(fresh.c_str(), path.c_str()) == 0) return absl::OkStatus();
+    ::unlink(fresh.c_str());
+  }
+  return absl::UnavailableError(absl::StrCat("cannot make the link ", path));
+}
+
+std::string KeyFileIn(const std::string& directory) {
+  std::error_code ignored;
+  return (std::filesystem::absolute(directory, ignored) / kKeyFile).lexically_normal().string();
+}
+
 }  // namespace
 
+absl::StatusOr<std::string> WriteKeyFile(const std::string& directory, const rpc::JobKey& key) {
+  std::error_code ignored;
+  std::filesystem::create_directories(directory, ignored);
+  const std::string path = KeyFileIn(directory);
+  TANDEM_RETURN_IF_ERROR(Replace(path, absl::StrCat(key.ToText(), "\n"), 0600));
+  return path;
+}
+
 absl::Status WriteJobFile(const std::string& directory, const JobAddress& job) {
-  if (!job.token.empty()) {
-    // Only this user can read it.
-    TANDEM_RETURN_IF_ERROR(
-        Replace(absl::StrCat(directory, "/", kTokenFile), absl::StrCat(job.token, "\n"), 0600));
-  }
   Json json = {{"run_id", job.run_id}, {"store", job.store}, {"servers", job.num_servers}};
   if (!job.rendezvous.empty()) json["rendezvous"] = job.rendezvous;
+  if (const std::string key_file = KeyFileIn(directory); !job.key_file.empty() && job.key_file != key_file) {
+    TANDEM_RETURN_IF_ERROR(ReplaceByLink(key_file, job.key_file));
+  }
   return Replace(absl::StrCat(directory, "/", kJobFile), absl::StrCat(json.dump(), "\n"), 0644);
 }
 
@@ -60,13 +84,9 @@ absl::StatusOr<JobAddress> ReadJobFile(const std::string& path) {
     return json.contains(name) && json[name].is_string() ? json[name].get<std::string>() : std::string();
   };
   JobAddress job{.store = text("store"), .rendezvous = text("rendezvous"), .run_id = text("run_id")};
-  // Another user may read the job file only.
-  const size_t slash = path.rfind('/');
-  const std::string token_file =
-      absl::StrCat(slash == std::string::npos ? "" : path.substr(0, slash + 1), kTokenFile);
-  if (const absl::StatusOr<std::string> token = ReadFile(token_file); token.ok()) {
-    job.token = std::string(absl::StripAsciiWhitespace(*token));
-  }
+  std::error_code ignored;
+  const std::string key_file = KeyFileIn(std::filesystem::path(path).parent_path());
+  if (std::filesystem::exists(key_file, ignored)) job.key_file = key_file;
   if (json.contains("servers") && json["servers"].is_number_unsigned())
     job.num_servers = json["servers"].get<int>();
   return job;

@@ -9,13 +9,16 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "rpc/security/job_key.h"
 
 namespace tandem::launcher {
 
 // The file's name in a job's log directory. On every node, `tandem run` rewrites it at the start of each
 // round.
 inline constexpr char kJobFile[] = "job.json";
-inline constexpr char kTokenFile[] = "job_token";
+// The file of the job's key (rpc::JobKey) in the same directory, or a link to it. Only the user who started
+// the job can read it.
+inline constexpr char kKeyFile[] = "key";
 
 // The address of a job. A plain value.
 struct JobAddress {
@@ -23,19 +26,21 @@ struct JobAddress {
   std::string rendezvous;  // host:port or etcd URL of the rendezvous; "": one launcher only, or not known
   std::string run_id;      // the job's name at the rendezvous; "": the only job there
   int num_servers = 0;     // parameter servers of the round; 0: none, or unknown
-  // The job's token (rpc::Caller::token), in the file kTokenFile beside the job file, which only the user who
-  // started the job can read. "": not known.
-  std::string token;
+  std::string key_file;    // the absolute path of the job's key; "": not known
 };
 
-// Replaces the files `directory`/kJobFile and, if there is a token, `directory`/kTokenFile; the directory
-// must exist. A concurrent reader sees the earlier content or the new one. Returns Unavailable, with the
-// path, if it cannot be written; the earlier file is then unchanged.
+// Replaces the file `directory`/kKeyFile, which this user alone can read; makes the directory if it is
+// missing. Returns its absolute path. Errors as of WriteJobFile.
+absl::StatusOr<std::string> WriteKeyFile(const std::string& directory, const rpc::JobKey& key);
+
+// Replaces the file `directory`/kJobFile, and `directory`/kKeyFile by a link to a key that is elsewhere; the
+// directory must exist. A concurrent reader sees the earlier content or the new one. Returns Unavailable,
+// with the path, if a file cannot be written; it is then unchanged.
 absl::Status WriteJobFile(const std::string& directory, const JobAddress& job);
 
-// Reads the job file at `path`, the file and not its directory. Absent fields other than `store` keep
-// their defaults. Returns InvalidArgument if it is not a whole job file; other errors are those of ReadFile
-// (NotFound, ...).
+// Reads the job file at `path`, the file and not its directory, and looks whether there is a key. Absent
+// fields other than `store` keep their defaults. Returns InvalidArgument if it is not a whole job file; other
+// errors are those of ReadFile (NotFound, ...).
 absl::StatusOr<JobAddress> ReadJobFile(const std::string& path);
 
 }  // namespace tandem::launcher

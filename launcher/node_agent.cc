@@ -47,21 +47,26 @@ constexpr absl::Duration kSameRequest = absl::Seconds(1);
 absl::StatusOr<std::unique_ptr<NodeAgent>> NodeAgent::Create(NodeAgentOptions options, Processes* processes,
                                                              RendezvousHandler* rendezvous) {
   options.node.advertise = rendezvous->alone() ? "" : rendezvous->host();
+  TANDEM_ASSIGN_OR_RETURN(rpc::JobKey key, rpc::JobKey::Load());
+  key = key.ForJob(options.node.run_id);
+  TANDEM_ASSIGN_OR_RETURN(options.node.key_file, WriteKeyFile(options.node.attempts_dir, key));
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<RoundProcesses> local,
                           RoundProcesses::Create(std::move(options.node), processes));
-  return std::unique_ptr<NodeAgent>(new NodeAgent(options, std::move(local), processes, rendezvous));
+  return std::unique_ptr<NodeAgent>(new NodeAgent(options, key, std::move(local), processes, rendezvous));
 }
 
-NodeAgent::NodeAgent(const NodeAgentOptions& options, std::unique_ptr<RoundProcesses> local,
-                     Processes* processes, RendezvousHandler* rendezvous)
-    : grace_(options.grace),
+NodeAgent::NodeAgent(const NodeAgentOptions& options, const rpc::JobKey& key,
+                     std::unique_ptr<RoundProcesses> local, Processes* processes,
+                     RendezvousHandler* rendezvous)
+    : key_(key),
+      grace_(options.grace),
       timeout_(options.timeout),
       processes_(processes),
       rendezvous_(rendezvous),
       local_(std::move(local)),
       beats_(local_->options().lease, processes),
       node_id_(FreshNodeId(rendezvous->host())),
-      services_(local_->options().run_id, node_id_, options.master_port) {}
+      services_(local_->options().run_id, node_id_, key_, options.master_port) {}
 
 NodeAgent::~NodeAgent() = default;
 
@@ -102,8 +107,8 @@ int NodeAgent::Run() {
 }
 
 absl::Status NodeAgent::StartControl() {
-  TANDEM_ASSIGN_OR_RETURN(agent_store_, cluster::StoreServer::Start("127.0.0.1:0", Clock::Real(), nullptr,
-                                                                    {.access = {.token_follows = true}}));
+  TANDEM_ASSIGN_OR_RETURN(
+      agent_store_, cluster::StoreServer::Start("127.0.0.1:0", Clock::Real(), cluster::StoreGate(key_)));
   control_ = std::make_unique<LauncherControl>(agent_store_->store());
   control_->OnPeerFailure([this](const LauncherControl::PeerFailure& failure) {
     monitor_->Post({.kind = AgentEvent::Kind::kPeerFailure,
@@ -166,13 +171,12 @@ void NodeAgent::OnRound(const AgentEvent& event) {
   // must not count as the newest if those die.
   const bool stale = round_.has_value() && event.round.epoch != round_->epoch + 1 && !local_->AllEnded();
   round_ = event.round;
-  services_.EnterRound(round_->epoch, rendezvous_->token());
-  if (agent_store_ != nullptr) agent_store_->access()->SetToken(rendezvous_->token());
+  services_.EnterRound(round_->epoch);
   ++assignment_;
-  local_->SetRound({.round = *round_,
-                    .assignment = assignment_,
-                    .agent = agent_store_ == nullptr ? "" : absl::StrCat("127.0.0.1:", agent_store_->port()),
-                    .token = rendezvous_->token()});
+  local_->SetRound(
+      {.round = *round_,
+       .assignment = assignment_,
+       .agent = agent_store_ == nullptr ? "" : absl::StrCat("127.0.0.1:", agent_store_->port())});
   if (!stale) return BeginRound();
   processes_->console().Say("the job has gone on without this node; starting its processes anew");
   Stop(Next::kStart, 1, absl::ZeroDuration());
@@ -219,7 +223,7 @@ absl::Status NodeAgent::StartRound() {
                                                         .rendezvous = rendezvous_->address(),
                                                         .run_id = options.run_id,
                                                         .num_servers = round_->WorldSize("ps"),
-                                                        .token = rendezvous_->token()}));
+                                                        .key_file = options.key_file}));
   processes_->console().Say(
       absl::StrCat(rendezvous_->alone() ? CountsText(plan()) : PlaceText(plan(), *round_),
                    round_->process_restarts > 0 ? ", in the place of a node that was absent" : "",

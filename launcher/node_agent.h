@@ -58,7 +58,8 @@ struct NodeAgentOptions {
 // One per launcher. For use by the launcher's main thread.
 class NodeAgent {
  public:
-  // `processes` and `rendezvous` are borrowed. Looks up the programs of all roles; errors are those of
+  // `processes` and `rendezvous` are borrowed. Derives the job's key from that of this process, writes
+  // its file, and looks up the programs of all roles. Errors: those of JobKey::Load, WriteKeyFile and
   // FindProgram.
   static absl::StatusOr<std::unique_ptr<NodeAgent>> Create(NodeAgentOptions options, Processes* processes,
                                                            RendezvousHandler* rendezvous);
@@ -83,8 +84,8 @@ class NodeAgent {
   // again, or end.
   enum class Next { kJoin, kStart, kEnd };
 
-  NodeAgent(const NodeAgentOptions& options, std::unique_ptr<RoundProcesses> local, Processes* processes,
-            RendezvousHandler* rendezvous);
+  NodeAgent(const NodeAgentOptions& options, const rpc::JobKey& key, std::unique_ptr<RoundProcesses> local,
+            Processes* processes, RendezvousHandler* rendezvous);
 
   // The beginning of a round.
   void BeginJoin();
@@ -146,6 +147,7 @@ class NodeAgent {
   bool stopping() const { return phase_ == Phase::kStopping || phase_ == Phase::kKilling; }
   const LaunchPlan& plan() const { return local_->options().plan; }
 
+  const rpc::JobKey key_;  // the job's
   const absl::Duration grace_, timeout_;
   Processes* const processes_;
   RendezvousHandler* const rendezvous_;

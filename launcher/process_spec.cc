@@ -49,7 +49,7 @@ absl::StatusOr<ProcessSpec> ProcessSpecFactory::Make(const PlannedProcess& proce
                     .local_rank = process.local_rank,
                     .run_id = options_.run_id,
                     .checkpoint_root = options_.checkpoint_root,
-                    .token = round.token,
+                    .key_file = options_.key_file,
                     .agent = round.agent,
                     .assignment = round.assignment,
                     .lease = options_.lease,

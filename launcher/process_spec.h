@@ -32,6 +32,7 @@ struct NodeOptions {
   std::string self;                               // the path of this program
   std::string log_dir;                            // exists
   std::string attempts_dir;                       // holds attempt_<n>/<local rank>/
+  std::string key_file;                           // absolute, of the job's key; NodeAgent writes it
   std::string spill_dir;
   std::string wal_dir;          // absolute; "": servers are not durable
   std::string checkpoint_root;  // absolute; "": servers inherit TANDEM_CHECKPOINT_ROOT, if it is set
@@ -60,7 +61,6 @@ struct NodeRound {
   cluster::Round round;
   int64_t assignment = 0;  // the number of the round's Assignment
   std::string agent;       // host:port of the LauncherControl's store; "": there is none
-  std::string token;       // the job's token; "": that of the launcher's environment, if any
 };
 
 // Makes specifications. Not thread-safe.

@@ -16,7 +16,6 @@
 #include "base/status.h"
 #include "base/wait_log.h"
 #include "cluster/store/etcd/etcd_store.h"
-#include "cluster/store/job_token.h"
 #include "cluster/store/join.h"
 #include "cluster/store/remote_store.h"
 #include "launcher/local_rendezvous.h"
@@ -48,8 +47,6 @@ absl::Duration CallTimeout(const cluster::RendezvousOptions& options) {
 std::string GoneKey(const std::string& run_id, const std::string& node) {
   return absl::StrCat("launchers/", run_id, "/gone/", node);
 }
-
-std::string TokenKey(const std::string& run_id) { return absl::StrCat("launchers/", run_id, "/token"); }
 
 std::string WorkersEndedKey(const std::string& run_id, int64_t epoch, const std::string& node) {
   return absl::StrCat("launchers/", run_id, "/workers-ended/", epoch, "/", node);
@@ -152,9 +149,7 @@ absl::Status RendezvousHandler::OpenServed() {
     const std::string listen = rpc::IsLoopbackHost(endpoint.host)
                                    ? options_.endpoint
                                    : rpc::ListenAddressFor(endpoint.host, endpoint.port);
-    TANDEM_ASSIGN_OR_RETURN(std::string token, cluster::JobTokenFromEnv());
-    absl::StatusOr<std::unique_ptr<cluster::StoreServer>> server =
-        cluster::StoreServer::Start(listen, Clock::Real(), nullptr, {.access = {.token = std::move(token)}});
+    absl::StatusOr<std::unique_ptr<cluster::StoreServer>> server = cluster::StoreServer::Start(listen);
     if (server.ok()) {
       server_ = *std::move(server);
       return absl::OkStatus();
@@ -168,25 +163,6 @@ absl::Status RendezvousHandler::OpenServed() {
 }
 
 absl::Status RendezvousHandler::Reach(const std::function<bool()>& stop) {
-  TANDEM_RETURN_IF_ERROR(AwaitStore(stop));
-  return AgreeOnToken();
-}
-
-absl::Status RendezvousHandler::AgreeOnToken() {
-  if (!token().empty()) return absl::OkStatus();
-  TANDEM_ASSIGN_OR_RETURN(std::string token, cluster::JobTokenFromEnv());
-  if (token.empty()) {
-    token = cluster::NewJobToken();
-    if (!alone()) {
-      TANDEM_ASSIGN_OR_RETURN(token, store()->CompareSet(TokenKey(options_.rendezvous.run_id), "", token));
-    }
-  }
-  absl::MutexLock lock(&mutex_);
-  token_ = std::move(token);
-  return absl::OkStatus();
-}
-
-absl::Status RendezvousHandler::AwaitStore(const std::function<bool()>& stop) {
   if (alone() || server_ != nullptr) return absl::OkStatus();
   absl::Time since = MonotonicNow(), say_at = since;
   bool was_full = false;

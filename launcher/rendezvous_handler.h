@@ -10,11 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "cluster/rendezvous/rendezvous.h"
 #include "cluster/store/store.h"
@@ -33,18 +31,12 @@ class RendezvousHandler {
   ~RendezvousHandler();
 
   cluster::Rendezvous* rendezvous() { return rendezvous_.get(); }
-  // Blocks until the store responds, for at most the join timeout, and agrees there on the job's token with
-  // the other launchers. A launcher that has TANDEM_JOB_TOKEN, or is the only one, needs no agreement.
-  // Returns Cancelled once `stop` returns true, and Unavailable, with the endpoint, after the timeout. A
-  // store of a launcher that responded before and no longer does is Unavailable at once: its contents are
-  // lost (etcd's are not, so etcd is waited for). ResourceExhausted if the store has taken no change for
-  // full_timeout. The log says what this waits for, at once and every 30 s.
+  // Blocks until the store responds, for at most the join timeout. Returns Cancelled once `stop` returns
+  // true, and Unavailable, with the endpoint, after the timeout. A store of a launcher that responded before
+  // and no longer does is Unavailable at once: its contents are lost (etcd's are not, so etcd is waited for).
+  // ResourceExhausted if the store has taken no change for full_timeout. The log says what this waits for, at
+  // once and every 30 s.
   absl::Status Reach(const std::function<bool()>& stop);
-  // Returns the job's token, which is the same on all nodes. "" before Reach has succeeded.
-  std::string token() const {
-    absl::MutexLock lock(&mutex_);
-    return token_;
-  }
   // The address at which the other nodes reach this one; 127.0.0.1 for a single launcher.
   const std::string& host() const { return host_; }
   // MASTER_ADDR of a round in which this node is the first.
@@ -82,8 +74,6 @@ class RendezvousHandler {
  private:
   explicit RendezvousHandler(const RendezvousHandlerOptions& options) : options_(options) {}
   cluster::Store* store() { return server_ != nullptr ? server_->store() : store_.get(); }
-  absl::Status AwaitStore(const std::function<bool()>& stop);
-  absl::Status AgreeOnToken();
   absl::Status OpenStore();
   absl::Status OpenServed();
   absl::Status OpenEtcd();
@@ -95,8 +85,6 @@ class RendezvousHandler {
   std::unique_ptr<cluster::StoreServer> server_;  // the store, if this launcher serves it
   std::unique_ptr<cluster::Store> store_;         // client of etcd or of another launcher's store
   std::unique_ptr<cluster::Rendezvous> rendezvous_;
-  mutable absl::Mutex mutex_;
-  std::string token_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace tandem::launcher

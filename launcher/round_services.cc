@@ -20,17 +20,17 @@ constexpr absl::Duration kEndLifeTimeout = absl::Seconds(5);
 
 }  // namespace
 
-RoundServices::RoundServices(std::string run_id, std::string node_id, int master_port)
-    : run_id_(std::move(run_id)), node_id_(std::move(node_id)), chosen_port_(master_port) {}
+RoundServices::RoundServices(std::string run_id, std::string node_id, const rpc::JobKey& key, int master_port)
+    : run_id_(std::move(run_id)), node_id_(std::move(node_id)), key_(key), chosen_port_(master_port) {}
 
 RoundServices::~RoundServices() = default;
 
 absl::Status RoundServices::Renew(const std::string& host, cluster::Node* node) {
   old_store_ = std::move(store_);
   gate_ = std::make_shared<rpc::EpochGate>(
-      rpc::Caller{.run_id = run_id_, .member = absl::StrCat("the store of node ", node_id_)});
-  absl::StatusOr<std::unique_ptr<cluster::StoreServer>> store = cluster::StoreServer::Start(
-      rpc::ListenAddressFor(host, 0), Clock::Real(), gate_, {.access = {.token_follows = true}});
+      key_.Identify({.run_id = run_id_, .member = absl::StrCat("the store of node ", node_id_)}));
+  absl::StatusOr<std::unique_ptr<cluster::StoreServer>> store =
+      cluster::StoreServer::Start(rpc::ListenAddressFor(host, 0), Clock::Real(), gate_);
   if (!store.ok()) return Annotate(store.status(), "cannot serve the job's store");
   store_ = *std::move(store);
   node->store = absl::StrCat(host, ":", store_->port());
@@ -42,11 +42,7 @@ absl::Status RoundServices::Renew(const std::string& host, cluster::Node* node) 
   return absl::OkStatus();
 }
 
-void RoundServices::EnterRound(int64_t epoch, const std::string& token) {
-  gate_->Enter(epoch);
-  store_->access()->SetToken(token);
-  token_ = token;
-}
+void RoundServices::EnterRound(int64_t epoch) { gate_->Enter(epoch); }
 
 void RoundServices::EndLife(const cluster::Round& round, const std::string& member, int64_t pid) {
   cluster::MemberProcess process = cluster::MemberProcess::Self();
@@ -58,7 +54,7 @@ void RoundServices::EndLife(const cluster::Round& round, const std::string& memb
   }
   const std::string& address = round.nodes[0].store;
   if (other_store_ == nullptr || other_store_->target() != address) {
-    const rpc::Caller caller{.run_id = run_id_, .epoch = round.epoch, .member = node_id_, .token = token_};
+    const rpc::Caller caller = key_.Identify({.run_id = run_id_, .epoch = round.epoch});
     absl::StatusOr<std::unique_ptr<rpc::Channel>> channel = rpc::ConnectGrpc(address, {.caller = caller});
     if (!channel.ok()) return;
     other_store_ = *std::move(channel);

@@ -17,6 +17,7 @@
 #include "launcher/host/port_reservation.h"
 #include "rpc/channel.h"
 #include "rpc/epoch_gate.h"
+#include "rpc/security/job_key.h"
 
 namespace tandem::launcher {
 
@@ -24,7 +25,8 @@ namespace tandem::launcher {
 class RoundServices {
  public:
   // `master_port`: the port to reserve in all rounds, or 0 for a free one in each round.
-  RoundServices(std::string run_id, std::string node_id, int master_port);
+  // `key`: the job's.
+  RoundServices(std::string run_id, std::string node_id, const rpc::JobKey& key, int master_port);
   ~RoundServices();
 
   // Starts a new store and reserves a port, for the round that the node will join next. Sets their addresses
@@ -32,9 +34,8 @@ class RoundServices {
   // Renew, because a running process may still use it. Returns an error if the store cannot be served or the
   // chosen port is taken.
   absl::Status Renew(const std::string& host, cluster::Node* node);
-  // Tells the store the epoch of the round and the job's token. Until then processes that join are told to
-  // try again; from then on the store refuses callers of other rounds and changes without the token.
-  void EnterRound(int64_t epoch, const std::string& token);
+  // Tells the store the epoch of the round. From then on it refuses callers of other rounds.
+  void EnterRound(int64_t epoch);
   // Tells the store of `round` that the process `pid` of this node, the member `member`, has ended, so that a
   // successor need not look for it. Does not block; the store may not learn it.
   void EndLife(const cluster::Round& round, const std::string& member, int64_t pid);
@@ -47,10 +48,10 @@ class RoundServices {
 
  private:
   const std::string run_id_, node_id_;
+  const rpc::JobKey key_;
   const int chosen_port_;
   std::unique_ptr<cluster::StoreServer> store_, old_store_;
   std::shared_ptr<rpc::EpochGate> gate_;  // of store_
-  std::string token_;                     // of the job
   // To the store of the round that another node serves, at its address.
   std::unique_ptr<rpc::Channel> other_store_;
   std::unique_ptr<PortReservation> port_;

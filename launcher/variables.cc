@@ -3,7 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cluster/membership/beat.h"
-#include "cluster/store/job_token.h"
+#include "rpc/security/job_key.h"
 
 extern char** environ;
 
@@ -104,7 +104,8 @@ Variables VariablesOf(const Variables& own, const ProcessSlot& place) {
   set("TANDEM_RUN_ID", place.run_id);
   set("TANDEM_EPOCH", round.epoch);
   set(cluster::kLeaseVariable, absl::ToDoubleSeconds(place.lease));
-  if (!place.token.empty()) set(cluster::kJobTokenVariable, place.token);
+  variables.erase(rpc::kKeyVariable);  // the launcher's own key
+  set(rpc::kKeyFileVariable, place.key_file);
   if (place.restarts_alone > 0) set("TANDEM_PROCESS_RESTARTS", place.restarts_alone);
   if (!place.agent.empty()) {
     set("TANDEM_AGENT", place.agent);

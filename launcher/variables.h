@@ -32,7 +32,7 @@ struct ProcessSlot {
   std::string wal_dir;          // for parameter servers that are durable; else ""
   std::string serving_dir;      // where a parameter server with followers tells that it serves; else ""
   std::string checkpoint_root;  // for parameter servers; "": that of the launcher's environment, if any
-  std::string token;            // the job's token; "": that of the launcher's environment, if any
+  std::string key_file;         // of the job's key
   std::string agent;            // host:port of the launcher's LauncherControl; "": there is none
   int64_t assignment = 0;       // the number of this round's assignment there
   absl::Duration lease = cluster::kDefaultLease;  // of every process of the job

@@ -16,6 +16,7 @@ std::string Caller::ToBytes() const {
   proto.set_member(member);
   proto.set_token(token);
   proto.set_life(life);
+  proto.set_key_id(key_id);
   return proto.SerializeAsString();
 }
 
@@ -28,18 +29,20 @@ Caller Caller::FromBytes(absl::string_view bytes) {
           .epoch = proto.epoch(),
           .member = proto.member(),
           .token = proto.token(),
+          .key_id = proto.key_id(),
           .life = proto.life()};
 }
 
 absl::Status CheckCaller(const Caller& caller) {
   if (caller.epoch >= 0 && caller.run_id.size() <= kMaxNameBytes && caller.member.size() <= kMaxNameBytes &&
-      caller.token.size() <= kMaxTokenBytes) {
+      caller.token.size() <= kMaxTokenBytes && caller.key_id.size() <= kMaxKeyIdBytes) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "a channel's caller of epoch ", caller.epoch, ", with a run's id of ", caller.run_id.size(),
-      " bytes, a member's name of ", caller.member.size(), " and a token of ", caller.token.size(),
-      ": epochs are at least 0, names have at most ", kMaxNameBytes, " bytes, tokens ", kMaxTokenBytes));
+      " bytes, a member's name of ", caller.member.size(), ", a token of ", caller.token.size(),
+      " and an id of its key of ", caller.key_id.size(), ": epochs are at least 0, names have at most ",
+      kMaxNameBytes, " bytes, tokens ", kMaxTokenBytes, ", ids of keys ", kMaxKeyIdBytes));
 }
 
 }  // namespace tandem::rpc

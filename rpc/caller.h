@@ -2,7 +2,7 @@
 #ifndef TANDEM_RPC_CALLER_H_
 #define TANDEM_RPC_CALLER_H_
 
-// Identifies the calling process by its job, epoch and member name, and by the job's token. A channel sends
+// Identifies the calling process by its job, epoch and member name, and by the token of the job's key. A channel sends
 // this to each server that it connects to; epoch_gate.h decides with it whether the calls are served.
 
 #include <cstddef>
@@ -22,9 +22,11 @@ struct Caller {
   // inspects one. Below 0: the received bytes could not be parsed.
   int64_t epoch = 0;
   std::string member;  // the process's name in the job, "worker/3"
-  // The job's token (TANDEM_JOB_TOKEN), which shows that the process is a member of the job. "": it does not
-  // present one, so it may only observe and read. It is a secret: no message and no log has it.
+  // Shows that the process has the job's key (JobKey::Token). "": it does not present it, so it may only
+  // observe and read. It is a secret: no message and no log has it.
   std::string token = {};
+  // Tells the keys of processes apart in messages (JobKey::Id); "": not given.
+  std::string key_id = {};
   // Which process of the name `member` this is in the job, counted from 1 by the job's store, which refuses
   // the changes of a process that another one has replaced. 0: the process has not joined the job.
   int64_t life = 0;
@@ -41,11 +43,12 @@ inline constexpr size_t kMaxCallerBytes = 640;
 // The key of the encoding in gRPC's metadata.
 inline constexpr char kCallerHeader[] = "tandem-caller-bin";
 
-// Longest token.
+// Longest token and longest id of a key.
 inline constexpr size_t kMaxTokenBytes = 64;
+inline constexpr size_t kMaxKeyIdBytes = 16;
 
-// Returns InvalidArgument if the epoch is below 0, a name has more than 256 bytes, or the token has more than
-// kMaxTokenBytes.
+// Returns InvalidArgument if the epoch is below 0, a name has more than 256 bytes, or the token or the id of
+// the key are longer than they may be.
 absl::Status CheckCaller(const Caller& caller);
 
 }  // namespace tandem::rpc

@@ -104,6 +104,9 @@ struct ChannelOptions {
   // True: all calls share one stream, which avoids most of a call's cost. False: each call is a gRPC call of
   // its own. Calls to a server that does not support the stream are always sent that way.
   bool stream = true;
+  // Names a connection: channels of this process to the same target that have the same name and the same
+  // options, except `caller`, use one. "": a connection of its own.
+  std::string connection = {};
   // Identifies this process to the server, once per connection. A server of another job or epoch
   // refuses the calls, and its error names both (rpc/epoch_gate.h). A process that joins another round must
   // open new channels.

@@ -1,38 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rpc/epoch_gate.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 
 #include "absl/base/optimization.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/crypto/crypto.h"
 
 namespace tandem::rpc {
 namespace {
 
-constexpr size_t kMostTokens = 16;
-
 std::string NameOf(const Caller& caller) { return caller.member.empty() ? "a process" : caller.member; }
 
 }  // namespace
-
-bool SameSecret(absl::string_view a, absl::string_view b) {
-  if (a.size() != b.size()) return false;
-  unsigned char difference = 0;
-  for (size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i]);
-  return difference == 0;
-}
-
-absl::Status TokenMissing(const Caller& caller, absl::string_view server, absl::string_view method,
-                          Right right) {
-  return absl::PermissionDeniedError(absl::StrCat(
-      method, " needs the right to ", RightName(right), ", and ", NameOf(caller), " presents ",
-      caller.token.empty() ? "no token of the job" : "another token than that of the job", " to ", server,
-      ": `tandem run` gives its processes the token of the job; start another "
-      "process with TANDEM_JOB_TOKEN set to it: the content of the file job_token in the log "
-      "directory of `tandem run`, or the value with which the job's other processes were started"));
-}
 
 void EpochGate::Enter(int64_t epoch) {
   int64_t now = epoch_.load(std::memory_order_relaxed);
@@ -71,23 +53,17 @@ absl::Status EpochGate::Admit(const Caller& caller) {
                                              ": it has not heard of the new round yet, or was left behind"));
 }
 
-void EpochGate::AcceptToken(const std::string& token) {
-  if (server_.token.empty() || token.empty() || token == server_.token) return;
-  absl::MutexLock lock(&mutex_);
-  if (std::find(later_tokens_.begin(), later_tokens_.end(), token) != later_tokens_.end()) return;
-  if (later_tokens_.size() >= kMostTokens) later_tokens_.erase(later_tokens_.begin());
-  later_tokens_.push_back(token);
-}
-
 absl::Status EpochGate::Authorize(const Caller& caller, absl::string_view method, Right right) const {
-  if (server_.token.empty() || SameSecret(caller.token, server_.token)) return absl::OkStatus();
-  {
-    absl::ReaderMutexLock lock(&mutex_);
-    for (const std::string& token : later_tokens_) {
-      if (SameSecret(caller.token, token)) return absl::OkStatus();
-    }
+  if (ABSL_PREDICT_TRUE(!server_.token.empty() && crypto::SecretsEqual(caller.token, server_.token))) {
+    return absl::OkStatus();
   }
-  return TokenMissing(caller, NameOf(server_), method, right);
+  return absl::PermissionDeniedError(absl::StrCat(
+      method, " needs the right to ", RightName(right), ", and ", NameOf(caller), " presents ",
+      caller.token.empty() ? "no key" : absl::StrCat("key ", absl::CHexEscape(caller.key_id)), " to ",
+      NameOf(server_), ", which has key ", server_.key_id,
+      ": processes need the same key. `tandem key show` prints where a process finds its key; "
+      "TANDEM_KEY_FILE chooses another file. The key of a `tandem run` is the file `key` in its log "
+      "directory"));
 }
 
 Service Gated(Service service, std::shared_ptr<EpochGate> gate) {

@@ -2,12 +2,12 @@
 #ifndef TANDEM_RPC_EPOCH_GATE_H_
 #define TANDEM_RPC_EPOCH_GATE_H_
 
-// Decides which callers a server of a job serves: those of its own epoch. Methods whose right needs the job's
-// token (NeedsToken) serve only callers that present it.
+// Decides which callers a server serves: those of its own epoch. Methods whose right needs the token of the
+// server's key (NeedsToken) serve only callers that present it.
 //
 // The epoch protects a round from a process that the job has left behind: one that was cut off or stopped for
 // too long, or that finds a different server at an old address. The token protects the job from processes
-// that have never belonged to it.
+// that do not have its key (security/job_key.h).
 //
 //   caller                     server of a round       server that outlives rounds
 //   of its epoch               served                  served
@@ -19,7 +19,7 @@
 // A server that has no epoch yet (0) serves the callers of its job in every epoch. Jobs are compared only if
 // the caller and the server both have a run id.
 //
-// A server without a token (Caller::token is "") belongs to no job and serves every caller's methods.
+// A server without a token (Caller::token is "") serves no method that needs one.
 //
 // A process that is restarted alone returns with the epoch of its round, so it is served. The service must
 // tell its calls from those that its predecessor left unfinished (ps/server/push_fence.h).
@@ -28,23 +28,14 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
+#include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "absl/synchronization/mutex.h"
 #include "rpc/caller.h"
 #include "rpc/service.h"
 
 namespace tandem::rpc {
-
-// Compares two secrets in a time that does not depend on where they differ.
-bool SameSecret(absl::string_view a, absl::string_view b);
-// Returns the PermissionDenied error for `caller`, which does not present the token of `server`. It names
-// `method` ("tandem.v1.Failover/Attach"), `right` and both processes, and says where the token is.
-absl::Status TokenMissing(const Caller& caller, absl::string_view server, absl::string_view method,
-                          Right right);
 
 // Admits or refuses callers. Thread-safe. Shared by a server and the code that reports new epochs to it.
 class EpochGate {
@@ -70,18 +61,14 @@ class EpochGate {
   // is still executed.
   absl::Status Admit(const Caller& caller);
 
-  // Lets callers with `token` in as well: members that have joined since the job's store lost the one before.
-  // The gate remembers the last 16. No effect if the server has no token.
-  void AcceptToken(const std::string& token);
-  // Returns OK if `caller` presents a token of the server, or if the server has none. Otherwise TokenMissing.
+  // Returns OK if `caller` presents the token of the server. Otherwise PermissionDenied, which names `method`
+  // ("tandem.v1.Failover/Attach"), `right`, both processes and the ids of their keys.
   absl::Status Authorize(const Caller& caller, absl::string_view method, Right right) const;
 
  private:
   const Caller server_;
   const Kind kind_;
   std::atomic<int64_t> epoch_;
-  mutable absl::Mutex mutex_;
-  std::vector<std::string> later_tokens_ ABSL_GUARDED_BY(mutex_);  // beside that of server_
 };
 
 // Returns `service` behind `gate`: Admit for each call, Authorize for methods that need a token. A refused

@@ -58,7 +58,7 @@ class ServerCall {
 using Handler = std::function<void(std::shared_ptr<ServerCall>)>;
 
 // A method states the right that its callers need. EpochGate checks it: everyone may observe and read, all
-// other rights need the job's token (Caller::token).
+// other rights need the token of the server's key (Caller::token).
 enum class Right {
   kObserve,  // looks at states and figures
   kRead,     // reads the job's data: rows, weights, items, keys

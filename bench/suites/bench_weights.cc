@@ -25,7 +25,6 @@
 #include "bench/suites/own_processes.h"
 #include "bench/suites/server_process.h"
 #include "nlohmann/json.hpp"
-#include "rpc/connect.h"
 #include "weights/client/local_weights.h"
 #include "weights/client/publisher.h"
 #include "weights/client/remote_weights.h"
@@ -142,9 +141,7 @@ absl::Status RunWeightsBench(const WeightsFlags& flags) {
       continue;
     }
     TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ServerProcess> server, ServerProcess::Start("weights"));
-    TANDEM_ASSIGN_OR_RETURN(
-        std::unique_ptr<rpc::Channel> channel,
-        rpc::Connect(server->address(), {.transport = c.transport == "shm" ? "shm" : "grpc"}));
+    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, server->Connect(c.transport == "shm"));
     weights::RemoteWeights remote(std::move(channel));
     TANDEM_RETURN_IF_ERROR(MeasureWeights(c, flags, &remote));
   }

@@ -14,7 +14,6 @@
 #include "replay/client/remote_replay.h"
 #include "replay/client/sampler.h"
 #include "replay/client/writer.h"
-#include "rpc/connect.h"
 
 namespace tandem::bench {
 namespace {
@@ -98,9 +97,7 @@ absl::Status MeasureCase(const ReplayCase& c, const ReplayFlags& flags, bool fir
   }
   // A server of its own for each case, so that none finds the memory of another.
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ServerProcess> server, ServerProcess::Start("replay"));
-  TANDEM_ASSIGN_OR_RETURN(
-      std::unique_ptr<rpc::Channel> channel,
-      rpc::Connect(server->address(), {.transport = c.transport == "shm" ? "shm" : "grpc"}));
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, server->Connect(c.transport == "shm"));
   replay::RemoteReplay replay(std::move(channel));
   TandemReplay target(&replay, &replay);
   return MeasureReplay(&target, c, flags, first);

@@ -12,6 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/own_program.h"
 #include "base/status.h"
+#include "rpc/connect.h"
+#include "rpc/security/job_key.h"
 
 namespace tandem::bench {
 
@@ -35,6 +37,12 @@ absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(const char* 
     return absl::InternalError(absl::StrCat("`", tandem, " ", service, " serve` did not start"));
   }
   return process;
+}
+
+absl::StatusOr<std::unique_ptr<rpc::Channel>> ServerProcess::Connect(bool shared_memory) const {
+  TANDEM_ASSIGN_OR_RETURN(const rpc::JobKey key, rpc::JobKey::Load());
+  return rpc::Connect(address_,
+                      {.channel = {.caller = key.Identify({})}, .transport = shared_memory ? "shm" : "grpc"});
 }
 
 ServerProcess::~ServerProcess() {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "rpc/channel.h"
 
 namespace tandem::bench {
 
@@ -18,7 +19,9 @@ class ServerProcess {
   // start.
   static absl::StatusOr<std::unique_ptr<ServerProcess>> Start(const char* service);
   ~ServerProcess();
-  const std::string& address() const { return address_; }
+  // Connects to it, over shared memory or TCP, with the key of this process, which is also the server's.
+  // Errors: those of rpc::Connect and rpc::JobKey::Load.
+  absl::StatusOr<std::unique_ptr<rpc::Channel>> Connect(bool shared_memory) const;
 
  private:
   ServerProcess() = default;

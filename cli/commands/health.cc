@@ -52,7 +52,7 @@ void AddHealth(CLI::App& app, CommandContext* context) {
       "Ends with 0 if the server says SERVING, and with 1 if it says anything else or does not respond in\n"
       "time. Any process of a job has such an address (`tandem status --json`: address, diagnostics), and "
       "so\n"
-      "have other gRPC servers with grpc.health.v1.Health. It needs no token.");
+      "have other gRPC servers with grpc.health.v1.Health. It needs no key.");
   health->add_option("address", flags->address, "host:port or unix:/path of the server")->required();
   health->add_option("--service", flags->service,
                      "One service of the server, such as tandem.v1.ParameterServer [the server as a whole]");

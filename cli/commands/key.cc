@@ -24,11 +24,18 @@ absl::Status Show(const std::string& file) {
   return key.status();
 }
 
-absl::Status Make(std::string file) {
+// Makes a file with a new key, or with that of the job `run_id` if it is given.
+absl::Status Make(std::string file, const std::string& run_id) {
+  if (file.empty() && !run_id.empty()) return Refusal("--job needs --key-file, the file to make");
   if (file.empty()) {
     TANDEM_ASSIGN_OR_RETURN(file, rpc::JobKey::DefaultFile());
   }
-  const absl::Status made = rpc::JobKey::Make().CreateFile(file);
+  rpc::JobKey key = rpc::JobKey::Make();
+  if (!run_id.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(const rpc::JobKey own, rpc::JobKey::Load());
+    key = own.ForJob(run_id);
+  }
+  const absl::Status made = key.CreateFile(file);
   if (absl::IsAlreadyExists(made)) {
     return absl::AlreadyExistsError(
         absl::StrCat(file,
@@ -55,7 +62,12 @@ void AddKey(CLI::App& app, CommandContext* context) {
   };
   CLI::App* make = key->add_subcommand("make", "Make a file with a new key, which only this user can read");
   file_flag(make, "The file [~/.tandem/key]");
-  make->callback([file, context] { context->exit_code = Report("key make", Make(*file)); });
+  auto run_id = std::make_shared<std::string>();
+  make->add_option(
+      "--job", *run_id,
+      "The key of the job that `tandem run --rdzv-id` names so, for a server beside it [a random "
+      "key]");
+  make->callback([file, run_id, context] { context->exit_code = Report("key make", Make(*file, *run_id)); });
   CLI::App* show = key->add_subcommand("show", "Print the id of this process's key and where it is");
   file_flag(show, "The file [as every command finds its key]");
   show->callback([file, context] { context->exit_code = Report("key show", Show(*file)); });

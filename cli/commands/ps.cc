@@ -33,6 +33,7 @@
 #include "ps/storage/spill/spill_store.h"
 #include "rpc/channel.h"
 #include "rpc/epoch_gate.h"
+#include "rpc/security/key_flag.h"
 #include "rpc/server.h"
 #include "rpc/transport/loopback.h"
 
@@ -300,6 +301,7 @@ void AddPs(CLI::App& app, CommandContext* context) {
       ->check(CLI::NonNegativeNumber);
   ps->add_option("--num-servers", flags->num_servers, "How many there are [TANDEM_NUM_PS]")
       ->check(CLI::PositiveNumber);
+  rpc::AddKeyFileFlag(ps);
   ps->add_option("--listen", flags->listen, "host:port to bind; port 0: the kernel picks")
       ->capture_default_str();
   ps->add_option("--advertise", flags->advertise,

@@ -50,9 +50,8 @@ class Shards {
   static absl::StatusOr<Shards> Find(const JobFlags& flags) {
     TANDEM_ASSIGN_OR_RETURN(const launcher::JobAddress job, FindJob(flags));
     TANDEM_ASSIGN_OR_RETURN(std::string store, FindStore(flags));
-    TANDEM_ASSIGN_OR_RETURN(std::string token, FindToken(flags));
-    return Shards(std::move(store), std::move(token),
-                  static_cast<uint32_t>(std::clamp(job.num_servers, 0, 1 << 16)),
+    TANDEM_ASSIGN_OR_RETURN(const rpc::JobKey key, FindKey(job));
+    return Shards(std::move(store), key, static_cast<uint32_t>(std::clamp(job.num_servers, 0, 1 << 16)),
                   MonotonicNow() + absl::Seconds(flags.timeout_seconds));
   }
 
@@ -82,7 +81,7 @@ class Shards {
   absl::StatusOr<Response> Call(const std::string& address, const char* method,
                                 const Request& request) const {
     TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<rpc::Channel> channel,
-                            rpc::ConnectGrpc(address, {.caller = {.member = "tandem ps", .token = token_}}));
+                            rpc::ConnectGrpc(address, {.caller = key_.Identify({.member = "tandem ps"})}));
     Response response;
     TANDEM_RETURN_IF_ERROR(rpc::CallProto(*channel, absl::StrCat("/tandem.v1.Failover/", method), request,
                                           &response, {.timeout = Left()}));
@@ -102,11 +101,11 @@ class Shards {
   }
 
  private:
-  Shards(std::string store, std::string token, uint32_t num_servers, absl::Time deadline)
-      : store_(std::move(store)), token_(std::move(token)), num_servers_(num_servers), deadline_(deadline) {}
+  Shards(std::string store, const rpc::JobKey& key, uint32_t num_servers, absl::Time deadline)
+      : store_(std::move(store)), key_(key), num_servers_(num_servers), deadline_(deadline) {}
 
   std::string store_;
-  std::string token_;  // the job's
+  rpc::JobKey key_;  // the job's
   uint32_t num_servers_;
   absl::Time deadline_;
 };

@@ -21,12 +21,13 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/serve.h"
 #include "cli/monitor/replay_metrics.h"
-#include "cluster/store/job_token.h"
 #include "google/protobuf/util/json_util.h"
 #include "replay/client/remote_replay.h"
 #include "replay/server/replay_server.h"
 #include "replay/wire/messages.h"
 #include "rpc/connect.h"
+#include "rpc/security/job_key.h"
+#include "rpc/security/key_flag.h"
 
 namespace tandem::cli {
 namespace {
@@ -115,8 +116,8 @@ absl::Status ServeReplay(const ReplayServeFlags& flags) {
 absl::StatusOr<std::unique_ptr<replay::RemoteReplay>> ConnectTo(const ReplayLookFlags& flags) {
   rpc::ConnectOptions options;
   options.transport = "grpc";
-  options.channel.caller.member = "tandem replay";
-  TANDEM_ASSIGN_OR_RETURN(options.channel.caller.token, cluster::JobTokenFromEnv());
+  TANDEM_ASSIGN_OR_RETURN(const rpc::JobKey key, rpc::JobKey::Load());
+  options.channel.caller = key.Identify({.member = "tandem replay"});
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::Connect(flags.server, options));
   return std::make_unique<replay::RemoteReplay>(
       std::shared_ptr<rpc::Channel>(std::move(channel)),
@@ -261,6 +262,7 @@ absl::Status SetReplay(const ReplayLookFlags& flags) {
 }
 
 void AddLookFlags(CLI::App* command, ReplayLookFlags* flags, bool table) {
+  rpc::AddKeyFileFlag(command);
   command->add_option("--server", flags->server, "host:port or unix:/path of the replay server")->required();
   command->add_option("--timeout", flags->timeout_seconds, "Seconds to wait for the server")
       ->check(CLI::Range(0.1, 3600.0))

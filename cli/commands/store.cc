@@ -16,9 +16,9 @@
 #include "base/status.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/serve.h"
-#include "cluster/store/job_token.h"
 #include "cluster/store/limits.h"
 #include "cluster/store/store_server.h"
+#include "rpc/security/key_flag.h"
 
 namespace tandem::cli {
 namespace {
@@ -32,14 +32,12 @@ struct StoreFlags {
 
 absl::Status Serve(const StoreFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<SignalPipe> signals, SignalPipe::Install({SIGTERM, SIGINT}));
-  TANDEM_ASSIGN_OR_RETURN(std::string token, cluster::JobTokenFromEnv());
-  TANDEM_ASSIGN_OR_RETURN(
-      const std::unique_ptr<cluster::StoreServer> store,
-      cluster::StoreServer::Start(flags.listen, Clock::Real(), nullptr,
-                                  {.limits = flags.limits,
-                                   .max_connections = flags.max_connections,
-                                   .disk = {.directory = flags.data, .on_failure = [] { ::raise(SIGTERM); }},
-                                   .access = {.token = std::move(token)}}));
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<cluster::StoreServer> store,
+                          cluster::StoreServer::Start(
+                              flags.listen, Clock::Real(), nullptr,
+                              {.limits = flags.limits,
+                               .max_connections = flags.max_connections,
+                               .disk = {.directory = flags.data, .on_failure = [] { ::raise(SIGTERM); }}}));
   if (store->disk() != nullptr) {
     TANDEM_ASSIGN_OR_RETURN(const int64_t keys, store->store()->NumKeys());
     LogInfo(absl::StrCat("the store in ", flags.data, " has ", keys, " keys; its log has ",
@@ -60,6 +58,7 @@ void AddStore(CLI::App& app, CommandContext* context) {
       "Prints its address, and serves until SIGTERM or SIGINT. Any node may die while it lives:\n"
       "tandem run --nnodes 2:4 --rdzv-backend c10d --rdzv-conf is_host=false --rdzv-endpoint HOST:PORT -- "
       "PROGRAM");
+  rpc::AddKeyFileFlag(store);
   store->add_option("--listen", flags->listen, "host:port to bind; port 0: the kernel picks")
       ->capture_default_str();
   store->add_option(

@@ -17,8 +17,6 @@
 #include "absl/strings/strip.h"
 #include "base/status.h"
 #include "cli/monitor/rounds.h"
-#include "cluster/store/job_token.h"
-#include "cluster/store/join.h"
 #include "cluster/store/remote_store.h"
 #include "ps/failover/placement_text.h"
 #include "rpc/address.h"
@@ -98,18 +96,10 @@ absl::StatusOr<std::string> FindStore(const JobFlags& flags) {
   return StoreOf(job, flags.timeout_seconds);
 }
 
-absl::StatusOr<std::string> FindToken(const JobFlags& flags) {
-  TANDEM_ASSIGN_OR_RETURN(std::string token, cluster::JobTokenFromEnv());
-  if (!token.empty() || !flags.servers.empty()) return token;
-  TANDEM_ASSIGN_OR_RETURN(const launcher::JobAddress job, FindJob(flags));
-  if (!job.token.empty()) return job.token;
-  TANDEM_ASSIGN_OR_RETURN(const std::string store, StoreOf(job, flags.timeout_seconds));
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(store));
-  const absl::StatusOr<cluster::Joined> joined =
-      cluster::JoinStore(*channel, {.timeout = absl::Seconds(flags.timeout_seconds)});
-  if (absl::IsPermissionDenied(joined.status())) return std::string();  // the store gives it to nobody
-  TANDEM_RETURN_IF_ERROR(joined.status());
-  return joined->token;
+absl::StatusOr<rpc::JobKey> FindKey(const launcher::JobAddress& job) {
+  if (!job.key_file.empty()) return rpc::JobKey::FromFile(job.key_file);
+  TANDEM_ASSIGN_OR_RETURN(const rpc::JobKey key, rpc::JobKey::Load());
+  return job.rendezvous.empty() || job.run_id.empty() ? key : key.ForJob(job.run_id);
 }
 
 absl::Status StoreError(const absl::Status& error, const std::string& address) {

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "launcher/job_file.h"
+#include "rpc/security/job_key.h"
 
 namespace tandem::cli {
 
@@ -44,11 +45,10 @@ absl::StatusOr<std::string> FindStore(const JobFlags& flags);
 // means and what to do.
 absl::Status StoreError(const absl::Status& error, const std::string& address);
 
-// Returns the job's token (rpc::Caller::token), for a command that changes something: that of
-// TANDEM_JOB_TOKEN, else of the job file's directory, else the one in the job's store. "" if none of them has
-// it, or if the flags name servers alone; the servers' refusal then says what to do. Blocks for at most the
-// timeout in the call to the store. Errors are those of FindStore.
-absl::StatusOr<std::string> FindToken(const JobFlags& flags);
+// Returns the key of `job`, for a command that changes something: that of its log directory; else, of a job
+// that is known by its name at a rendezvous, what this process's key gives for it; else this process's key.
+// Errors: those of JobKey::FromFile and JobKey::Load.
+absl::StatusOr<rpc::JobKey> FindKey(const launcher::JobAddress& job);
 
 }  // namespace tandem::cli
 

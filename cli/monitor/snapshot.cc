@@ -75,12 +75,11 @@ std::vector<absl::StatusOr<Bytes>> ServerSet::CallAll(absl::string_view method,
   return responses;
 }
 
-absl::Status ServerSet::Present(const std::string& token) {
+absl::Status ServerSet::Present(const rpc::JobKey& key) {
   for (size_t s = 0; s < size(); ++s) {
     if (channels_[s] == nullptr) continue;
     TANDEM_ASSIGN_OR_RETURN(
-        channels_[s],
-        rpc::ConnectGrpc(addresses_[s], {.caller = {.member = "tandem table", .token = token}}));
+        channels_[s], rpc::ConnectGrpc(addresses_[s], {.caller = key.Identify({.member = "tandem table"})}));
   }
   return absl::OkStatus();
 }

@@ -163,8 +163,14 @@ absl::Status Membership::EndLife(absl::string_view member, const MemberProcess& 
 }
 
 absl::Status Membership::AdmitLife(absl::string_view member, int64_t life) {
-  if (life <= 0) return absl::OkStatus();
+  if (member.empty() && life == 0) return absl::OkStatus();
   TANDEM_RETURN_IF_ERROR(CheckName(member));
+  if (life <= 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this process of ", Bounded(member),
+                     " has not joined the job, so it changes nothing: members join by OpenStore, and clients "
+                     "of the store have no name"));
+  }
   const absl::Time now = clock_->Now();
   absl::MutexLock lock(&mutex_);
   return AdmitLifeLocked(member, life, now);

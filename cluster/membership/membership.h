@@ -130,8 +130,8 @@ class Membership {
   // are those of the journal.
   absl::Status EndLife(absl::string_view member, const MemberProcess& process);
   // Returns AlreadyExists, which names both processes, if a later life of `member` than `life` has
-  // joined. A later `life` than the known one becomes known: the store has lost its memory. OK if `life` is
-  // 0.
+  // joined. A later `life` than the known one becomes known: the store has lost its memory. OK for clients,
+  // which have neither; FailedPrecondition for a member without a life.
   absl::Status AdmitLife(absl::string_view member, int64_t life);
 
   // Records that `member` ("worker/0") lives and may stay silent for `lease`. With `leaving` it has finished

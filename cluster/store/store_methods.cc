@@ -22,50 +22,47 @@ void SetJobState(JobState state, v1::HeartbeatResponse* response) {
 }  // namespace
 
 rpc::Service StoreService::MakeService() {
-  rpc::Service service{
-      "tandem.v1.Store",
-      {
-          {"Set", rpc::Right::kMember, Bind(&StoreService::Set)},
-          {"Get", rpc::Right::kRead, Bind(&StoreService::Get)},
-          {"Add", rpc::Right::kMember, Bind(&StoreService::Add)},
-          {"CompareSet", rpc::Right::kMember, Bind(&StoreService::CompareSet)},
-          {"Wait", rpc::Right::kRead, Bind(&StoreService::Wait)},
-          {"Delete", rpc::Right::kMember, Bind(&StoreService::Delete)},
-          {"List", rpc::Right::kRead, Bind(&StoreService::List)},
-          {"Check", rpc::Right::kRead, Bind(&StoreService::Check)},
-          {"Append", rpc::Right::kMember, Bind(&StoreService::Append)},
-          {"MultiGet", rpc::Right::kRead, Bind(&StoreService::MultiGet)},
-          {"MultiSet", rpc::Right::kMember, Bind(&StoreService::MultiSet)},
-          {"NumKeys", rpc::Right::kRead, Bind(&StoreService::NumKeys)},
-          {"Push", rpc::Right::kMember, Bind(&StoreService::Push)},
-          {"Pop", rpc::Right::kMember, Bind(&StoreService::Pop)},
-          {"Length", rpc::Right::kRead, Bind(&StoreService::Length)},
-          // Everyone may join; the token that a caller presents or gets decides about the rest.
-          {"Join", rpc::Right::kObserve, Bind(&StoreService::Join)},
-          {"EndLife", rpc::Right::kMember, Bind(&StoreService::EndLife)},
-          {"Heartbeat", rpc::Right::kMember,
-           rpc::AsyncProtoHandler<v1::HeartbeatRequest, v1::HeartbeatResponse>(
-               [this](std::shared_ptr<rpc::ServerCall> call, v1::HeartbeatRequest request,
-                      rpc::Reply<v1::HeartbeatResponse> reply) {
-                 Heartbeat(std::move(call), std::move(request), std::move(reply));
-               })},
-          {"Members", rpc::Right::kObserve, Bind(&StoreService::Members)},
-          {"EndJob", rpc::Right::kMember, Bind(&StoreService::EndJob)},
-      }};
+  rpc::Service service{"tandem.v1.Store",
+                       {
+                           {"Set", rpc::Right::kMember, Bind(&StoreService::Set)},
+                           {"Get", rpc::Right::kRead, Bind(&StoreService::Get)},
+                           {"Add", rpc::Right::kMember, Bind(&StoreService::Add)},
+                           {"CompareSet", rpc::Right::kMember, Bind(&StoreService::CompareSet)},
+                           {"Wait", rpc::Right::kRead, Bind(&StoreService::Wait)},
+                           {"Delete", rpc::Right::kMember, Bind(&StoreService::Delete)},
+                           {"List", rpc::Right::kRead, Bind(&StoreService::List)},
+                           {"Check", rpc::Right::kRead, Bind(&StoreService::Check)},
+                           {"Append", rpc::Right::kMember, Bind(&StoreService::Append)},
+                           {"MultiGet", rpc::Right::kRead, Bind(&StoreService::MultiGet)},
+                           {"MultiSet", rpc::Right::kMember, Bind(&StoreService::MultiSet)},
+                           {"NumKeys", rpc::Right::kRead, Bind(&StoreService::NumKeys)},
+                           {"Push", rpc::Right::kMember, Bind(&StoreService::Push)},
+                           {"Pop", rpc::Right::kMember, Bind(&StoreService::Pop)},
+                           {"Length", rpc::Right::kRead, Bind(&StoreService::Length)},
+                           {"Join", rpc::Right::kMember, Bind(&StoreService::Join)},
+                           {"EndLife", rpc::Right::kMember, Bind(&StoreService::EndLife)},
+                           {"Heartbeat", rpc::Right::kMember,
+                            rpc::AsyncProtoHandler<v1::HeartbeatRequest, v1::HeartbeatResponse>(
+                                [this](std::shared_ptr<rpc::ServerCall> call, v1::HeartbeatRequest request,
+                                       rpc::Reply<v1::HeartbeatResponse> reply) {
+                                  Heartbeat(std::move(call), std::move(request), std::move(reply));
+                                })},
+                           {"Members", rpc::Right::kObserve, Bind(&StoreService::Members)},
+                           {"EndJob", rpc::Right::kMember, Bind(&StoreService::EndJob)},
+                       }};
   for (rpc::Method& method : service.methods) {
-    method.handler =
-        Guard(absl::StrCat(service.name, "/", method.name), method.right, std::move(method.handler));
+    // A process that joins has no life yet.
+    if (rpc::NeedsToken(method.right) && method.name != "Join") {
+      method.handler = Guard(std::move(method.handler));
+    }
   }
   return service;
 }
 
-rpc::Handler StoreService::Guard(std::string method, rpc::Right right, rpc::Handler handler) {
-  if (!rpc::NeedsToken(right)) return handler;
-  return [this, method = std::move(method), right,
-          handler = std::move(handler)](std::shared_ptr<rpc::ServerCall> call) {
+rpc::Handler StoreService::Guard(rpc::Handler handler) {
+  return [this, handler = std::move(handler)](std::shared_ptr<rpc::ServerCall> call) {
     const rpc::Caller& caller = call->caller();
-    absl::Status admitted = access_.Authorize(caller, method, right);
-    if (admitted.ok()) admitted = membership_->AdmitLife(caller.member, caller.life);
+    absl::Status admitted = membership_->AdmitLife(caller.member, caller.life);
     if (!admitted.ok()) return call->Finish(std::move(admitted));
     handler(std::move(call));
   };
@@ -239,30 +236,22 @@ absl::StatusOr<v1::StoreLengthResponse> StoreService::Length(const v1::StoreLeng
   return response;
 }
 
-void StoreService::Join(std::shared_ptr<rpc::ServerCall> call, v1::JoinRequest request,
-                        rpc::Reply<v1::JoinResponse> reply) {
-  const bool member = !request.member().empty();
+absl::StatusOr<v1::JoinResponse> StoreService::Join(const v1::JoinRequest& request) {
+  TANDEM_ASSIGN_OR_RETURN(const JoinResult joined,
+                          membership_->Join(request.member(), MemberProcess::FromProto(request.process()),
+                                            request.life(), request.replaces()));
   v1::JoinResponse response;
-  absl::StatusOr<std::string> token = access_.Join(call->caller(), member, request.secret_token());
-  if (!token.ok()) return reply(token.status());
-  if (member) {
-    const absl::StatusOr<JoinResult> joined = membership_->Join(
-        request.member(), MemberProcess::FromProto(request.process()), request.life(), request.replaces());
-    if (!joined.ok()) return reply(joined.status());
-    if (joined->holder) {
-      v1::MemberLife* const holder = response.mutable_holder();
-      holder->set_life(joined->holder->life);
-      *holder->mutable_process() = joined->holder->process.ToProto();
-      holder->set_joined_ms(absl::ToInt64Milliseconds(joined->holder->joined));
-      holder->set_silent_ms(absl::ToInt64Milliseconds(joined->holder->silent));
-      holder->set_lease_ms(absl::ToInt64Milliseconds(joined->holder->lease));
-      holder->set_heartbeats(joined->holder->heartbeats);
-      return reply(std::move(response));
-    }
-    response.set_life(joined->life);
+  response.set_life(joined.life);
+  if (joined.holder) {
+    v1::MemberLife* const holder = response.mutable_holder();
+    holder->set_life(joined.holder->life);
+    *holder->mutable_process() = joined.holder->process.ToProto();
+    holder->set_joined_ms(absl::ToInt64Milliseconds(joined.holder->joined));
+    holder->set_silent_ms(absl::ToInt64Milliseconds(joined.holder->silent));
+    holder->set_lease_ms(absl::ToInt64Milliseconds(joined.holder->lease));
+    holder->set_heartbeats(joined.holder->heartbeats);
   }
-  response.set_token(*std::move(token));
-  reply(std::move(response));
+  return response;
 }
 
 absl::StatusOr<v1::EndLifeResponse> StoreService::EndLife(const v1::EndLifeRequest& request) {

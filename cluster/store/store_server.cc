@@ -7,18 +7,25 @@
 
 namespace tandem::cluster {
 
+std::shared_ptr<rpc::EpochGate> StoreGate(const rpc::JobKey& key) {
+  return std::make_shared<rpc::EpochGate>(key.Identify({.member = "the job's store"}));
+}
+
 absl::StatusOr<std::unique_ptr<StoreServer>> StoreServer::Start(const std::string& listen, Clock* clock,
                                                                 std::shared_ptr<rpc::EpochGate> gate,
                                                                 StoreServerOptions asked) {
   std::unique_ptr<StoreServer> store(new StoreServer(asked.limits));
+  if (gate == nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(const rpc::JobKey key, rpc::JobKey::Load());
+    gate = StoreGate(key);
+  }
   if (!asked.disk.directory.empty()) {
     TANDEM_ASSIGN_OR_RETURN(store->disk_, StoreDisk::Open(asked.disk.directory, &store->store_,
                                                           std::move(asked.disk.on_failure)));
   }
   store->membership_.emplace(clock, store->disk_ == nullptr ? NewIncarnation() : store->disk_->incarnation());
   if (store->disk_ != nullptr) store->disk_->Restore(&*store->membership_);
-  store->service_ = std::make_unique<StoreService>(&store->store_, &*store->membership_,
-                                                   std::move(asked.access), store->disk_.get());
+  store->service_ = std::make_unique<StoreService>(&store->store_, &*store->membership_, store->disk_.get());
   rpc::ServerOptions options;
   options.listen = listen;
   options.transport = "grpc";  // calls are rare

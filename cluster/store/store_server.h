@@ -19,6 +19,7 @@
 #include "cluster/store/store_disk.h"
 #include "cluster/store/store_service.h"
 #include "rpc/epoch_gate.h"
+#include "rpc/security/job_key.h"
 #include "rpc/server.h"
 
 namespace tandem::cluster {
@@ -35,15 +36,18 @@ struct StoreServerOptions {
   // With a directory the keys, queues, lives of members and the end of the job are those that an earlier
   // server had there.
   StoreDiskOptions disk = {};
-  StoreAccess::Options access = {};  // the token that callers need
 };
+
+// Returns the gate of a store that serves every job: callers of any epoch, with `key` where a method needs
+// it.
+std::shared_ptr<rpc::EpochGate> StoreGate(const rpc::JobKey& key);
 
 // Thread-safe. The destructor shuts down at once: clients that still wait get Aborted.
 class StoreServer {
  public:
   // Starts to serve at `listen`, "host:port"; port 0 lets the kernel pick. `gate` decides which callers are
-  // served, before options.access does; nullptr: all. Errors are those of rpc::Server::Start and
-  // StoreDisk::Open.
+  // served; nullptr: StoreGate of this process's key. Errors are those of JobKey::Load, rpc::Server::Start
+  // and StoreDisk::Open.
   static absl::StatusOr<std::unique_ptr<StoreServer>> Start(const std::string& listen,
                                                             Clock* clock = Clock::Real(),
                                                             std::shared_ptr<rpc::EpochGate> gate = nullptr,
@@ -56,7 +60,6 @@ class StoreServer {
   Membership* membership() { return &*membership_; }
   // nullptr if the store is in memory only.
   const StoreDisk* disk() const { return disk_.get(); }
-  StoreAccess* access() { return service_->access(); }
   // Ends deferred waits and lets running calls finish for `grace`. Idempotent.
   void Shutdown(absl::Duration grace);
 

@@ -31,11 +31,8 @@ absl::Status Stopping() { return absl::AbortedError("the job's store is shutting
 
 }  // namespace
 
-StoreService::StoreService(MemoryStore* store, Membership* membership, StoreAccess::Options access,
-                           StoreDisk* disk)
-    : store_(store), membership_(membership), access_(std::move(access)), disk_(disk), timer_([this] {
-        RunTimer();
-      }) {}
+StoreService::StoreService(MemoryStore* store, Membership* membership, StoreDisk* disk)
+    : store_(store), membership_(membership), disk_(disk), timer_([this] { RunTimer(); }) {}
 
 StoreService::~StoreService() {
   StopWaits();

@@ -20,7 +20,6 @@
 #include "base/clock.h"
 #include "cluster/membership/membership.h"
 #include "cluster/store/memory_store.h"
-#include "cluster/store/store_access.h"
 #include "cluster/store/store_disk.h"
 #include "rpc/service.h"
 #include "tandem/v1/store.pb.h"
@@ -34,14 +33,12 @@ namespace tandem::cluster {
 // `store` bound its deferred calls, too.
 class StoreService {
  public:
-  StoreService(MemoryStore* store, Membership* membership, StoreAccess::Options access = {},
-               StoreDisk* disk = nullptr);
+  StoreService(MemoryStore* store, Membership* membership, StoreDisk* disk = nullptr);
   ~StoreService();
 
-  // Returns the service, which refuses methods that need a token to callers without it, and changes to the
-  // processes of members that have been replaced.
+  // Returns the service, which refuses changes to the processes of members that have been replaced. A gate
+  // before it decides who calls (StoreServer::Start).
   rpc::Service MakeService();
-  StoreAccess* access() { return &access_; }
   // Responds with Aborted to all deferred calls and to all later waits, so that a server can shut down at
   // once. Idempotent.
   void StopWaits();
@@ -77,16 +74,15 @@ class StoreService {
   absl::StatusOr<tandem::v1::StoreNumKeysResponse> NumKeys(const tandem::v1::StoreNumKeysRequest&);
   absl::StatusOr<tandem::v1::StorePushResponse> Push(const tandem::v1::StorePushRequest& request);
   absl::StatusOr<tandem::v1::StoreLengthResponse> Length(const tandem::v1::StoreLengthRequest& request);
-  void Join(std::shared_ptr<rpc::ServerCall> call, tandem::v1::JoinRequest request,
-            rpc::Reply<tandem::v1::JoinResponse> reply);
+  absl::StatusOr<tandem::v1::JoinResponse> Join(const tandem::v1::JoinRequest& request);
   absl::StatusOr<tandem::v1::EndLifeResponse> EndLife(const tandem::v1::EndLifeRequest& request);
   void Heartbeat(std::shared_ptr<rpc::ServerCall> call, tandem::v1::HeartbeatRequest request,
                  rpc::Reply<tandem::v1::HeartbeatResponse> reply);
   absl::StatusOr<tandem::v1::MembersResponse> Members(const tandem::v1::MembersRequest&);
   absl::StatusOr<tandem::v1::EndJobResponse> EndJob(const tandem::v1::EndJobRequest& request);
 
-  // Refuses `method` as MakeService says, or runs `handler`.
-  rpc::Handler Guard(std::string method, rpc::Right right, rpc::Handler handler);
+  // Refuses a call as MakeService says, or runs `handler`.
+  rpc::Handler Guard(rpc::Handler handler);
 
   struct DeferredCall {
     absl::Time deadline;
@@ -132,7 +128,6 @@ class StoreService {
 
   MemoryStore* const store_;
   Membership* const membership_;
-  StoreAccess access_;
   StoreDisk* const disk_;  // nullptr: the store is in memory only
 
   // Lock order: pop_mutex_, mutex_, the store's lock. Callbacks that a change triggers (responses to other

@@ -19,6 +19,7 @@
 #include "cluster/store/memory_store.h"
 #include "cluster/store/remote_store.h"
 #include "rpc/channel.h"
+#include "rpc/security/job_key.h"
 
 namespace tandem::collectives {
 namespace {
@@ -158,10 +159,12 @@ absl::Status ElasticSession::Run(const std::function<absl::Status(ElasticRound&)
 
 absl::Status ElasticSession::RunRound(const std::function<absl::Status(ElasticRound&)>& body,
                                       const Assignment& assignment, bool* may_go_on) {
-  ElasticRound round(
-      assignment,
-      {.run_id = run_id_, .epoch = assignment.epoch, .member = absl::StrCat(role_, "/", assignment.rank)},
-      &executed_);
+  TANDEM_ASSIGN_OR_RETURN(const rpc::JobKey key, rpc::JobKey::Load());
+  ElasticRound round(assignment,
+                     key.Identify({.run_id = run_id_,
+                                   .epoch = assignment.epoch,
+                                   .member = absl::StrCat(role_, "/", assignment.rank)}),
+                     &executed_);
   Watch watch(agent_.get(), assignment);
   absl::Status status = Connect(&round, &watch);
   bool users = false;  // whether the error is the program's own
@@ -201,8 +204,10 @@ absl::Status ElasticSession::Connect(ElasticRound* round, Watch* watch) {
   if (a.world_size == 1) {
     round->store_ = std::make_shared<cluster::MemoryStore>();  // there is no other rank
   } else {
+    rpc::Caller client = round->caller_;
+    client.member.clear();  // a member would have to join
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel,
-                            cluster::ConnectStore(address, round->caller_));
+                            cluster::ConnectStore(address, std::move(client)));
     round->store_ = std::make_shared<cluster::RemoteStore>(
         std::move(channel), std::min(options_.connect_timeout, options_.store_timeout));
   }

@@ -12,10 +12,10 @@
 #include "base/status.h"
 #include "base/timed_wait.h"
 #include "cluster/environment.h"
-#include "cluster/store/job_token.h"
 #include "ps/client/route/connect_shard.h"
 #include "ps/storage/spill/spill_store.h"
 #include "rpc/connect.h"
+#include "rpc/security/job_key.h"
 #include "rpc/transport/loopback.h"
 #include "tandem/v1/parameter_server.pb.h"
 
@@ -161,13 +161,13 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::ToServers(const std::vec
     channels[server] = std::move(shard.channel);
     return absl::OkStatus();
   };
-  TANDEM_ASSIGN_OR_RETURN(const std::string token, cluster::JobTokenFromEnv());
-  rpc::ConnectOptions connect{.channel = {.caller = {.token = token}}};
+  TANDEM_ASSIGN_OR_RETURN(const rpc::JobKey key, rpc::JobKey::Load());
+  rpc::ConnectOptions connect{.channel = {.caller = key.Identify({})}};
   TANDEM_RETURN_IF_ERROR(connect_to(0, connect));
   v1::RegisterResponse job;
   if (!read_only) {
     absl::StatusOr<v1::RegisterResponse> registered = Register(*channels[0], "", options.timeout);
-    // Without the job's token the connection can read; a call that changes something gets this error.
+    // Without the job's key the connection can read; a call that changes something gets this error.
     if (!registered.ok() && !absl::IsPermissionDenied(registered.status())) return registered.status();
     if (registered.ok()) job = *std::move(registered);
   }
@@ -179,10 +179,8 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::ToServers(const std::vec
           job, Register(*channels[0], NameOfConnection(*connection->number_), options.timeout));
       worker = job.worker();
     }
-    connect.channel.caller = {.run_id = job.run_id(),
-                              .epoch = job.epoch(),
-                              .member = absl::StrCat("worker/", *worker),
-                              .token = token};
+    connect.channel.caller = key.Identify(
+        {.run_id = job.run_id(), .epoch = job.epoch(), .member = absl::StrCat("worker/", *worker)});
     channels[0].reset();
   }
   for (size_t s = 0; s < addresses.size(); ++s) {

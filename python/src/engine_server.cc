@@ -8,9 +8,9 @@
 #include "absl/strings/str_replace.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "cluster/store/job_token.h"
 #include "cluster/store/join.h"
 #include "rpc/connect.h"
+#include "rpc/security/job_key.h"
 #include "rpc/transport/loopback.h"
 
 namespace tandem::python {
@@ -86,7 +86,8 @@ absl::Status EngineServer::Stop() {
 
 absl::StatusOr<std::unique_ptr<rpc::Channel>> ConnectToAddress(const std::string& address) {
   rpc::ConnectOptions options;
-  TANDEM_ASSIGN_OR_RETURN(options.channel.caller.token, cluster::JobTokenFromEnv());
+  TANDEM_ASSIGN_OR_RETURN(const rpc::JobKey key, rpc::JobKey::Load());
+  options.channel.caller = key.Identify({});
   return rpc::Connect(address, options);
 }
 

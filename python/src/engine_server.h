@@ -80,8 +80,8 @@ absl::StatusOr<int> CountInJob(const std::string& role, absl::Duration timeout);
 absl::StatusOr<std::shared_ptr<rpc::Channel>> ConnectInJob(const std::string& role, int index,
                                                            absl::Duration timeout);
 
-// Connects to the server at an address, with the token in TANDEM_JOB_TOKEN if there is one. Blocks and fails
-// like rpc::Connect.
+// Connects to the server at an address, with the key of this process. Blocks and fails as JobKey::Load and
+// rpc::Connect do.
 absl::StatusOr<std::unique_ptr<rpc::Channel>> ConnectToAddress(const std::string& address);
 
 }  // namespace tandem::python

@@ -18,6 +18,7 @@
 #include "rpc/address.h"
 #include "rpc/remote/agent_functions.h"
 #include "rpc/remote/reference_functions.h"
+#include "rpc/security/job_key.h"
 #include "rpc/wire/bulk_codec.h"
 #include "tandem/v1/remote_function.pb.h"
 
@@ -73,6 +74,10 @@ absl::StatusOr<std::unique_ptr<RpcAgent>> RpcAgent::Start(RpcAgentOptions option
                                                           Functions functions) {
   TANDEM_RETURN_IF_ERROR(CheckName(options.name));
   if (options.threads < 1) return absl::InvalidArgumentError("RpcAgentOptions::threads: at least 1");
+  if (options.caller.token.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(const JobKey key, JobKey::Load());
+    options.caller = key.Identify(std::move(options.caller));
+  }
   std::unique_ptr<RpcAgent> agent(new RpcAgent(std::move(options), directory, std::move(functions)));
   ConnectOptions connect;
   connect.transport = agent->options_.transport;

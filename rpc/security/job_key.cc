@@ -189,4 +189,10 @@ std::string JobKey::Derive(absl::string_view label, size_t size) const {
 
 std::string JobKey::Id() const { return absl::BytesToHexString(Derive("id", kIdBytes)); }
 
+Caller JobKey::Identify(Caller caller) const {
+  caller.token = Token();
+  caller.key_id = Id();
+  return caller;
+}
+
 }  // namespace tandem::rpc

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "rpc/caller.h"
 
 namespace tandem::rpc {
 
@@ -71,6 +72,8 @@ class JobKey {
   // Returns 10 hexadecimal digits that tell keys apart in messages. Public: the key cannot be computed from
   // them.
   std::string Id() const;
+  // Returns `caller` with the token and the id of this key.
+  Caller Identify(Caller caller) const;
   // Returns where the key was found: the path of a file, "TANDEM_KEY", or what it was derived from.
   const std::string& source() const { return source_; }
 

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/blocking_counter.h"
@@ -42,7 +41,6 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr char kToken[] = "0123456789abcdef";
-constexpr char kJoin[] = "tandem.v1.Store/Join";
 
 // Everything that processes of a job serve, in one process.
 class RightsTest : public ::testing::Test {
@@ -57,7 +55,7 @@ class RightsTest : public ::testing::Test {
         inference_({}, (*rl::MakeEnvironment(rl::Environments().Default("cartpole")))->spec(),
                    &local_weights_),
         membership_(Clock::Real()),
-        store_service_(&store_, &membership_, {.token = kToken}),
+        store_service_(&store_, &membership_),
         diagnostics_(*rpc::DiagnosticsServer::Start({}, std::make_shared<rpc::ProcessStatus>("worker/0", 1),
                                                     &recorder_)),
         agent_(*rpc::remote::RpcAgent::Start({.name = "worker/0"}, &directory_, {})) {
@@ -89,11 +87,9 @@ class RightsTest : public ::testing::Test {
     return rights;
   }
   // Calls every method at the same time, with an empty request, and returns the errors.
-  std::map<std::string, absl::Status> CallAll(const std::string& token) { return CallAll(token, gate_); }
-  std::map<std::string, absl::Status> CallAll(const std::string& token,
-                                              std::shared_ptr<rpc::EpochGate> gate) {
+  std::map<std::string, absl::Status> CallAll(const std::string& token) {
     // The transport adds its own SharedMemory, the last one.
-    auto server = *rpc::Server::Start({.gate = std::move(gate)}, {services_.begin(), services_.end() - 1});
+    auto server = *rpc::Server::Start({.gate = gate_}, {services_.begin(), services_.end() - 1});
     const auto channel =
         *rpc::ConnectGrpc(absl::StrCat("127.0.0.1:", server->port()), {.caller = {.token = token}});
     std::map<std::string, absl::Status> errors;
@@ -155,7 +151,7 @@ TEST_F(RightsTest, EveryMethodThatIsDefinedIsServedAndNoOther) {
 }
 
 TEST_F(RightsTest, TheTableOfTheDocumentsIsThatOfTheServers) {
-  std::string table = "| service | right | methods | without the token |\n|---|---|---|---|\n";
+  std::string table = "| service | right | methods | without the key |\n|---|---|---|---|\n";
   for (const rpc::Service& service : services_) {
     std::map<rpc::Right, std::vector<std::string>> by_right;
     for (const rpc::Method& method : service.methods) by_right[method.right].push_back(method.name);
@@ -170,29 +166,15 @@ TEST_F(RightsTest, TheTableOfTheDocumentsIsThatOfTheServers) {
   EXPECT_THAT(page, HasSubstr(table)) << "docs/security.md needs this table:\n" << table;
 }
 
-TEST_F(RightsTest, ACallerWithoutTheTokenObservesAndReadsAndNothingElse) {
+TEST_F(RightsTest, ACallerWithoutTheKeyObservesAndReadsAndNothingElse) {
   const auto rights = Rights();
   for (const std::string token : {"", "0123456789abcdeF"}) {
     for (const auto& [method, error] : CallAll(token)) {
       const bool refused = absl::IsPermissionDenied(error);
-      // Everyone may ask to join; this store gives its token to nobody.
-      EXPECT_EQ(refused, rpc::NeedsToken(rights.at(method)) || method == kJoin) << method << ": " << error;
-      if (!refused || method == kJoin) continue;
+      EXPECT_EQ(refused, rpc::NeedsToken(rights.at(method))) << method << ": " << error;
+      if (!refused) continue;
       EXPECT_THAT(error.message(), HasSubstr(method));
       EXPECT_THAT(error.message(), HasSubstr(rpc::RightName(rights.at(method))));
-    }
-  }
-}
-
-// `tandem store` and rank 0 serve no round.
-TEST_F(RightsTest, AStoreAsksForItsTokenWithoutAGateOfItsServer) {
-  const auto rights = Rights();
-  for (const auto& [method, error] : CallAll("", nullptr)) {
-    if (!absl::StartsWith(method, "tandem.v1.Store/")) continue;
-    EXPECT_EQ(absl::IsPermissionDenied(error), rpc::NeedsToken(rights.at(method)) || method == kJoin)
-        << method << ": " << error;
-    if (absl::IsPermissionDenied(error)) {
-      EXPECT_THAT(error.message(), HasSubstr(method));
     }
   }
 }

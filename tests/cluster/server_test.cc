@@ -15,12 +15,12 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/read_file.h"
-#include "cluster/store/job_token.h"
 #include "cluster/store/store_server.h"
 #include "rpc/channel.h"
 #include "tests/testing/http_client.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
+#include "tests/testing/test_key.h"
 
 namespace tandem::cluster {
 namespace {
@@ -124,34 +124,27 @@ TEST(ServerTest, IsNotRegisteredAgainBeforeItIsReadyOrOnceItIsDrained) {
   EXPECT_FALSE(job.server->store()->Check({member->name()}).value());
 }
 
-constexpr char kBefore[] = "the-token-of-before", kLater[] = "the-token-of-later";
-
-// A learner that hosts the store and is started again brings a new store, and with it another token.
-TEST(ServerTest, MembersThatJoinAtANewStoreAreLetIn) {
-  Job job;
+TEST(ServerTest, CallersThatChangeSomethingNeedTheKeyOfTheServer) {
+  const Job job;
   rpc::Service service{.name = "test.Service"};
   service.methods.push_back({"Change", rpc::Right::kTrain,
                              [](std::shared_ptr<rpc::ServerCall> call) { call->Finish(Bytes("done")); }});
-  // The store gives the member this token.
-  ASSERT_EQ(job.server->access()->Join({.token = kBefore}, /*member=*/false, /*secret=*/false).value(),
-            kBefore);
   const auto member = job.Join();
-  const auto serving = *Server::Start(member.get(), {}, {service});
-  const auto call = [&](const std::string& token) {
-    const auto channel = *rpc::ConnectGrpc(serving->address(), {.caller = {.token = token}});
-    return channel->Call("/test.Service/Change", Bytes(), {.timeout = absl::Seconds(60)}).status();
-  };
-  EXPECT_THAT(call(kBefore), tandem::testing::IsOk());
-  EXPECT_THAT(call(kLater), StatusIs(absl::StatusCode::kPermissionDenied));
-  EXPECT_THAT(call(""), StatusIs(absl::StatusCode::kPermissionDenied));
-  // Until the learner has joined first.
-  do {
-    job.RestartStore();
-  } while (job.server->access()->Join({.token = kLater}, true, false).value() != kLater);
-  EXPECT_EQ(job.Registered(), serving->address());
-  EXPECT_THAT(call(kLater), tandem::testing::IsOk());
-  EXPECT_THAT(call(kBefore), tandem::testing::IsOk());
-  EXPECT_THAT(call("the-token-of-nobody"), StatusIs(absl::StatusCode::kPermissionDenied));
+  const auto of_job = *Server::Start(member.get(), {}, {service});
+  const auto alone = *Server::StartAlone("replay", {.address = {.listen = "127.0.0.1:0"}}, {service});
+  const rpc::JobKey other = rpc::JobKey::Make();
+  for (const Server* server : {of_job.get(), alone.get()}) {
+    const auto call = [&](const rpc::Caller& caller) {
+      const auto channel = *rpc::ConnectGrpc(server->address(), {.caller = caller});
+      return channel->Call("/test.Service/Change", Bytes(), {.timeout = absl::Seconds(60)}).status();
+    };
+    EXPECT_THAT(call(tandem::testing::WithTestKey()), tandem::testing::IsOk());
+    EXPECT_THAT(call({}), StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("presents no key")));
+    EXPECT_THAT(
+        call(other.Identify({})),
+        StatusIs(absl::StatusCode::kPermissionDenied,
+                 ::testing::AllOf(HasSubstr(other.Id()), HasSubstr(tandem::testing::WithTestKey().key_id))));
+  }
 }
 
 TEST(ServerTest, ListensAgainWhereItsEarlierLifeDid) {

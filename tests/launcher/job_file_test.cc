@@ -36,23 +36,32 @@ TEST(JobFileTest, AReaderSeesAWholeFileWhileItIsRewritten) {
   EXPECT_EQ(files, 1);
 }
 
-TEST(JobFileTest, OnlyTheUserOfTheJobCanReadItsToken) {
+TEST(JobFileTest, OnlyTheUserOfTheJobCanReadItsKey) {
   const testing::TempDir directory;
-  const std::string path = directory.File(kJobFile);
-  TANDEM_ASSERT_OK(WriteJobFile(directory.path(), {.store = "host:1", .token = "0123456789abcdef"}));
-  TANDEM_ASSERT_OK(WriteJobFile(directory.path(), {.store = "host:2", .token = "fedcba9876543210"}));
-  EXPECT_EQ(ReadJobFile(path)->token, "fedcba9876543210");
-  EXPECT_EQ(std::filesystem::status(directory.File(kTokenFile)).permissions(),
-            std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
-  EXPECT_EQ(ReadFile(path)->find("fedcba"), std::string::npos);
-  std::filesystem::remove(directory.File(kTokenFile));
-  EXPECT_EQ(ReadJobFile(path)->store, "host:2");
-  EXPECT_EQ(ReadJobFile(path)->token, "");
+  const rpc::JobKey key = rpc::JobKey::Make(), later = rpc::JobKey::Make();
+  const std::string runs = directory.File("runs/7");
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string path, WriteKeyFile(runs, key));
+  EXPECT_EQ(path, directory.File("runs/7/key"));
+  TANDEM_ASSERT_OK(WriteKeyFile(runs, later).status());
+  TANDEM_ASSERT_OK_AND_ASSIGN(const rpc::JobKey read, rpc::JobKey::FromFile(path));  // checks the mode
+  EXPECT_EQ(read.Token(), later.Token());
+  TANDEM_ASSERT_OK(WriteJobFile(runs, {.store = "host:1", .key_file = path}));
+  EXPECT_EQ(ReadJobFile(absl::StrCat(runs, "/", kJobFile))->key_file, path);
+  // A directory of several jobs has a link to the key of the last one.
+  TANDEM_ASSERT_OK(WriteJobFile(directory.path(), {.store = "host:1"}));
+  EXPECT_EQ(ReadJobFile(directory.File(kJobFile))->key_file, "");
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string last, WriteKeyFile(directory.File("runs/8"), key));
+  for (const std::string& one : {path, last}) {
+    TANDEM_ASSERT_OK(WriteJobFile(directory.path(), {.store = "host:1", .key_file = one}));
+  }
+  EXPECT_EQ(ReadJobFile(directory.File(kJobFile))->key_file, directory.File("key"));
+  EXPECT_EQ(rpc::JobKey::FromFile(directory.File("key"))->Token(), key.Token());
 }
 
 TEST(JobFileTest, LaunchersThatShareADirectoryWriteAtTheSameTime) {
   const testing::TempDir directory;
-  const JobAddress job = {.store = "host:1", .token = "0123456789abcdef"};
+  const JobAddress job = {.store = "host:1",
+                          .key_file = *WriteKeyFile(directory.File("7"), rpc::JobKey::Make())};
   TANDEM_ASSERT_OK(WriteJobFile(directory.path(), job));
   std::atomic<int> writing{3};
   std::vector<std::thread> launchers;
@@ -66,7 +75,7 @@ TEST(JobFileTest, LaunchersThatShareADirectoryWriteAtTheSameTime) {
     const absl::StatusOr<JobAddress> read = ReadJobFile(directory.File(kJobFile));
     TANDEM_EXPECT_OK(read.status());
     if (read.ok()) {
-      EXPECT_EQ(read->token, job.token);
+      EXPECT_EQ(read->key_file, directory.File("key"));
     }
   }
   for (std::thread& launcher : launchers) launcher.join();

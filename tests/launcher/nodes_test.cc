@@ -339,8 +339,7 @@ TEST_F(NodesTest, ANodeThatLeavesAnElasticJobLeavesNoKeyBehind) {
   cluster::RemoteStore store(std::move(channel));
   const absl::StatusOr<std::vector<std::string>> keys = store.List("launchers/job/");
   TANDEM_EXPECT_OK(keys);
-  // The token of the job stays as long as the other node.
-  EXPECT_THAT(*keys, ::testing::ElementsAre("launchers/job/token"));
+  EXPECT_THAT(*keys, ::testing::IsEmpty());
   a->Signal(SIGTERM);
   EXPECT_EQ(a->Wait(), 143) << a->err();
 }

@@ -73,13 +73,13 @@ TEST_F(VariablesTest, AndWhatOnlyTandemHas) {
                             Pair("TANDEM_EPOCH", "4")}));
 }
 
-TEST_F(VariablesTest, TheJobsTokenReplacesAnotherOne) {
+TEST_F(VariablesTest, ProcessesHaveTheJobsKeyAndNotTheLaunchers) {
   ProcessSlot place = At("worker", 0);
-  EXPECT_THAT(VariablesOf({{"TANDEM_JOB_TOKEN", "outer"}}, place),
-              IsSupersetOf({Pair("TANDEM_JOB_TOKEN", "outer")}));
-  place.token = "inner";
-  EXPECT_THAT(VariablesOf({{"TANDEM_JOB_TOKEN", "outer"}}, place),
-              IsSupersetOf({Pair("TANDEM_JOB_TOKEN", "inner")}));
+  place.key_file = "/runs/7/key";
+  const Variables variables =
+      VariablesOf({{"TANDEM_KEY", "the text"}, {"TANDEM_KEY_FILE", "/home/me/.tandem/key"}}, place);
+  EXPECT_THAT(variables, IsSupersetOf({Pair("TANDEM_KEY_FILE", "/runs/7/key")}));
+  EXPECT_FALSE(variables.contains("TANDEM_KEY"));
 }
 
 TEST_F(VariablesTest, OtherRolesHaveAPlaceInTheirRoleButNoRank) {

@@ -19,7 +19,7 @@ def main() -> int:
         client.create_dense("d", 10, tandem.optim.SGD(lr=1.0), init=tandem.init.Constant(0.25))
         names = ("TANDEM_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_")
         outside = {name: value for name, value in os.environ.items() if not name.startswith(names)}
-        outside["TANDEM_JOB_TOKEN"] = os.environ["TANDEM_JOB_TOKEN"]  # without it the reader could not register
+        outside["TANDEM_KEY_FILE"] = os.environ["TANDEM_KEY_FILE"]  # without it the reader could not register
         reader = pathlib.Path(__file__).with_name("job_reader.py")
         done = subprocess.run([sys.executable, "-B", str(reader), *client.addresses], env=outside, timeout=60)
         assert client.stats("t")["rows"] == 100

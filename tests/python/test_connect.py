@@ -84,7 +84,7 @@ client.pull("t", [1], step=1)
 
 
 class TestFromOutside:
-    def test_a_notebook_works_on_the_servers_of_a_running_job(self, tmp_path):
+    def test_a_notebook_works_on_the_servers_of_a_running_job(self, tmp_path, monkeypatch):
         os.mkfifo(tmp_path / "go on")
         train = f"""
 import os, pathlib, select, tandem
@@ -101,6 +101,7 @@ with tandem.connect(timeout=30) as client:
         with start_job(tmp_path, train, "--ps", "2", "--workers", "1") as job:
             addresses = addresses_of(tmp_path / "logs", 2)
             wait_until((tmp_path / "pushed").exists, "the worker's push")
+            monkeypatch.setenv("TANDEM_KEY_FILE", str(tmp_path / "logs" / "key"))
             with tandem.connect(servers=addresses, timeout=20) as notebook:
                 assert notebook.rank >= 1  # the worker has 0
                 assert notebook.stats("t")["rows"] == 1
@@ -112,11 +113,11 @@ with tandem.connect(timeout=30) as client:
             (tmp_path / "go on").write_bytes(b"!")
             assert job.wait() == 0, job.output
 
-    def test_a_process_without_the_token_of_the_job_reads_and_changes_nothing(self, servers, monkeypatch):
+    def test_a_process_with_another_key_than_the_job_reads_and_changes_nothing(self, servers, monkeypatch):
         with tandem.connect(servers=servers.addresses, timeout=20) as member:
             member.create_table("t", 4, tandem.optim.SGD(lr=1.0), tandem.init.Constant(2.0))
             member.pull("t", [1])
-            monkeypatch.delenv("TANDEM_JOB_TOKEN")
+            monkeypatch.setenv("TANDEM_KEY", "tandem_key_" + 32 * "0f")
             with tandem.connect(servers=servers.addresses, timeout=20) as stranger:
                 assert stranger.stats("t")["rows"] == 1
                 rows, version = stranger.pull("t", [1, 2], read_only=True)
@@ -127,12 +128,12 @@ with tandem.connect(timeout=30) as client:
                     lambda: stranger.create_table("own", 2, tandem.optim.SGD(lr=1.0)),
                     lambda: stranger.drop_table("t"),
                 ):
-                    with pytest.raises(errors.PermissionDeniedError, match="TANDEM_JOB_TOKEN"):
+                    with pytest.raises(errors.PermissionDeniedError, match="tandem key show"):
                         change()
             np.testing.assert_array_equal(member.pull("t", [1])[0], [[2.0] * 4])
             assert member.stats("t")["rows"] == 1
 
-    def test_a_notebook_trains_tables_of_its_own_in_every_mode_and_the_async_ones_of_the_job(self, tmp_path):
+    def test_a_notebook_trains_tables_of_its_own_in_every_mode_and_the_async_ones_of_the_job(self, tmp_path, monkeypatch):
         os.mkfifo(tmp_path / "go on")
         train = f"""
 import os, pathlib, select, tandem
@@ -151,6 +152,7 @@ with tandem.connect(timeout=30) as client:
         with start_job(tmp_path, train, "--ps", "1", "--workers", "2") as job:
             addresses = addresses_of(tmp_path / "logs", 1)
             wait_until((tmp_path / "pushed").exists, "the workers' pushes")
+            monkeypatch.setenv("TANDEM_KEY_FILE", str(tmp_path / "logs" / "key"))
             for attempt in range(2):  # the second one is a notebook that was started again
                 with tandem.connect(servers=addresses, timeout=20) as notebook:
                     assert notebook.rank >= 2

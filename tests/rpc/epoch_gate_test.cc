@@ -57,7 +57,9 @@ TEST(CallerTest, TheLongestNamesTravel) {
   Caller longest{.run_id = std::string(256, 'r'),
                  .epoch = int64_t{1} << 62,
                  .member = std::string(256, 'm'),
-                 .token = std::string(kMaxTokenBytes, 't')};
+                 .token = std::string(kMaxTokenBytes, 't'),
+                 .key_id = std::string(kMaxKeyIdBytes, 'k'),
+                 .life = int64_t{1} << 62};
   TANDEM_EXPECT_OK(CheckCaller(longest));
   EXPECT_LE(longest.ToBytes().size(), kMaxCallerBytes);
   longest.member += "m";
@@ -109,20 +111,23 @@ constexpr char kToken[] = "0123456789abcdef";
 constexpr char kOther[] = "0123456789abcdeF";
 
 TEST(EpochGateTest, OnlyTheTokenOfTheServerShowsAMember) {
-  const EpochGate gate(Caller{.run_id = "job7", .epoch = 5, .member = "ps/0", .token = kToken});
+  const EpochGate gate(
+      Caller{.run_id = "job7", .epoch = 5, .member = "ps/0", .token = kToken, .key_id = "e1"});
   EXPECT_THAT(gate.Authorize({.token = kToken}, "Echo/Call", Right::kTrain), IsOk());
   for (const std::string& wrong :
        {std::string(), std::string(kOther), std::string(kToken) + "0", std::string(kToken).substr(1)}) {
     // An epoch and a name prove nothing.
-    EXPECT_THAT(gate.Authorize({.run_id = "job7", .epoch = 5, .member = "worker/3", .token = wrong},
+    EXPECT_THAT(gate.Authorize({.epoch = 5, .member = "worker/3", .token = wrong, .key_id = "e2\n"},
                                "Echo/Call", Right::kTrain),
                 StatusIs(absl::StatusCode::kPermissionDenied,
                          AllOf(HasSubstr("Echo/Call"), HasSubstr("right to train"), HasSubstr("worker/3"),
-                               HasSubstr("ps/0"), HasSubstr("TANDEM_JOB_TOKEN"),
+                               HasSubstr(wrong.empty() ? "no key" : "key e2\\n to"),
+                               HasSubstr("ps/0, which has key e1"), HasSubstr("tandem key show"),
                                ::testing::Not(HasSubstr(kToken)), ::testing::Not(HasSubstr(kOther)))));
   }
+  // A server without a key serves nobody, not even callers that have none either.
   EXPECT_THAT(EpochGate(Server(5)).Authorize({}, "Echo/Call", Right::kTrain),
-              IsOk());  // it belongs to no job
+              StatusIs(absl::StatusCode::kPermissionDenied));
 }
 
 // A server behind a gate, reached over each transport.

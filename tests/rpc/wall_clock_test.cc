@@ -21,7 +21,6 @@
 #include "rpc/server.h"
 #include "rpc/transport/loopback.h"
 #include "tests/rpc/echo_service.h"
-#include "tests/testing/job_token.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/wall_clock.h"
 
@@ -113,11 +112,10 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(WallClockTest, AStoreAndItsMemberSurviveStepsThatAreLongerThanTheLease) {
   cluster::MemoryStore store;
   cluster::Membership membership(Clock::Real());
-  cluster::StoreService service(&store, &membership, {.token = tandem::testing::kTestJobToken});
+  cluster::StoreService service(&store, &membership);
   auto services = std::make_shared<std::vector<Service>>();
   services->push_back(service.MakeService());
-  std::shared_ptr<Channel> channel =
-      ConnectLoopback(services, nullptr, {}, {.token = tandem::testing::kTestJobToken});
+  std::shared_ptr<Channel> channel = ConnectLoopback(services);
   TimedNotification ended;
   auto monitor = cluster::JobMonitor::Start(channel, {.member = "worker/0", .lease = absl::Seconds(5)},
                                             [&](const cluster::JobState&) { ended.Notify(); });

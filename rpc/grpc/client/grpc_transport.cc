@@ -333,8 +333,13 @@ grpc::ChannelArguments Arguments(const ChannelOptions& options) {
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 500);
-  // One connection per channel, whose state no other channel of the process shares.
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  if (options.connection.empty()) {
+    // No other channel of the process shares the connection and its state.
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  } else {
+    // gRPC shares a connection among channels whose arguments are equal.
+    arguments.SetString("tandem.connection", options.connection);
+  }
   // Parameter traffic never passes through a web proxy.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // The channel retries, and only calls that are declared idempotent.

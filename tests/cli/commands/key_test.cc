@@ -51,6 +51,22 @@ TEST(KeyTest, WithoutAFileTheKeyIsThatOfTheHome) {
   EXPECT_EQ(RunTandem({"key", "make"}, home).exit_code, 1);
 }
 
+// A server beside a job needs the key of the job's processes.
+TEST(KeyTest, TheKeyOfAJobCanBeMadeBeforeTheJobStarts) {
+  const testing::TempDir dir;
+  const std::string path = absl::StrCat(dir.path(), "/job.key"), logs = absl::StrCat(dir.path(), "/logs");
+  const Finished made = RunTandem({"key", "make", "--job", "train7", "--key-file", path});
+  EXPECT_EQ(made.exit_code, 0) << made.err;
+  const Finished job = RunTandem({"run", "--rdzv-id", "train7", "--log-dir", logs, "--", "/bin/sh", "-c",
+                                  "cat $TANDEM_KEY_FILE; echo text=$TANDEM_KEY"});
+  EXPECT_EQ(job.exit_code, 0) << job.err;
+  TANDEM_ASSERT_OK_AND_ASSIGN(const rpc::JobKey key, rpc::JobKey::FromFile(path));
+  EXPECT_THAT(job.out, ::testing::AllOf(HasSubstr(key.ToText()), HasSubstr("text=\n")));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const rpc::JobKey logged, rpc::JobKey::FromFile(logs + "/key"));
+  EXPECT_EQ(logged.Id(), key.Id());
+  EXPECT_EQ(RunTandem({"key", "make", "--job", "train7"}).exit_code, 2);
+}
+
 TEST(KeyTest, AFileThatOthersCanReadIsRefused) {
   const testing::TempDir dir;
   const std::string path = absl::StrCat(dir.path(), "/key");

@@ -22,10 +22,10 @@
 #include "rpc/connect.h"
 #include "tandem/v1/durability.pb.h"
 #include "tests/cli/commands/exactly_once.h"
-#include "tests/testing/job_token.h"
 #include "tests/testing/processes/tandem_process.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
+#include "tests/testing/test_key.h"
 
 namespace tandem::cli {
 namespace {
@@ -73,8 +73,8 @@ class DurableServers {
                                      "600"};
     args.insert(args.end(), more_.begin(), more_.end());
     processes_[s] = std::make_unique<TandemProcess>(
-        args, std::map<std::string, std::string>{{"TANDEM_STORE", absl::StrCat("127.0.0.1:", store_->port())},
-                                                 {"TANDEM_JOB_TOKEN", testing::kTestJobToken}});
+        args,
+        std::map<std::string, std::string>{{"TANDEM_STORE", absl::StrCat("127.0.0.1:", store_->port())}});
   }
   void Kill(uint32_t s) {
     processes_[s]->Signal(SIGKILL);
@@ -83,9 +83,8 @@ class DurableServers {
   absl::StatusOr<std::unique_ptr<ps::Client>> Connect(uint32_t worker) {
     std::vector<std::unique_ptr<rpc::Channel>> channels;
     for (const auto& port : ports_) {
-      TANDEM_ASSIGN_OR_RETURN(auto channel,
-                              rpc::Connect(absl::StrCat("127.0.0.1:", port->port()),
-                                           {.channel = {.caller = {.token = testing::kTestJobToken}}}));
+      TANDEM_ASSIGN_OR_RETURN(auto channel, rpc::Connect(absl::StrCat("127.0.0.1:", port->port()),
+                                                         {.channel = {.caller = testing::WithTestKey()}}));
       channels.push_back(std::move(channel));
     }
     return ps::Client::Connect(std::move(channels), {.worker = worker, .timeout = 2 * kTestTimeout});

@@ -85,7 +85,7 @@ TEST(PsMembersOnly, AStrangerCannotEndAttachToOrTakeOverCopies) {
             channel->Call("/tandem.v1.Failover/" + method, Bytes(request), {.timeout = kTestTimeout})
                 .status(),
             testing::StatusIs(absl::StatusCode::kPermissionDenied,
-                              AllOf(HasSubstr("tandem.v1.Failover/" + method), HasSubstr("TANDEM_JOB_TOKEN"),
+                              AllOf(HasSubstr("tandem.v1.Failover/" + method), HasSubstr("tandem key show"),
                                     Not(HasSubstr("0123456789abcdef")))));
       }
       v1::ReplicaStatus seen;
@@ -97,7 +97,7 @@ TEST(PsMembersOnly, AStrangerCannotEndAttachToOrTakeOverCopies) {
                               copies.Status(0, static_cast<uint32_t>(primary)));
   EXPECT_EQ(after.placement().term(), before.placement().term());
   EXPECT_EQ(after.placement().version(), before.placement().version());
-  // The commands find the token in the store.
+  // The commands have the same key as the servers.
   const Finished moved = testing::RunTandem(PsCommand(
       copies, {"move", "--shard", "0", "--to", copies.address(0, static_cast<uint32_t>(1 - primary))}));
   EXPECT_EQ(moved.exit_code, 0) << moved.err;

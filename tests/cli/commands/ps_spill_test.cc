@@ -20,10 +20,10 @@
 #include "ps/table.h"
 #include "rpc/channel.h"
 #include "tests/ps/storage/spill/rocksdb.h"
-#include "tests/testing/job_token.h"
 #include "tests/testing/processes/tandem_process.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
+#include "tests/testing/test_key.h"
 
 namespace tandem::cli {
 namespace {
@@ -47,14 +47,12 @@ class PsSpillTest : public ::testing::Test {
             "60", "--spill-dir", spill_dir(), "--spill-cache", "8MiB"};
   }
   static std::map<std::string, std::string> Variables(const cluster::StoreServer& store) {
-    return {{"TANDEM_STORE", absl::StrCat("127.0.0.1:", store.port())},
-            {"TANDEM_JOB_TOKEN", testing::kTestJobToken}};
+    return {{"TANDEM_STORE", absl::StrCat("127.0.0.1:", store.port())}};
   }
   static absl::StatusOr<std::unique_ptr<ps::Client>> Connect(cluster::StoreServer& store) {
     TANDEM_ASSIGN_OR_RETURN(const std::string address, store.store()->Get("ps/0", kTestTimeout));
     std::vector<std::unique_ptr<rpc::Channel>> channels(1);
-    TANDEM_ASSIGN_OR_RETURN(channels[0],
-                            rpc::ConnectGrpc(address, {.caller = {.token = testing::kTestJobToken}}));
+    TANDEM_ASSIGN_OR_RETURN(channels[0], rpc::ConnectGrpc(address, {.caller = testing::WithTestKey()}));
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<ps::Client> client,
                             ps::Client::Connect(std::move(channels), {.timeout = kTestTimeout}));
     ps::v1::TableConfig config =

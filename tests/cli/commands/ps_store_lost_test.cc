@@ -69,8 +69,7 @@ TEST(PsStoreLost, NothingIsLostAndNoSecondPrimaryBeginsWhileTheStoreIsRestartedE
     TANDEM_ASSERT_OK_AND_ASSIGN(const v1::ReplicaStatus before, copies.Status(0, primary));
     copies.KillStore();
     copies.StartStore();
-    // A copy that starts meanwhile, without --fresh, becomes a follower and no primary. It needs the job's
-    // token, which the first member brings.
+    // A copy that starts meanwhile, without --fresh, becomes a follower and no primary.
     const bool starts = loss % 2 == 1;
     uint32_t added = 0;
     if (starts) {

@@ -20,9 +20,9 @@
 #include "rpc/server.h"
 #include "rpc/service.h"
 #include "tandem/v1/parameter_server.pb.h"
-#include "tests/testing/job_token.h"
 #include "tests/testing/processes/tandem_process.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/test_key.h"
 
 namespace tandem::cli {
 namespace {
@@ -39,8 +39,7 @@ class PsTest : public ::testing::Test {
  protected:
   void SetUp() override { TANDEM_ASSERT_OK_AND_ASSIGN(store_, cluster::StoreServer::Start("127.0.0.1:0")); }
   std::map<std::string, std::string> Variables() const {
-    return {{"TANDEM_STORE", absl::StrCat("127.0.0.1:", store_->port())},
-            {"TANDEM_JOB_TOKEN", testing::kTestJobToken}};
+    return {{"TANDEM_STORE", absl::StrCat("127.0.0.1:", store_->port())}};
   }
   static std::vector<std::string> Args(std::vector<std::string> more = {}) {
     std::vector<std::string> args = {"ps", "--index", "1", "--num-servers", "2"};
@@ -174,9 +173,10 @@ TEST_F(PsTest, SigtermIsAGracefulEnd) {
 absl::StatusOr<std::unique_ptr<ps::Client>> ClientOf(const std::string& address, int64_t epoch,
                                                      uint64_t pushes_as,
                                                      absl::Duration timeout = absl::Seconds(5),
-                                                     const std::string& token = testing::kTestJobToken) {
+                                                     bool with_key = true) {
   std::vector<std::unique_ptr<rpc::Channel>> channels(1);
-  const rpc::Caller caller = {.run_id = "job7", .epoch = epoch, .member = "worker/0", .token = token};
+  rpc::Caller caller = {.run_id = "job7", .epoch = epoch, .member = "worker/0"};
+  if (with_key) caller = testing::WithTestKey(caller);
   TANDEM_ASSIGN_OR_RETURN(channels[0], rpc::Connect(address, {.channel = {.caller = caller}}));
   return ps::Client::Connect(std::move(channels), {.epoch = pushes_as, .timeout = timeout});
 }
@@ -254,15 +254,16 @@ TEST_F(PsTest, InALaunchedJobOnlyItsMembersChangeTables) {
   TANDEM_ASSERT_OK_AND_ASSIGN(auto worker, ClientOf(address, 5, 1));
   TANDEM_ASSERT_OK(worker->CreateTable(OneRow()));
   // An epoch and a name make no member.
-  TANDEM_ASSERT_OK_AND_ASSIGN(auto stranger, ClientOf(address, 5, 1, absl::Seconds(5), /*token=*/""));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto stranger, ClientOf(address, 5, 1, absl::Seconds(5), /*with_key=*/false));
   EXPECT_THAT(stranger->CreateTable(OneRow()),
-              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("TANDEM_JOB_TOKEN")));
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("presents no key")));
   const std::vector<std::string> set_mode = {"table",   "set-mode", "--servers", address,
                                              "--table", "w",        "--mode",    "bounded:3"};
-  const Finished refused = RunTandem(set_mode, {});
+  const rpc::JobKey other = rpc::JobKey::Make();
+  const Finished refused = RunTandem(set_mode, {{"TANDEM_KEY", other.ToText()}});
   EXPECT_EQ(refused.exit_code, 1);
-  EXPECT_THAT(refused.err, HasSubstr("TANDEM_JOB_TOKEN"));
-  const Finished set = RunTandem(set_mode, {{"TANDEM_JOB_TOKEN", testing::kTestJobToken}});
+  EXPECT_THAT(refused.err, HasSubstr(absl::StrCat("presents key ", other.Id())));
+  const Finished set = RunTandem(set_mode);
   EXPECT_EQ(set.exit_code, 0) << set.err;
   EXPECT_THAT(set.out, HasSubstr("bounded:3, was async"));
 }

@@ -110,8 +110,6 @@ class RlKillsTest : public ::testing::Test {
     std::map<std::string, std::string> variables = {{"TANDEM_ROLE", role},
                                                     {"WORLD_SIZE", "1"},
                                                     {"MASTER_ADDR", "127.0.0.1"},
-                                                    // The store dies with the learner; actors outlive both.
-                                                    {"TANDEM_JOB_TOKEN", "the-token-of-this-test"},
                                                     {"MASTER_PORT", absl::StrCat(ports_.back()->port())}};
     if (role == "learner") {
       args.insert(args.end(), {"--resume", "--report", folder_.File("report.json"), "--set",

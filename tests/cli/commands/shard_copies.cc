@@ -19,6 +19,7 @@
 #include "gtest/gtest.h"
 #include "ps/client/route/routed_channel.h"
 #include "ps/failover/store_board.h"
+#include "tests/testing/test_key.h"
 
 namespace tandem::cli {
 namespace {
@@ -84,25 +85,17 @@ ShardCopies::~ShardCopies() {
   }
 }
 
-// Returns the token that the store has given to the servers.
-static absl::StatusOr<std::string> TokenIn(const std::string& store_address) {
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(store_address));
-  TANDEM_ASSIGN_OR_RETURN(cluster::Joined joined, cluster::JoinStore(*channel, {.timeout = kTestTimeout}));
-  return std::move(joined.token);
-}
-
 absl::StatusOr<std::unique_ptr<ps::Client>> ConnectToShards(const ShardAddresses& addresses,
                                                             const ps::ClientOptions& client) {
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<rpc::Channel> store, cluster::ConnectStore(addresses.store));
   const auto board = std::make_shared<ps::StoreBoard>(std::move(store));
-  TANDEM_ASSIGN_OR_RETURN(const std::string token, TokenIn(addresses.store));
   std::vector<std::unique_ptr<rpc::Channel>> channels;
   for (uint32_t s = 0; s < addresses.copies.size(); ++s) {
     ps::RoutedChannelOptions options;
     options.shard = s;
     options.locate = [board, s](absl::Duration limit) { return board->Read(s, limit); };
     options.addresses = addresses.copies[s];
-    options.connect.channel.caller.token = token;
+    options.connect.channel.caller = testing::WithTestKey();
     TANDEM_ASSIGN_OR_RETURN(auto channel, ps::ConnectRouted(std::move(options)));
     channels.push_back(std::move(channel));
   }
@@ -165,10 +158,8 @@ void ShardCopies::AwaitListening(uint32_t shard, uint32_t copy) {
   one.address = addresses[0];
   const std::string listens(absl::StripSuffix(addresses.back(), ")"));
   if (network_ == Network::kRelayed) one.callers->Forward(PortOf(listens));
-  const absl::StatusOr<std::string> token = TokenIn(store_address_);
-  TANDEM_CHECK_MSG(token.ok(), token.status().message());
   absl::StatusOr<std::unique_ptr<rpc::Channel>> channel =
-      rpc::ConnectGrpc(listens, {.caller = {.member = "the test", .token = *token}});
+      rpc::ConnectGrpc(listens, {.caller = testing::WithTestKey({.member = "the test"})});
   TANDEM_CHECK_MSG(channel.ok(), channel.status().message());
   one.channel = *std::move(channel);
 }

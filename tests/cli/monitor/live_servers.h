@@ -17,6 +17,7 @@
 #include "rpc/channel.h"
 #include "tests/testing/processes/tandem_process.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/test_key.h"
 
 namespace tandem::cli {
 
@@ -32,10 +33,8 @@ class LiveServers : public ::testing::Test {
       TANDEM_ASSERT_OK_AND_ASSIGN(const std::string address,
                                   store_->store()->Get(absl::StrCat("ps/", i), testing::kTestTimeout));
       addresses_.push_back(address);
-      // The store has given the servers the same token.
-      TANDEM_ASSERT_OK_AND_ASSIGN(const std::string token, store_->access()->Join({}, false, false));
       TANDEM_ASSERT_OK_AND_ASSIGN(std::unique_ptr<rpc::Channel> channel,
-                                  rpc::ConnectGrpc(address, {.caller = {.token = token}}));
+                                  rpc::ConnectGrpc(address, {.caller = testing::WithTestKey()}));
       channels.push_back(std::move(channel));
     }
     TANDEM_ASSERT_OK_AND_ASSIGN(client_,

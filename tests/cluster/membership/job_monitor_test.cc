@@ -22,7 +22,6 @@
 #include "rpc/connect.h"
 #include "rpc/transport/loopback.h"
 #include "tandem/v1/store.pb.h"
-#include "tests/testing/job_token.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 
@@ -49,7 +48,7 @@ class JobMonitorTest : public ::testing::Test {
       if (hung_) fault.kind = rpc::Fault::Kind::kNeverRespond;
       return fault;
     };
-    channel_ = rpc::ConnectLoopback(services, injector, {}, {.token = testing::kTestJobToken});
+    channel_ = rpc::ConnectLoopback(services, injector);
   }
 
   std::unique_ptr<JobMonitor> Join(const std::string& member) {
@@ -88,7 +87,7 @@ class JobMonitorTest : public ::testing::Test {
   SimulatedClock clock_;
   MemoryStore memory_;
   Membership membership_{&clock_};
-  StoreService service_{&memory_, &membership_, {.token = testing::kTestJobToken}};
+  StoreService service_{&memory_, &membership_};
   absl::Mutex mutex_;
   int calls_ = 0;
   bool broken_ = false, hung_ = false;

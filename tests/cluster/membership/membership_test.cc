@@ -294,6 +294,15 @@ TEST_F(LivesTest, AnEarlierLifeIsRefusedByName) {
   EXPECT_EQ(Join(kFirst), 0) << "the farewell of the first life has not freed the name of the second";
 }
 
+TEST_F(LivesTest, AMemberThatHasNotJoinedChangesNothingAndAClientHasNoName) {
+  EXPECT_THAT(membership_.AdmitLife("", 0), ::tandem::testing::IsOk());
+  EXPECT_EQ(Join(kFirst), 1);  // as worker/0
+  for (const char* const member : {"worker/0", "worker/1"}) {
+    EXPECT_THAT(membership_.AdmitLife(member, 0),
+                StatusIs(absl::StatusCode::kFailedPrecondition, ::testing::HasSubstr(member)));
+  }
+}
+
 TEST_F(LivesTest, LivesGoOnFromTheLargestThatAMemberHasAfterTheStoreLostItsMemory) {
   EXPECT_EQ(Join(kFirst, /*life=*/5), 5);
   EXPECT_EQ(Join(kSecond), 0);

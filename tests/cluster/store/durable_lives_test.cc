@@ -26,6 +26,7 @@
 #include "tests/testing/processes/processes.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
+#include "tests/testing/test_key.h"
 
 // While it is set, no data reaches a disk.
 static std::atomic<bool> g_disk_fails = false;
@@ -53,16 +54,15 @@ const MemberProcess kDurableFirst{
 const MemberProcess kDurableSecond{
     .host = "node-b", .boot_id = "b", .pid_namespace = 1, .pid = 13, .started = 8};
 
-// The calls of members and launchers, each over a connection of its own: a restarted store has another token.
+// The calls of members and launchers, each over a connection of its own.
 class DurableMembers {
  public:
   explicit DurableMembers(const KilledStore& store) : store_(store) {}
   template <typename Response, typename Request>
   absl::StatusOr<Response> Call(absl::string_view method, const Request& request, rpc::Caller caller = {}) {
     Response response;
-    const auto stranger = rpc::ConnectGrpc(store_.address()).value();
-    caller.token = JoinStore(*stranger, {.timeout = testing::kTestTimeout}).value().token;
-    const auto channel = rpc::ConnectGrpc(store_.address(), {.caller = std::move(caller)}).value();
+    const auto channel =
+        rpc::ConnectGrpc(store_.address(), {.caller = testing::WithTestKey(std::move(caller))}).value();
     const absl::Status called =
         rpc::CallProto(*channel, absl::StrCat("/tandem.v1.Store/", method), request, &response,
                        {.timeout = testing::kTestTimeout, .idempotent = true});
@@ -80,7 +80,9 @@ class DurableMembers {
     v1::HeartbeatRequest request;
     request.set_member(member);
     request.set_lease_ms(absl::ToInt64Milliseconds(lease));
-    return Call<v1::HeartbeatResponse>("Heartbeat", request, {.member = member, .life = life});
+    // Without a life the caller is a client, which has no name.
+    return Call<v1::HeartbeatResponse>("Heartbeat", request,
+                                       {.member = life > 0 ? member : "", .life = life});
   }
   void EndLife(const std::string& member, const MemberProcess& process) {
     v1::EndLifeRequest request;

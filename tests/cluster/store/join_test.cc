@@ -22,18 +22,17 @@
 #include "gtest/gtest.h"
 #include "rpc/server.h"
 #include "tandem/v1/store.pb.h"
-#include "tests/testing/job_token.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/test_key.h"
 
 namespace tandem::cluster {
 namespace {
 
 using ::tandem::testing::IsOk;
-using ::tandem::testing::kTestJobToken;
 using ::tandem::testing::StatusIs;
+using ::tandem::testing::WithTestKey;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 constexpr absl::Duration kJoinTimeout = absl::Seconds(60);
 
@@ -42,19 +41,18 @@ const MemberProcess kElsewhere{.host = "node-b", .boot_id = "b", .pid_namespace 
 
 class JoinTest : public ::testing::Test {
  protected:
-  void Serve(StoreAccess::Options access = {}) {
+  void Serve(std::shared_ptr<rpc::EpochGate> gate = nullptr) {
     const std::string listen = server_ == nullptr ? "127.0.0.1:0" : address_;
     server_.reset();
-    server_ = StoreServer::Start(listen, &clock_, nullptr, {.access = std::move(access)}).value();
+    server_ = StoreServer::Start(listen, &clock_, std::move(gate)).value();
     address_ = absl::StrCat("127.0.0.1:", server_->port());
   }
   void SetUp() override { Serve(); }
-  Environment Worker(const std::string& token = "") const {
+  Environment Worker() const {
     Environment env;
     env.rank = 1;
     env.world_size = 2;
     env.store = address_;
-    env.token = token;
     return env;
   }
   std::unique_ptr<rpc::Channel> Connect(rpc::Caller caller = {}) const {
@@ -68,7 +66,8 @@ class JoinTest : public ::testing::Test {
 };
 
 TEST_F(JoinTest, AStrangersChangesAreRefusedByNameOfMethodAndRight) {
-  Serve({.token = kTestJobToken});
+  const rpc::JobKey key = rpc::JobKey::Make();
+  Serve(StoreGate(key));
   const std::unique_ptr<rpc::Channel> stranger = Connect({.member = "worker/0"});
   const auto call = [&stranger](const std::string& method, const google::protobuf::MessageLite& request) {
     return stranger
@@ -87,40 +86,32 @@ TEST_F(JoinTest, AStrangersChangesAreRefusedByNameOfMethodAndRight) {
         std::pair("EndJob", call("EndJob", end))}) {
     EXPECT_THAT(refusal, StatusIs(absl::StatusCode::kPermissionDenied,
                                   AllOf(HasSubstr(absl::StrCat("tandem.v1.Store/", method)),
-                                        HasSubstr("right to be a member"), HasSubstr("TANDEM_JOB_TOKEN"))));
+                                        HasSubstr("right to be a member"),
+                                        HasSubstr("worker/0 presents no key"), HasSubstr(key.Id()))));
   }
   EXPECT_EQ(server_->store()->NumKeys().value(), 0);
   EXPECT_TRUE(members().Members().empty());
   EXPECT_FALSE(members().State().ended);
   // It may read.
   EXPECT_EQ(RemoteStore(Connect()).GetIfPresent("ps/0", kJoinTimeout).value(), "");
-  // A client that joins is told which method it may not use.
+  // This process has another key.
+  const auto both = AllOf(HasSubstr(key.Id()), HasSubstr(WithTestKey().key_id));
   RemoteStore client(ConnectStore(address_).value());
-  EXPECT_THAT(client.Set("k", "v"), StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("Store/Set")));
+  EXPECT_THAT(client.Set("k", "v"),
+              StatusIs(absl::StatusCode::kPermissionDenied, AllOf(HasSubstr("Store/Set"), both)));
   EXPECT_THAT(OpenStore(Worker(), kJoinTimeout),
               StatusIs(absl::StatusCode::kPermissionDenied,
-                       AllOf(HasSubstr(address_), HasSubstr("Store/Join"), Not(HasSubstr(kTestJobToken)))));
-}
-
-TEST_F(JoinTest, AClientGetsTheTokenWhenItFirstNeedsIt) {
-  RemoteStore client(ConnectStore(address_).value());
-  TANDEM_EXPECT_OK(client.Set("k", "v"));
-  TANDEM_EXPECT_OK(RemoteStore(ConnectStore(address_).value()).Set("l", "w"));
-  EXPECT_EQ(server_->store()->NumKeys().value(), 2);
+                       AllOf(HasSubstr(address_), HasSubstr("Store/Join"), both)));
 }
 
 TEST_F(JoinTest, AClientGoesOnAtAStoreThatHasStartedAgain) {
-  RemoteStore early(ConnectStore(address_).value()), late(ConnectStore(address_).value());
-  TANDEM_ASSERT_OK(early.Set("k", "v"));
-  TANDEM_ASSERT_OK(late.Set("k", "v"));
+  RemoteStore client(ConnectStore(address_).value());
+  TANDEM_ASSERT_OK(client.Set("k", "v"));
   Serve();
-  TANDEM_ASSERT_OK(RemoteStore(ConnectStore(address_).value()).Set("new", ""));  // it draws another token
-  TANDEM_EXPECT_OK(early.Set("k", "w"));
-  Serve();
-  TANDEM_EXPECT_OK(late.Set("k", "x"));  // its token is taken over
+  TANDEM_EXPECT_OK(client.Set("k", "w"));
 }
 
-TEST_F(JoinTest, AMemberKeepsItsTokenAndLifeAtAStoreThatHasStartedAgain) {
+TEST_F(JoinTest, AMemberKeepsItsLifeAtAStoreThatHasStartedAgain) {
   TANDEM_EXPECT_OK(members().EndLife("worker/1", kElsewhere));
   ASSERT_EQ(members().Join("worker/1", kElsewhere)->life, 1);
   TANDEM_EXPECT_OK(members().EndLife("worker/1", kElsewhere));
@@ -129,7 +120,6 @@ TEST_F(JoinTest, AMemberKeepsItsTokenAndLifeAtAStoreThatHasStartedAgain) {
   Serve();
   TANDEM_EXPECT_OK(job->store()->Set("k", "v"));
   const auto another = OpenStore(Worker(), kJoinTimeout).value();  // of the same process
-  EXPECT_EQ(another->env().token, job->env().token);
   EXPECT_EQ(another->env().life, 2);
 }
 
@@ -153,12 +143,11 @@ TEST_F(JoinTest, ASecondProcessOfAnAliveMembersNameIsToldWhoIsThere) {
 TEST_F(JoinTest, AProcessThatIsSilentForItsLeaseIsReplacedAndLearnsIt) {
   ASSERT_EQ(members().Join("worker/1", kElsewhere)->life, 1);
   TANDEM_ASSERT_OK(members().Heartbeat("worker/1", absl::Seconds(10), false, {.replaceable = true}, 1));
-  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string token, server_->access()->Join({}, true, false));
   EXPECT_THAT(OpenStore(Worker(), absl::Seconds(5)), StatusIs(absl::StatusCode::kAlreadyExists));
   clock_.Advance(absl::Seconds(11));
   const auto job = OpenStore(Worker(), kJoinTimeout).value();
   EXPECT_EQ(job->env().life, 2);
-  const rpc::Caller replaced{.member = "worker/1", .token = token, .life = 1};
+  const rpc::Caller replaced = WithTestKey({.member = "worker/1", .life = 1});
   const auto refused =
       StatusIs(absl::StatusCode::kAlreadyExists,
                AllOf(HasSubstr("worker/1 (life 1) was replaced by pid"), HasSubstr("life 2")));

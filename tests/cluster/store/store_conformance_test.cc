@@ -24,7 +24,6 @@
 #include "cluster/store/remote_store.h"
 #include "cluster/store/store_server.h"
 #include "rpc/transport/loopback.h"
-#include "tests/testing/job_token.h"
 #include "tests/testing/processes/etcd_server.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
@@ -69,15 +68,14 @@ class LoopbackSubject : public Subject {
   LoopbackSubject() {
     auto services = std::make_shared<std::vector<rpc::Service>>();
     services->push_back(service_.MakeService());
-    remote_ = std::make_unique<RemoteStore>(
-        rpc::ConnectLoopback(services, nullptr, {}, {.token = testing::kTestJobToken}));
+    remote_ = std::make_unique<RemoteStore>(rpc::ConnectLoopback(services));
   }
   Store* store() override { return remote_.get(); }
 
  private:
   MemoryStore memory_;
   Membership membership_{Clock::Real()};
-  StoreService service_{&memory_, &membership_, {.token = testing::kTestJobToken}};
+  StoreService service_{&memory_, &membership_};
   std::unique_ptr<RemoteStore> remote_;
 };
 

@@ -17,7 +17,6 @@
 #include "cluster/store/remote_store.h"
 #include "cluster/store/store_server.h"
 #include "rpc/transport/loopback.h"
-#include "tests/testing/job_token.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::cluster {
@@ -33,14 +32,12 @@ class LossyStoreTest : public ::testing::Test {
                                        absl::Duration call_timeout = absl::Seconds(30)) {
     auto services = std::make_shared<std::vector<rpc::Service>>();
     services->push_back(service_.MakeService());
-    return std::make_unique<RemoteStore>(
-        rpc::ConnectLoopback(services, std::move(injector), {}, {.token = testing::kTestJobToken}),
-        call_timeout);
+    return std::make_unique<RemoteStore>(rpc::ConnectLoopback(services, std::move(injector)), call_timeout);
   }
 
   MemoryStore memory_;
   Membership membership_{Clock::Real()};
-  StoreService service_{&memory_, &membership_, {.token = testing::kTestJobToken}};
+  StoreService service_{&memory_, &membership_};
 };
 
 // Loses the response of the first of every two attempts; the call itself is processed.
@@ -156,8 +153,7 @@ class LimitedStoreTest : public ::testing::Test {
   std::unique_ptr<RemoteStore> Connect() {
     auto services = std::make_shared<std::vector<rpc::Service>>();
     services->push_back(service_.MakeService());
-    return std::make_unique<RemoteStore>(
-        rpc::ConnectLoopback(services, nullptr, {}, {.token = testing::kTestJobToken}), absl::Seconds(30));
+    return std::make_unique<RemoteStore>(rpc::ConnectLoopback(services), absl::Seconds(30));
   }
   static auto Refused(const std::string& what) {
     return StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr(what));
@@ -165,7 +161,7 @@ class LimitedStoreTest : public ::testing::Test {
 
   MemoryStore memory_{{.keys = 3, .bytes = 100, .waits = 2, .wait_bytes = 50}};
   Membership membership_{Clock::Real()};
-  StoreService service_{&memory_, &membership_, {.token = testing::kTestJobToken}};
+  StoreService service_{&memory_, &membership_};
   const std::unique_ptr<RemoteStore> store_ = Connect();
 };
 

@@ -16,6 +16,7 @@
 #include "rpc/epoch_gate.h"
 #include "tests/cluster/rendezvous/cuttable_store.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/test_key.h"
 
 namespace tandem::collectives {
 namespace {
@@ -103,7 +104,8 @@ TEST(EpochTest, AStoreThatDidNotAnswerIsNotAskedAgainWhereItsRoundMayBeOver) {
 }
 
 TEST(EpochTest, TheStoreOfALaterRoundDoesNotTakeAProcessOfAnEarlierOneForAMember) {
-  const auto gate = std::make_shared<rpc::EpochGate>(rpc::Caller{.run_id = "job7", .member = "the store"});
+  const auto gate = std::make_shared<rpc::EpochGate>(
+      tandem::testing::WithTestKey({.run_id = "job7", .member = "the store"}));
   const auto server = cluster::StoreServer::Start("127.0.0.1:0", Clock::Real(), gate).value();
   cluster::Environment env;
   env.store = absl::StrCat("127.0.0.1:", server->port());

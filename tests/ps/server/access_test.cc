@@ -118,7 +118,7 @@ TEST_F(AccessTest, AProcessOfNoJobObservesAndReads) {
 
 TEST_F(AccessTest, AProcessOfNoJobChangesNothing) {
   EXPECT_THAT(Push(0, kStranger),
-              StatusIs(kNotAllowed, AllOf(HasSubstr("Push"), HasSubstr("TANDEM_JOB_TOKEN"))));
+              StatusIs(kNotAllowed, AllOf(HasSubstr("Push"), HasSubstr("tandem key show"))));
   EXPECT_THAT(Register("notebook/eve", kStranger), StatusIs(kNotAllowed, HasSubstr("Register")));
   EXPECT_THAT(Pull(0, /*read_only=*/false, kStranger), StatusIs(kNotAllowed, HasSubstr("may create rows")));
   v1::CreateTableRequest create;

@@ -174,6 +174,7 @@ bool Environment::IsLaunched() { return IsLaunched(ProcessVariable); }
 
 rpc::Caller Environment::caller() const {
   rpc::Caller caller{.run_id = run_id, .epoch = epoch, .member = member(), .life = life};
+  if (role == "ps") caller.shards = static_cast<uint32_t>(num_ps);
   return key.has_value() ? key->Identify(std::move(caller)) : caller;
 }
 

@@ -17,6 +17,7 @@ std::string Caller::ToBytes() const {
   proto.set_token(token);
   proto.set_life(life);
   proto.set_key_id(key_id);
+  proto.set_shards(shards);
   return proto.SerializeAsString();
 }
 
@@ -30,7 +31,8 @@ Caller Caller::FromBytes(absl::string_view bytes) {
           .member = proto.member(),
           .token = proto.token(),
           .key_id = proto.key_id(),
-          .life = proto.life()};
+          .life = proto.life(),
+          .shards = proto.shards()};
 }
 
 absl::Status CheckCaller(const Caller& caller) {

@@ -2,8 +2,9 @@
 #ifndef TANDEM_RPC_CALLER_H_
 #define TANDEM_RPC_CALLER_H_
 
-// Identifies the calling process by its job, epoch and member name, and by the token of the job's key. A channel sends
-// this to each server that it connects to; epoch_gate.h decides with it whether the calls are served.
+// Identifies the calling process by its job, epoch and member name, and by the token of the job's key. A
+// channel sends this to each server that it connects to; epoch_gate.h decides with it whether the calls are
+// served.
 
 #include <cstddef>
 #include <cstdint>
@@ -30,6 +31,9 @@ struct Caller {
   // Which process of the name `member` this is in the job, counted from 1 by the job's store, which refuses
   // the changes of a process that another one has replaced. 0: the process has not joined the job.
   int64_t life = 0;
+  // Of a parameter server, "ps/4": the number of the job's shards, so that 4 mod `shards` is its own; 0: not
+  // known.
+  uint32_t shards = 0;
 
   // Returns the encoding that is sent; "" for an empty Caller. At most kMaxCallerBytes if CheckCaller returns
   // OK.

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "cluster/store/key_owners.h"
 #include "cluster/store/limits.h"
 #include "cluster/store/store_service.h"
 
@@ -19,24 +20,37 @@ void SetJobState(JobState state, v1::HeartbeatResponse* response) {
   response->set_reason(std::move(state.reason));
 }
 
+// Checks that `caller` owns the keys that `request` changes.
+template <typename Request>
+absl::Status CheckKeyOwners(const Request& request, const rpc::Caller& caller) {
+  if constexpr (requires { request.queue(); }) {
+    return CheckKeyOwner(request.queue(), caller);
+  } else if constexpr (requires { request.key(); }) {
+    return CheckKeyOwner(request.key(), caller);
+  } else {
+    for (const std::string& key : request.keys()) TANDEM_RETURN_IF_ERROR(CheckKeyOwner(key, caller));
+    return absl::OkStatus();
+  }
+}
+
 }  // namespace
 
 rpc::Service StoreService::MakeService() {
   rpc::Service service{"tandem.v1.Store",
                        {
-                           {"Set", rpc::Right::kMember, Bind(&StoreService::Set)},
+                           {"Set", rpc::Right::kMember, BindChange(&StoreService::Set)},
                            {"Get", rpc::Right::kRead, Bind(&StoreService::Get)},
-                           {"Add", rpc::Right::kMember, Bind(&StoreService::Add)},
-                           {"CompareSet", rpc::Right::kMember, Bind(&StoreService::CompareSet)},
+                           {"Add", rpc::Right::kMember, BindChange(&StoreService::Add)},
+                           {"CompareSet", rpc::Right::kMember, BindChange(&StoreService::CompareSet)},
                            {"Wait", rpc::Right::kRead, Bind(&StoreService::Wait)},
-                           {"Delete", rpc::Right::kMember, Bind(&StoreService::Delete)},
+                           {"Delete", rpc::Right::kMember, BindChange(&StoreService::Delete)},
                            {"List", rpc::Right::kRead, Bind(&StoreService::List)},
                            {"Check", rpc::Right::kRead, Bind(&StoreService::Check)},
-                           {"Append", rpc::Right::kMember, Bind(&StoreService::Append)},
+                           {"Append", rpc::Right::kMember, BindChange(&StoreService::Append)},
                            {"MultiGet", rpc::Right::kRead, Bind(&StoreService::MultiGet)},
-                           {"MultiSet", rpc::Right::kMember, Bind(&StoreService::MultiSet)},
+                           {"MultiSet", rpc::Right::kMember, BindChange(&StoreService::MultiSet)},
                            {"NumKeys", rpc::Right::kRead, Bind(&StoreService::NumKeys)},
-                           {"Push", rpc::Right::kMember, Bind(&StoreService::Push)},
+                           {"Push", rpc::Right::kMember, BindChange(&StoreService::Push)},
                            {"Pop", rpc::Right::kMember, Bind(&StoreService::Pop)},
                            {"Length", rpc::Right::kRead, Bind(&StoreService::Length)},
                            {"Join", rpc::Right::kMember, Bind(&StoreService::Join)},
@@ -76,6 +90,16 @@ rpc::Reply<Response> StoreService::Synced(rpc::Reply<Response> reply) {
       synced.ok() ? reply(std::move(response)) : reply(synced);
     });
   };
+}
+
+template <typename Request, typename Response>
+rpc::Handler StoreService::BindChange(absl::StatusOr<Response> (StoreService::*method)(const Request&)) {
+  return rpc::AsyncProtoHandler<Request, Response>(
+      [this, method](const std::shared_ptr<rpc::ServerCall>& call, const Request& request,
+                     rpc::Reply<Response> reply) {
+        if (absl::Status owns = CheckKeyOwners(request, call->caller()); !owns.ok()) return reply(owns);
+        Synced(std::move(reply))((this->*method)(request));
+      });
 }
 
 template <typename Request, typename Response>

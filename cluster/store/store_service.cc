@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/timed_wait.h"
+#include "cluster/store/key_owners.h"
 #include "cluster/store/limits.h"
 
 namespace tandem::cluster {
@@ -134,6 +135,7 @@ void StoreService::Defer(const rpc::ServerCall& call, std::vector<std::string> k
 void StoreService::Pop(std::shared_ptr<rpc::ServerCall> call, tandem::v1::StorePopRequest request,
                        PopReply reply) {
   if (absl::Status valid = ValidateStoreKey(request.queue()); !valid.ok()) return reply(valid);
+  if (absl::Status owns = CheckKeyOwner(request.queue(), call->caller()); !owns.ok()) return reply(owns);
   const std::string& request_id = request.request_id();
   uint64_t id = 0;
   absl::Status refused;  // this call

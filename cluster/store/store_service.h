@@ -47,6 +47,10 @@ class StoreService {
   // Returns a reply that waits for the disk, then calls `reply`.
   template <typename Response>
   rpc::Reply<Response> Synced(rpc::Reply<Response> reply);
+  // Makes the handler of a method that changes the keys of its request, for callers that own them
+  // (key_owners.h).
+  template <typename Request, typename Response>
+  rpc::Handler BindChange(absl::StatusOr<Response> (StoreService::*method)(const Request&));
   // Make the handler of a method of the store that responds at once, or of one that responds through its
   // `reply`.
   template <typename Request, typename Response>

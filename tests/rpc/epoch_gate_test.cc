@@ -59,7 +59,8 @@ TEST(CallerTest, TheLongestNamesTravel) {
                  .member = std::string(256, 'm'),
                  .token = std::string(kMaxTokenBytes, 't'),
                  .key_id = std::string(kMaxKeyIdBytes, 'k'),
-                 .life = int64_t{1} << 62};
+                 .life = int64_t{1} << 62,
+                 .shards = uint32_t{1} << 31};
   TANDEM_EXPECT_OK(CheckCaller(longest));
   EXPECT_LE(longest.ToBytes().size(), kMaxCallerBytes);
   longest.member += "m";

@@ -115,18 +115,18 @@ TEST(EpochTest, TheStoreOfALaterRoundDoesNotTakeAProcessOfAnEarlierOneForAMember
   env.epoch = 4;
   gate->Enter(4);
   const auto old = cluster::OpenStore(env, absl::Seconds(30)).value();
-  TANDEM_EXPECT_OK(old->store()->Set("ps/0", "here"));
+  TANDEM_EXPECT_OK(old->store()->Set("k", "here"));
   gate->Enter(5);
   const auto refused =
       StatusIs(absl::StatusCode::kFailedPrecondition,
                HasSubstr("worker/3 belongs to epoch 4; the job is at epoch 5, says the store"));
-  EXPECT_THAT(old->store()->Set("ps/0", "elsewhere"), refused);
+  EXPECT_THAT(old->store()->Set("k", "elsewhere"), refused);
   EXPECT_THAT(cluster::OpenStore(env, absl::Seconds(30)).status(), refused);
   EXPECT_THAT(
       cluster::JobMonitor::Start(old->channel(), {.member = "worker/3"}, [](const cluster::JobState&) {})
           .status(),
       refused);
-  EXPECT_EQ(server->store()->Get("ps/0", absl::ZeroDuration()).value(), "here");
+  EXPECT_EQ(server->store()->Get("k", absl::ZeroDuration()).value(), "here");
   EXPECT_TRUE(server->membership()->Members().empty());
 }
 

@@ -23,6 +23,8 @@
 
 namespace tandem::rpc {
 
+class JobKey;
+
 // The options of one call.
 struct CallOptions {
   // Largest time from the start of the call to its response, retries included. After it the call fails with
@@ -111,10 +113,13 @@ struct ChannelOptions {
   // refuses the calls, and its error names both (rpc/epoch_gate.h). A process that joins another round must
   // open new channels.
   Caller caller = {};
+  // Secures a TCP connection (rpc/security/transport_security.h). nullptr: the key of this process. The
+  // server must have the same one.
+  std::shared_ptr<const JobKey> key = nullptr;
 };
 
 // Returns a gRPC channel to "host:port" or "unix:/path". Returns at once and connects lazily. InvalidArgument
-// if the target is malformed, or if CheckCaller refuses options.caller.
+// if the target is malformed, or if CheckCaller refuses options.caller; errors of ProcessKey.
 absl::StatusOr<std::unique_ptr<Channel>> ConnectGrpc(const std::string& target,
                                                      const ChannelOptions& options = {});
 

@@ -17,6 +17,8 @@
 
 namespace tandem::rpc {
 
+class JobKey;
+
 // The options of Server::Start.
 struct ServerOptions {
   // "host:port", where port 0 lets the kernel choose one, or "unix:/path".
@@ -52,6 +54,9 @@ struct ServerOptions {
   std::shared_ptr<EpochGate> gate = nullptr;
   // What gRPC health checking reports for the whole server, "", from the first call on.
   bool serving = true;
+  // Secures TCP connections (rpc/security/transport_security.h). nullptr: the key of this process. Clients
+  // must have the same one.
+  std::shared_ptr<const JobKey> key = nullptr;
   // Serves gRPC's reflection, which describes every method and message to any client that asks.
   bool reflection = false;
 };
@@ -62,7 +67,7 @@ class Server {
   // Binds the address and starts serving. RPC threads call the handlers in `services` until Shutdown returns,
   // so everything they capture must live longer. Errors: InvalidArgument (malformed address, unknown
   // transport, shared_memory_bytes out of range), Unavailable (cannot bind: the message names the address
-  // and, if it is in use, what to do).
+  // and, if it is in use, what to do), those of ProcessKey.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options,
                                                        std::vector<Service> services);
 

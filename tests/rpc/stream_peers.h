@@ -28,6 +28,7 @@
 #include "rpc/server.h"
 #include "rpc/wire/frame.h"
 #include "tests/rpc/echo_service.h"
+#include "tests/rpc/stock_credentials.h"
 
 namespace tandem::rpc::testing {
 
@@ -61,8 +62,9 @@ class StockStream {
     arguments.SetMaxReceiveMessageSize(-1);
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    const auto credentials = StockChannelCredentials(&arguments);
     stub_ = std::make_unique<grpc::GenericStub>(
-        grpc::CreateCustomChannel(TargetOf(server), grpc::InsecureChannelCredentials(), arguments));
+        grpc::CreateCustomChannel(TargetOf(server), credentials, arguments));
     context_.set_deadline(absl::ToChronoTime(absl::Now() + kTestTimeout));
     stream_ = stub_->PrepareCall(&context_, kStreamMethod, &queue_);
     stream_->StartCall(nullptr);
@@ -120,7 +122,7 @@ class FakeServer {
   // set, streams are opened and never read.
   explicit FakeServer(std::function<std::string(int)> response = nullptr) : response_(std::move(response)) {
     grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.AddListeningPort("127.0.0.1:0", StockServerCredentials(), &port_);
     builder.RegisterAsyncGenericService(&service_);
     queue_ = builder.AddCompletionQueue();
     server_ = builder.BuildAndStart();

@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -23,6 +24,7 @@
 #include "collectives/ranks.h"
 #include "collectives/reduce/reduce.h"
 #include "collectives/shape.h"
+#include "rpc/security/transport_security.h"
 
 namespace tandem::collectives {
 namespace gloo_library {
@@ -222,7 +224,22 @@ class GlooBackend final : public Backend {
   Memory memory_;
 };
 
+// Gloo takes the first that connects to a rank's port for its peer, and sends in clear.
+absl::Status CheckNetwork(const BackendOptions& options) {
+  const std::string& own = options.peers[options.rank].address;
+  const auto elsewhere =
+      absl::c_find_if(options.peers, [&](const RankEndpoint& peer) { return peer.address != own; });
+  if (elsewhere == options.peers.end() || rpc::TrustedNetwork()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("Gloo neither encrypts its connections nor knows who connects, and rank ",
+                   elsewhere - options.peers.begin(), " is at another address, ", elsewhere->address,
+                   ". Backend tcp does both (auto chooses it); on a network that you trust, start the job "
+                   "with --trusted-network"));
+}
+
 absl::StatusOr<std::unique_ptr<Backend>> Make(const BackendOptions& options) {
+  TANDEM_RETURN_IF_ERROR(
+      Annotate(CheckNetwork(options), absl::StrCat("backend gloo of group '", options.group, "'")));
   auto backend = std::make_unique<GlooBackend>(options);
   if (absl::Status status = backend->Connect(options); !status.ok()) {
     return Annotate(status, absl::StrCat("backend gloo of group '", options.group, "'"));

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <deque>
@@ -26,6 +27,9 @@ namespace {
 // Bytes that one turn of the event loop reads from one peer before it serves the others.
 constexpr size_t kReadBudget = 2 << 20;
 
+// Largest first record of an encrypted frame: a small message is one record.
+constexpr size_t kFirstRecord = 4096;
+
 // True if this thread is an event loop's, in Receiver::TurnEnds.
 thread_local bool in_turn = false;
 
@@ -34,9 +38,13 @@ thread_local bool in_turn = false;
 // turn.
 class Link final : public EventLoop::Handler {
  public:
-  // Takes `fd`, connected and non-blocking.
-  Link(EventLoop* loop, int fd, int peer, Links::Receiver* receiver)
-      : loop_(loop), peer_(peer), receiver_(receiver), fd_(fd) {}
+  // Takes `socket`.
+  Link(EventLoop* loop, MeshSocket socket, int peer, Links::Receiver* receiver)
+      : loop_(loop),
+        peer_(peer),
+        receiver_(receiver),
+        tls_(std::move(socket.tls)),
+        fd_(socket.socket.Release()) {}
 
   ~Link() override { Close(/*softly=*/true); }
 
@@ -123,26 +131,44 @@ class Link final : public EventLoop::Handler {
     Outgoing& one = queue_.front();
     const size_t total = sizeof(Frame) + one.frame.bytes;
     while (one.written < total) {
-      iovec parts[2];
-      int count = 0;
-      size_t skip = one.written;
-      if (skip < sizeof(Frame)) {
-        parts[count++] = {reinterpret_cast<char*>(&one.frame) + skip, sizeof(Frame) - skip};
-        skip = sizeof(Frame);
-      }
-      if (skip < total) {
-        parts[count++] = {const_cast<char*>(one.payload) + (skip - sizeof(Frame)), total - skip};
-      }
-      msghdr message{};
-      message.msg_iov = parts;
-      message.msg_iovlen = count;
-      const ssize_t n = sendmsg(write_fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+      const ssize_t n = tls_ != nullptr ? WriteRecord(one, total) : WriteClear(one, total);
       if (n < 0 && errno == EINTR) continue;
       // Any other error concerns the connection; the loop's thread finds it when it reads.
       if (n < 0) return false;
       one.written += n;
     }
     return true;
+  }
+
+  ssize_t WriteClear(Outgoing& one, size_t total) ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_) {
+    iovec parts[2];
+    int count = 0;
+    size_t skip = one.written;
+    if (skip < sizeof(Frame)) {
+      parts[count++] = {reinterpret_cast<char*>(&one.frame) + skip, sizeof(Frame) - skip};
+      skip = sizeof(Frame);
+    }
+    if (skip < total) {
+      parts[count++] = {const_cast<char*>(one.payload) + (skip - sizeof(Frame)), total - skip};
+    }
+    msghdr message{};
+    message.msg_iov = parts;
+    message.msg_iovlen = count;
+    return sendmsg(write_fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+
+  // Writes one record of TLS. The frame and the beginning of its payload share the first one.
+  ssize_t WriteRecord(const Outgoing& one, size_t total) ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_) {
+    if (one.written >= sizeof(Frame)) {
+      return tls_->Write(one.payload + (one.written - sizeof(Frame)), total - one.written);
+    }
+    std::array<char, kFirstRecord> record;
+    const size_t bytes = std::min(total, record.size());
+    std::memcpy(record.data(), &one.frame, sizeof(Frame));
+    if (bytes > sizeof(Frame)) {
+      std::memcpy(record.data() + sizeof(Frame), one.payload, bytes - sizeof(Frame));
+    }
+    return tls_->Write(record.data() + one.written, bytes - one.written);
   }
 
   void Flush() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -162,11 +188,14 @@ class Link final : public EventLoop::Handler {
 
   // Reads the available bytes, within the budget. Returns false, with the reason, if the connection is over.
   bool ReadSome(std::string* detail) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    for (size_t budget = kReadBudget; budget > 0;) {
+    // What TLS has read from the socket causes no further event.
+    for (size_t budget = kReadBudget; budget > 0 || (tls_ != nullptr && tls_->HasUnread());) {
       const bool in_head = have_ < sizeof(Frame);
       char* const to = in_head ? reinterpret_cast<char*>(&in_) + have_ : to_;
-      const size_t want = in_head ? sizeof(Frame) - have_ : std::min(left_, budget);
-      const ssize_t n = want > 0 ? recv(fd_, to, want, MSG_DONTWAIT) : 0;
+      const size_t want = in_head ? sizeof(Frame) - have_ : std::min(left_, std::max(budget, kFirstRecord));
+      const ssize_t n = want == 0         ? 0
+                        : tls_ != nullptr ? tls_->Read(to, want)
+                                          : recv(fd_, to, want, MSG_DONTWAIT);
       if (n < 0 && errno == EINTR) continue;
       if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
       if (n < 0 || (n == 0 && want > 0)) {
@@ -203,6 +232,7 @@ class Link final : public EventLoop::Handler {
   EventLoop* const loop_;
   const int peer_;
   Links::Receiver* const receiver_;
+  const std::unique_ptr<crypto::TlsSocket> tls_;  // nullptr: the bytes are in clear
 
   absl::Mutex mutex_ ABSL_ACQUIRED_BEFORE(write_mutex_);
   int fd_ ABSL_GUARDED_BY(mutex_);  // -1: closed
@@ -220,12 +250,13 @@ class Link final : public EventLoop::Handler {
 class TcpLinks final : public Links {
  public:
   // Takes ownership of `sockets`, by rank.
-  TcpLinks(std::unique_ptr<EventLoop> loop, std::vector<ipc::Descriptor> sockets, Receiver* receiver)
+  TcpLinks(std::unique_ptr<EventLoop> loop, std::vector<MeshSocket> sockets, Receiver* receiver)
       : loop_(std::move(loop)) {
     for (size_t peer = 0; peer < sockets.size(); ++peer) {
-      links_.push_back(sockets[peer].get() < 0 ? nullptr
-                                               : std::make_unique<Link>(loop_.get(), sockets[peer].Release(),
-                                                                        static_cast<int>(peer), receiver));
+      links_.push_back(sockets[peer].socket.get() < 0
+                           ? nullptr
+                           : std::make_unique<Link>(loop_.get(), std::move(sockets[peer]),
+                                                    static_cast<int>(peer), receiver));
     }
   }
 
@@ -265,7 +296,7 @@ class TcpLinks final : public Links {
 absl::StatusOr<std::unique_ptr<Links>> Links::Connect(cluster::Store* store, const std::string& group,
                                                       int rank, int world_size, const std::string& address,
                                                       absl::Time deadline, Receiver* receiver) {
-  TANDEM_ASSIGN_OR_RETURN(std::vector<ipc::Descriptor> sockets,
+  TANDEM_ASSIGN_OR_RETURN(std::vector<MeshSocket> sockets,
                           ConnectMesh(store, group, rank, world_size, address, deadline));
   absl::StatusOr<std::unique_ptr<EventLoop>> loop = EventLoop::Start();
   if (!loop.ok()) return Annotate(loop.status(), absl::StrCat("rank ", rank, " has no event loop"));

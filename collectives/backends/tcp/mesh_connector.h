@@ -3,25 +3,46 @@
 #define TANDEM_COLLECTIVES_BACKENDS_TCP_MESH_CONNECTOR_H_
 
 // Connects the ranks of a group over TCP: each rank listens, publishes its address in the store, connects to
-// the lower ranks and accepts the higher ones. Both sides announce their rank and group.
+// the lower ranks and accepts the higher ones. Both sides show their certificates in a handshake of TLS, then
+// announce their rank and group.
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/crypto/tls_socket.h"
 #include "base/ipc/descriptor.h"
 #include "cluster/store/store.h"
+#include "rpc/security/job_key.h"
 
 namespace tandem::collectives::tcp {
 
-// Returns connected, non-blocking sockets by rank (none for this rank). Blocks until all are connected, or
-// until `deadline`. Keys: "address/<rank>". Errors: InvalidArgument (`address` is not numeric),
-// DeadlineExceeded naming the ranks that did not come, Unavailable (cannot listen there, or naming a rank
-// that refuses), errors of the store.
-absl::StatusOr<std::vector<ipc::Descriptor>> ConnectMesh(cluster::Store* store, const std::string& group,
-                                                         int rank, int world_size, const std::string& address,
-                                                         absl::Time deadline);
+// A connection to another rank.
+struct MeshSocket {
+  ipc::Descriptor socket;  // connected and non-blocking
+  // What the socket's bytes pass through; nullptr: they are in clear. It refers to the descriptor, whoever
+  // owns that.
+  std::unique_ptr<crypto::TlsSocket> tls;
+};
+
+// Returns the connections by rank (none for this rank). Blocks until all are connected, or until `deadline`.
+// `key`: nullptr means rpc::ProcessKey(). Keys of the store: "address/<rank>".
+//
+// Connections are encrypted, except if rpc::TrustedNetwork(), and if both ends have the same address: then
+// nobody but this machine's kernel sees the bytes, and TLS ends when both ranks have shown that they have the
+// key. Errors:
+//
+//   - InvalidArgument: `address` is not numeric
+//   - DeadlineExceeded, naming the ranks that did not come
+//   - PermissionDenied, naming a rank that has another key
+//   - Unavailable: cannot listen there, or naming a rank that refuses
+//   - those of the store and of rpc::ProcessKey
+absl::StatusOr<std::vector<MeshSocket>> ConnectMesh(cluster::Store* store, const std::string& group, int rank,
+                                                    int world_size, const std::string& address,
+                                                    absl::Time deadline,
+                                                    std::shared_ptr<const rpc::JobKey> key = nullptr);
 
 }  // namespace tandem::collectives::tcp
 

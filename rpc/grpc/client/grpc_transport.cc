@@ -29,7 +29,10 @@
 #include "rpc/grpc/grpc_library.h"
 #include "rpc/grpc/grpc_status.h"
 #include "rpc/grpc/grpc_time.h"
+#include "rpc/grpc/tls_credentials.h"
 #include "rpc/grpc/unix_buffers.h"
+#include "rpc/security/job_key.h"
+#include "rpc/security/transport_security.h"
 #include "rpc/transport/retrying_channel.h"
 #include "rpc/transport/timer_queue.h"
 #include "rpc/wire/frame.h"
@@ -93,6 +96,10 @@ class GrpcAttempt : public Attempt, public StreamedCall, public std::enable_shar
   bool unary_expired_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
+absl::Status Annotated(const absl::Status& error, absl::StatusCode code, absl::string_view advice) {
+  return absl::Status(code, absl::StrCat(advice, " (", error.message(), ")"));
+}
+
 class GrpcTransport : public Transport {
  public:
   GrpcTransport(std::shared_ptr<grpc::Channel> channel, const std::string& target, bool unix,
@@ -101,8 +108,10 @@ class GrpcTransport : public Transport {
         stub_(std::move(channel)),
         target_(target),
         unix_(unix),
+        tls_(!unix && !TrustedNetwork()),
         max_message_bytes_(options.max_message_bytes),
         caller_(options.caller.ToBytes()),
+        key_(options.key),
         loop_(std::make_shared<CompletionLoop>(std::make_unique<grpc::CompletionQueue>())),
         watch_(std::in_place, &stub_, loop_.get()),
         no_stream_(!options.stream) {
@@ -181,13 +190,42 @@ class GrpcTransport : public Transport {
   size_t max_message_bytes() const { return max_message_bytes_; }
   const std::string& caller() const { return caller_; }
 
+  // Returns `error` of a call. One of TLS says what to do, and is not Unavailable if no later attempt can end
+  // otherwise.
+  absl::Status Explain(const absl::Status& error) const {
+    if (!absl::IsUnavailable(error) || unix_) return error;
+    const absl::string_view message = error.message();
+    if (!tls_) {
+      if (!absl::StrContains(message, "Socket closed")) return error;
+      return Annotated(error, absl::StatusCode::kUnavailable,
+                       "this process connects without TLS (--trusted-network), and the server may expect it");
+    }
+    if (absl::StrContains(message, "certificate verify failed") ||
+        absl::StrContains(message, "alert unknown ca")) {
+      const absl::StatusOr<std::shared_ptr<const JobKey>> key = key_ != nullptr ? key_ : ProcessKey();
+      return Annotated(error, absl::StatusCode::kPermissionDenied,
+                       absl::StrCat("the server has another key than this process, whose key is ",
+                                    key.ok() ? absl::StrCat((*key)->Id(), " of ", (*key)->source()) : "gone",
+                                    ". `tandem key show` prints a process's key; --key-file or ",
+                                    kKeyFileVariable, " chooses it"));
+    }
+    if (absl::StrContains(message, "wrong version number")) {
+      return Annotated(error, absl::StatusCode::kPermissionDenied,
+                       "what listens there does not speak TLS. It is no server of Tandem, or it was started "
+                       "with --trusted-network, which this process then needs as well");
+    }
+    return error;
+  }
+
  private:
   std::shared_ptr<grpc::Channel> channel_;
   grpc::GenericStub stub_;
   const std::string target_;
   const bool unix_;
+  const bool tls_;
   const size_t max_message_bytes_;
-  const std::string caller_;  // Caller::ToBytes
+  const std::string caller_;                 // Caller::ToBytes
+  const std::shared_ptr<const JobKey> key_;  // nullptr: ProcessKey()
   const std::shared_ptr<CompletionLoop> loop_;
   std::optional<ConnectionWatch> watch_;  // exists until the loop ends
   TimerQueue timers_;                     // ends calls at their deadlines; its thread starts with the first
@@ -307,6 +345,7 @@ void GrpcAttempt::Complete(absl::StatusOr<Bytes> result) {
     done_ = nullptr;
   }
   if (!done) return;
+  if (!result.ok()) result = transport_->Explain(result.status());
   transport_->loop()->End();  // `done` may lead to the transport's destruction
   std::move(done)(std::move(result));
 }
@@ -368,9 +407,11 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeGrpcTransport(const std::string& 
   // "dns:///" prevents gRPC from taking the host for a URI scheme. It also accepts IP addresses.
   const std::string uri =
       address.is_unix() ? target : absl::StrCat("dns:///", ResolvableAddress(address, target));
-  return std::make_unique<GrpcTransport>(
-      grpc::CreateCustomChannel(uri, grpc::InsecureChannelCredentials(), Arguments(options)), target,
-      address.is_unix(), options);
+  grpc::ChannelArguments arguments = Arguments(options);
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials,
+                          ChannelCredentialsFor(address, options.key, &arguments));
+  return std::make_unique<GrpcTransport>(grpc::CreateCustomChannel(uri, credentials, arguments), target,
+                                         address.is_unix(), options);
 }
 
 absl::StatusOr<std::unique_ptr<Channel>> ConnectGrpc(const std::string& target,

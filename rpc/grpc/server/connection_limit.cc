@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/ipc/unix_socket.h"
 #include "base/logging.h"
 #include "rpc/grpc/socket_mutator.h"
 #include "rpc/grpc/unix_buffers.h"
@@ -34,6 +35,10 @@ std::string RefusalFrames(const std::string& text) {
   return absl::StrCat(header(0, 4), header(goaway.size(), 7), goaway);
 }
 
+// The alert "internal error" (RFC 8446, 6), with which a TLS server refuses a connection before the
+// handshake.
+constexpr absl::string_view kRefusalAlert("\x15\x03\x03\0\x02\x02\x50", 7);
+
 // Returns " (port N)", or "" if `fd` is no TCP socket.
 std::string PortOf(int fd) {
   sockaddr_storage address = {};
@@ -44,6 +49,12 @@ std::string PortOf(int fd) {
   if (address.ss_family == AF_INET6)
     return absl::StrCat(" (port ", ntohs(reinterpret_cast<const sockaddr_in6&>(address).sin6_port), ")");
   return "";
+}
+
+bool IsUnixSocket(int fd) {
+  int domain = 0;
+  socklen_t size = sizeof(domain);
+  return ::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX;
 }
 
 // Returns 0 if `fd` is not open. ThreadSanitizer would take fstat for a use of the descriptor. It does
@@ -62,11 +73,13 @@ size_t EffectiveConnections(size_t wanted) {
   return std::clamp<size_t>(descriptors.rlim_cur / 4 * 3, 1, wanted);
 }
 
-ConnectionLimit::ConnectionLimit(std::string server, size_t limit)
+ConnectionLimit::ConnectionLimit(std::string server, size_t limit, bool tls)
     : server_(std::move(server)),
       limit_(limit),
-      reason_(RefusalFrames(absl::StrCat(
-          "the server has ", limit_, " connections, which is its limit (ServerOptions::max_connections)"))) {}
+      reason_(tls ? std::string(kRefusalAlert)
+                  : RefusalFrames(absl::StrCat("the server has ", limit_,
+                                               " connections, which is its limit "
+                                               "(ServerOptions::max_connections)"))) {}
 
 void ConnectionLimit::AddListener(int fd) {
   absl::MutexLock lock(&mutex_);
@@ -75,6 +88,13 @@ void ConnectionLimit::AddListener(int fd) {
 
 void ConnectionLimit::AddConnection(int fd) {
   WidenUnixSocket(fd);
+  if (IsUnixSocket(fd)) {
+    if (const absl::Status same = ipc::CheckSameUser(fd); !same.ok()) {
+      ::shutdown(fd, SHUT_RDWR);
+      LogWarning(absl::StrCat("the server at ", server_, " has refused a client: ", same.message()));
+      return;
+    }
+  }
   absl::MutexLock lock(&mutex_);
   if (connections_.size() >= limit_) RemoveClosed();
   if (connections_.size() < limit_) {

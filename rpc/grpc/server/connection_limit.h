@@ -26,13 +26,14 @@ inline constexpr size_t kDefaultConnections = 4096;
 // most 3/4 of the descriptors that this process may open, and kDefaultConnections if `wanted` is 0.
 size_t EffectiveConnections(size_t wanted);
 
-// Counts the open connections of one server by their sockets. A connection beyond the limit is closed as soon
-// as it is accepted, with an HTTP/2 GOAWAY that names the limit. gRPC's clients get Unavailable, "GOAWAY
-// received". The server logs the limit, at most once a minute. Thread-safe.
+// Refuses clients of a unix socket that are processes of another user, and counts the open connections of one
+// server by their sockets. A connection beyond the limit is closed as soon as it is accepted, with an HTTP/2
+// GOAWAY that names the limit, or with an alert of TLS. gRPC's clients get Unavailable, "GOAWAY received" or
+// "alert internal error". The server logs the limit, at most once a minute. Thread-safe.
 class ConnectionLimit : public std::enable_shared_from_this<ConnectionLimit> {
  public:
-  // `server` names the server in messages.
-  ConnectionLimit(std::string server, size_t limit);
+  // `server` names the server in messages. `tls`: its connections begin with a handshake of TLS.
+  ConnectionLimit(std::string server, size_t limit, bool tls);
 
   // Makes servers with these arguments obey this limit and widens their unix sockets (unix_buffers.h). No
   // effect with a gRPC release whose sockets are not known here.
@@ -59,7 +60,7 @@ class ConnectionLimit : public std::enable_shared_from_this<ConnectionLimit> {
 
   const std::string server_;
   const size_t limit_;
-  const std::string reason_;  // as HTTP/2 frames
+  const std::string reason_;  // as HTTP/2 frames or an alert of TLS
   absl::Mutex mutex_;
   // Both may contain closed ones.
   std::vector<Socket> listeners_ ABSL_GUARDED_BY(mutex_);

@@ -24,6 +24,7 @@
 #include "rpc/grpc/server/listener_watch.h"
 #include "rpc/grpc/server/stream_service.h"
 #include "rpc/grpc/server/unary_service.h"
+#include "rpc/grpc/tls_credentials.h"
 #include "rpc/server.h"
 #include "rpc/wire/frame.h"
 
@@ -149,24 +150,24 @@ absl::StatusOr<std::unique_ptr<Server>> StartGrpcServer(const ServerOptions& opt
   auto streams = std::make_unique<StreamService>(options, services);
 
   TANDEM_RETURN_IF_ERROR(KeepGrpcLibrary());
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ServerCredentials> credentials,
+                          ServerCredentialsFor(address, options.key));
   // Process-wide options, which gRPC reads when a server is built.
   grpc::EnableDefaultHealthCheckService(false);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
 
-  const auto limit =
-      std::make_shared<ConnectionLimit>(options.listen, EffectiveConnections(options.max_connections));
+  const auto limit = std::make_shared<ConnectionLimit>(
+      options.listen, EffectiveConnections(options.max_connections), UsesTls(address));
   grpc::ServerBuilder builder;
   Configure(options, limit, &builder);
   for (const auto& service : raw_services) builder.RegisterService(service.get());
   builder.RegisterService(health->service());
   streams->AddTo(&builder);
   int port = 0;
-  builder.AddListeningPort(ResolvableAddress(address, options.listen), grpc::InsecureServerCredentials(),
-                           &port);
+  builder.AddListeningPort(ResolvableAddress(address, options.listen), credentials, &port);
   std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor =
       builder.experimental().AddExternalConnectionAcceptor(
-          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-          grpc::InsecureServerCredentials());
+          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
 
   auto server = std::make_unique<GrpcServer>(std::move(raw_services), std::move(streams), std::move(health));
   std::unique_ptr<grpc::Server> built = builder.BuildAndStart();

@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "rpc/server.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/trusted_network.h"
 
 namespace tandem::cluster {
 namespace {
@@ -30,6 +31,7 @@ class FakeMember {
                        {{"Range", rpc::Right::kRead,
                          rpc::ProtoHandler<etcdserverpb::RangeRequest, etcdserverpb::RangeResponse>(
                              [this](const etcdserverpb::RangeRequest&) { return Range(); })}}};
+    const testing::TrustedNetworkScope plain;  // as the client expects of etcd://
     server_ = rpc::Server::Start({.listen = "127.0.0.1:0", .transport = "grpc"}, {std::move(kv)}).value();
   }
   std::string address() const { return absl::StrCat("127.0.0.1:", server_->port()); }
@@ -110,6 +112,7 @@ class PausingMember {
             response.set_ttl(1000);
             return absl::StatusOr<LeaseKeepAliveResponse>(response);
           })}}};
+    const testing::TrustedNetworkScope plain;
     server_ =
         rpc::Server::Start({.listen = "127.0.0.1:0", .transport = "grpc"}, {std::move(kv), std::move(lease)})
             .value();

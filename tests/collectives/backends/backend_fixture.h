@@ -34,14 +34,19 @@ inline BackendOptions OptionsOf(cluster::Store* store, int rank, const std::vect
   return options;
 }
 
-// Runs `body(backend, rank)` for each rank, each on a thread of its own, and waits for all.
+// Runs `body(backend, rank)` for each rank, each on a thread of its own, and waits for all. With
+// `addresses_of_their_own` the ranks' connections are encrypted, as between hosts.
 inline void RunRanks(const BackendFactory& factory, const std::vector<std::string>& hosts,
-                     const std::function<void(Backend&, int)>& body) {
+                     const std::function<void(Backend&, int)>& body, bool addresses_of_their_own = false) {
   cluster::MemoryStore store;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < static_cast<int>(hosts.size()); ++rank) {
     threads.emplace_back([&, rank] {
-      auto backend = factory.make(OptionsOf(&store, rank, hosts));
+      BackendOptions options = OptionsOf(&store, rank, hosts);
+      for (size_t r = 0; addresses_of_their_own && r < options.peers.size(); ++r) {
+        options.peers[r].address = absl::StrCat("127.0.0.", 1 + r);
+      }
+      auto backend = factory.make(options);
       TANDEM_ASSERT_OK(backend);
       body(**backend, rank);
     });
@@ -50,8 +55,8 @@ inline void RunRanks(const BackendFactory& factory, const std::vector<std::strin
 }
 
 inline void RunRanks(const BackendFactory& factory, int world_size,
-                     const std::function<void(Backend&, int)>& body) {
-  RunRanks(factory, std::vector<std::string>(world_size, "host"), body);
+                     const std::function<void(Backend&, int)>& body, bool addresses_of_their_own = false) {
+  RunRanks(factory, std::vector<std::string>(world_size, "host"), body, addresses_of_their_own);
 }
 
 // Returns a sum in place.

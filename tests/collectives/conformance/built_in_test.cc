@@ -38,6 +38,12 @@ std::string CaseName(const ::testing::TestParamInfo<ConformanceCase>& info) {
   return absl::StrCat(name, "Of", info.param.world_size);
 }
 
+// Each rank has an address of its own, as ranks of different hosts have.
+INSTANTIATE_TEST_SUITE_P(Encrypted, ConformanceTest,
+                         OnWorlds({.backend = "tcp",
+                                   .address = [](int rank) { return absl::StrCat("127.0.0.", 1 + rank); }},
+                                  {2, 3, 4}),
+                         WorldName);
 INSTANTIATE_TEST_SUITE_P(BuiltIn, ConformanceTest, ::testing::ValuesIn(BuiltInCases()), CaseName);
 
 }  // namespace

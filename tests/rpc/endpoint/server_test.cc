@@ -26,6 +26,7 @@
 #include "rpc/grpc/grpc_bytes.h"
 #include "tandem/v1/echo.grpc.pb.h"
 #include "tests/rpc/echo_service.h"
+#include "tests/rpc/stock_credentials.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 
@@ -72,7 +73,8 @@ std::shared_ptr<grpc::Channel> StockChannel(const Server& server) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  return grpc::CreateCustomChannel(TargetOf(server), grpc::InsecureChannelCredentials(), arguments);
+  const auto credentials = testing::StockChannelCredentials(&arguments);
+  return grpc::CreateCustomChannel(TargetOf(server), credentials, arguments);
 }
 
 TEST(ServerTest, AStockStubSeesTheSameBytesBothWays) {
@@ -119,7 +121,7 @@ TEST(ServerTest, OurChannelReadsWhatAStockServerSends) {
   grpc::ServerBuilder builder;
   int port = 0;
   builder.SetMaxReceiveMessageSize(-1);
-  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort("127.0.0.1:0", testing::StockServerCredentials(), &port);
   builder.RegisterService(&service);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   ASSERT_NE(server, nullptr);

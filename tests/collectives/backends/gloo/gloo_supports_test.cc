@@ -27,6 +27,15 @@ TEST(GlooSupportsTest, WhatGlooLacksIsRefusedWithTheBackendThatHasIt) {
   });
 }
 
+TEST(GlooSupportsTest, RanksOfSeveralAddressesNeedATrustedNetwork) {
+  cluster::MemoryStore store;
+  BackendOptions options = OptionsOf(&store, 0, {"a", "b"});
+  options.peers[1].address = "127.0.0.2";
+  EXPECT_THAT(GlooBackendFactory().make(options).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("rank 1"), HasSubstr("--trusted-network"))));
+}
+
 TEST(GlooSupportsTest, ATagThatTheBackendKeepsForItselfIsRefused) {
   RunRanks(GlooBackendFactory(), 2, [](Backend& backend, int rank) {
     std::vector<float> values(4);

@@ -26,9 +26,13 @@ TEST_P(TcpCollectivesTest, EveryReductionOfEveryDtypeMatchesTheModel) {
   });
 }
 
-TEST(TcpLargeTest, ArraysLongerThanAChunkMatchTheModel) {
+// The parameter is true if connections are encrypted.
+class TcpLargeTest : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Encrypted, TcpLargeTest, ::testing::Bool());
+
+TEST_P(TcpLargeTest, ArraysLongerThanAChunkMatchTheModel) {
   for (const int world : {2, 3}) {
-    RunRanks(TcpBackendFactory(), world, [&](Backend& backend, int rank) {
+    const auto body = [&](Backend& backend, int rank) {
       uint64_t sequence = 0;
       for (const OpKind kind : kCollectiveKinds) {
         Case c;
@@ -46,7 +50,8 @@ TEST(TcpLargeTest, ArraysLongerThanAChunkMatchTheModel) {
         c.in_place = in_place;
         CheckCollective(backend, rank, world, c, sequence++);
       }
-    });
+    };
+    RunRanks(TcpBackendFactory(), world, body, /*addresses_of_their_own=*/GetParam());
   }
 }
 

@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,7 +15,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/time/clock.h"
 #include "base/ipc/descriptor.h"
+#include "collectives/backends/tcp/mesh_connector.h"
 #include "collectives/backends/tcp/tcp_backend.h"
+#include "rpc/security/job_key.h"
 #include "tests/collectives/backends/backend_fixture.h"
 
 namespace tandem::collectives {
@@ -47,6 +50,39 @@ TEST(TcpConnectTest, AnUnknownConnectionIsNotTakenForARank) {
   EXPECT_THAT(TcpBackendFactory().make(options).status(),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 1 of 2")));
   other.join();
+}
+
+TEST(TcpConnectTest, ARankWithAnotherKeyIsRefusedAndBothSidesSaySo) {
+  cluster::MemoryStore store;
+  const absl::Time deadline = absl::Now() + absl::Seconds(2);
+  absl::Status first;
+  std::thread other([&] {
+    first = tcp::ConnectMesh(&store, "g", 0, 2, "127.0.0.1", deadline,
+                             std::make_shared<rpc::JobKey>(rpc::JobKey::Make()))
+                .status();
+  });
+  EXPECT_THAT(tcp::ConnectMesh(&store, "g", 1, 2, "127.0.0.1", deadline,
+                               std::make_shared<rpc::JobKey>(rpc::JobKey::Make())),
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("different keys")));
+  other.join();
+  EXPECT_THAT(first, StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("different keys")));
+}
+
+TEST(TcpConnectTest, RanksOfOneAddressTalkInClearAndOthersInTls) {
+  for (const char* address : {"127.0.0.1", "127.0.0.2"}) {
+    cluster::MemoryStore store;
+    const absl::Time deadline = absl::Now() + absl::Seconds(30);
+    const auto key = std::make_shared<rpc::JobKey>(rpc::JobKey::Make());
+    std::thread other([&] {
+      const auto sockets = tcp::ConnectMesh(&store, "g", 0, 2, "127.0.0.1", deadline, key);
+      TANDEM_ASSERT_OK(sockets);
+      EXPECT_EQ((*sockets)[1].tls != nullptr, std::string(address) != "127.0.0.1");
+    });
+    const auto sockets = tcp::ConnectMesh(&store, "g", 1, 2, address, deadline, key);
+    other.join();
+    TANDEM_ASSERT_OK(sockets);
+    EXPECT_EQ((*sockets)[0].tls != nullptr, std::string(address) != "127.0.0.1");
+  }
 }
 
 TEST(TcpConnectTest, ManySilentConnectionsDoNotKeepARankOut) {

@@ -22,7 +22,10 @@ namespace tandem::collectives {
 struct ConformanceCase {
   std::string backend;
   int world_size = 1;
-  std::function<std::string(int rank)> host = nullptr;           // nullptr: all ranks are on one host
+  std::function<std::string(int rank)> host = nullptr;  // nullptr: all ranks are on one host
+  // The address at which a rank listens; nullptr: that of its host. Connections between different addresses
+  // are encrypted.
+  std::function<std::string(int rank)> address = nullptr;
   std::function<std::vector<BackendFactory>()> extra = nullptr;  // made anew for each group
   SuiteOptions suite = {};
 };
@@ -44,6 +47,7 @@ class ConformanceTest : public ::testing::TestWithParam<ConformanceCase> {
           options.extra_backends = extra;
           options.timeout = absl::Seconds(100);
           if (c.host) options.host = c.host(rank);
+          if (c.address) options.interface_address = c.address(rank);
           return options;
         },
         body);

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "rpc/security/transport_security.h"
 #include "tests/rpc/stream_peers.h"
 #include "tests/testing/status_matchers.h"
 
@@ -27,8 +28,14 @@ TEST(GenericGrpcClientTest, ARestartedServerIsFoundAsSoonAsItIsCalledAgain) {
       Server::Start({.listen = absl::StrCat(kOwnHost, ":0")}, {PlainEchoService()});
   TANDEM_ASSERT_OK(server);
   const std::string target = absl::StrCat(kOwnHost, ":", (*server)->port());
-  TANDEM_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GenericGrpcClient> client,
-                              GenericGrpcClient::Connect(target));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto security, SecurityOf(nullptr));
+  const crypto::Certificates& own = security->certificates;
+  TANDEM_ASSERT_OK_AND_ASSIGN(
+      const std::unique_ptr<GenericGrpcClient> client,
+      GenericGrpcClient::Connect(target, {.tls = TlsCredentials{.ca = own.authority,
+                                                                .certificate = own.certificate,
+                                                                .key = own.private_key,
+                                                                .server_name = crypto::kCertificateHost}}));
   std::vector<absl::Duration> took;
   for (int round = 0; round < 3; ++round) {
     TANDEM_ASSERT_OK(client->Call(kEcho, "", {}, kTestTimeout).status());

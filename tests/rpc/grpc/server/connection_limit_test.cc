@@ -164,7 +164,7 @@ TEST(ConnectionLimitTest, TheSocketThatGotAClosedListenersNumberIsLeftAlone) {
     EXPECT_EQ(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), size), 0);
     return socket;
   };
-  const auto limit = std::make_shared<ConnectionLimit>("here", 0);
+  const auto limit = std::make_shared<ConnectionLimit>("here", 0, /*tls=*/false);
   ipc::Descriptor failed = listen();
   const int number = failed.get();
   limit->AddListener(number);

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rpc/grpc/tls_credentials.h"
+
+#include <map>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "base/crypto/certificates.h"
+#include "base/status.h"
+#include "grpcpp/security/tls_certificate_provider.h"
+#include "grpcpp/security/tls_credentials_options.h"
+#include "rpc/security/transport_security.h"
+
+namespace tandem::rpc {
+namespace {
+
+struct Credentials {
+  std::shared_ptr<grpc::ServerCredentials> server;
+  std::shared_ptr<grpc::ChannelCredentials> channel;
+};
+
+// Returns the credentials of `security`, which are kept for the process's life.
+absl::StatusOr<Credentials> CredentialsOf(const std::shared_ptr<const JobKey>& key) {
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const TransportSecurity> security, SecurityOf(key));
+  static absl::Mutex mutex(absl::kConstInit);
+  static auto* const made = new std::map<const TransportSecurity*, Credentials>;
+  absl::MutexLock lock(&mutex);
+  Credentials& one = (*made)[security.get()];
+  if (one.server != nullptr) return one;
+  const crypto::Certificates& certificates = security->certificates;
+  const auto provider = std::make_shared<grpc::experimental::StaticDataCertificateProvider>(
+      certificates.authority, std::vector<grpc::experimental::IdentityKeyCertPair>{
+                                  {certificates.private_key, certificates.certificate}});
+  grpc::experimental::TlsServerCredentialsOptions server(provider);
+  server.watch_root_certs();
+  server.watch_identity_key_cert_pairs();
+  server.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  grpc::experimental::TlsChannelCredentialsOptions channel;
+  channel.set_certificate_provider(provider);
+  channel.watch_root_certs();
+  channel.watch_identity_key_cert_pairs();
+  one = {.server = grpc::experimental::TlsServerCredentials(server),
+         .channel = grpc::experimental::TlsCredentials(channel)};
+  return one;
+}
+
+}  // namespace
+
+bool UsesTls(const Address& address) { return !address.is_unix() && !TrustedNetwork(); }
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentialsFor(
+    const Address& address, const std::shared_ptr<const JobKey>& key) {
+  if (!UsesTls(address)) return grpc::InsecureServerCredentials();
+  TANDEM_ASSIGN_OR_RETURN(const Credentials credentials, CredentialsOf(key));
+  return credentials.server;
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ChannelCredentialsFor(
+    const Address& address, const std::shared_ptr<const JobKey>& key, grpc::ChannelArguments* arguments) {
+  if (!UsesTls(address)) return grpc::InsecureChannelCredentials();
+  TANDEM_ASSIGN_OR_RETURN(const Credentials credentials, CredentialsOf(key));
+  arguments->SetSslTargetNameOverride(crypto::kCertificateHost);
+  return credentials.channel;
+}
+
+}  // namespace tandem::rpc

@@ -54,15 +54,13 @@ std::string WhoServes(rpc::Channel& store, const std::string& address) {
 }  // namespace
 
 absl::StatusOr<ListenOptions> ChooseAddress(const ListenOptions& options, const std::string& earlier,
-                                            const std::string& store) {
+                                            const std::string& store, absl::string_view member) {
   if (options.listen.empty()) {
     if (!options.advertise.empty())
       return absl::InvalidArgumentError("--advertise needs --listen, with the port at which others arrive");
     if (!earlier.empty()) return ListenOptions{.listen = earlier};
-    TANDEM_ASSIGN_OR_RETURN(const std::string host, rpc::LocalAddressFor(store));
-    if (rpc::IsLoopbackHost(host)) return ListenOptions{.listen = "127.0.0.1:0"};
-    return ListenOptions{.listen = rpc::ListenAddressFor(host, 0),
-                         .advertise = absl::StrContains(host, ':') ? "" : host};
+    TANDEM_ASSIGN_OR_RETURN(rpc::ListenAddresses beside, rpc::ListenBeside(store, member));
+    return ListenOptions{.listen = std::move(beside.listen), .advertise = std::move(beside.advertise)};
   }
   absl::StatusOr<rpc::Address> listen = rpc::ParseAddress(options.listen);
   if (!listen.ok()) return Annotate(listen.status(), "--listen");
@@ -98,11 +96,15 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Member* member, ServerOpti
   std::unique_ptr<Server> server(new Server(member, std::move(options)));
   const ServerOptions& own = server->options_;
   const Environment& env = member->env();
-  ListenOptions chosen = own.address;
+  std::string earlier;
   if (own.registration == Registration::kRole) {
     RemoteStore registry(member->store_channel(), kStoreTimeout);
-    TANDEM_ASSIGN_OR_RETURN(const std::string earlier, EarlierAddress(env, &registry));
-    TANDEM_ASSIGN_OR_RETURN(chosen, ChooseAddress(own.address, earlier, member->store_address()));
+    TANDEM_ASSIGN_OR_RETURN(earlier, EarlierAddress(env, &registry));
+  }
+  ListenOptions chosen = own.address;
+  if (own.registration == Registration::kRole || chosen.listen.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(chosen,
+                            ChooseAddress(own.address, earlier, member->store_address(), member->name()));
   }
   server->gate_ = own.gate != nullptr ? own.gate : std::make_shared<rpc::EpochGate>(env.caller());
   if (const absl::Status listens = server->Listen(chosen, std::move(services)); !listens.ok()) {

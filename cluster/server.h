@@ -45,10 +45,11 @@ struct ListenOptions {
 // Returns where a server listens and what it advertises. `earlier` is the address at which an earlier life of
 // the server was registered, or "". The server listens there again, because clients keep their channels to
 // that address. With options.listen it listens at that address, on the earlier port if the port is 0.
-// `store` is the address of the job's store. InvalidArgument, which names the flag: an address that does not
+// `store` is the address of the job's store: if that is a unix socket, the server of `member` listens at one
+// beside it, and at no port. InvalidArgument, which names the flag: an address that does not
 // parse, or a port that is advertised while the kernel picks the port. Errors of LocalAddressFor.
 absl::StatusOr<ListenOptions> ChooseAddress(const ListenOptions& options, const std::string& earlier,
-                                            const std::string& store);
+                                            const std::string& store, absl::string_view member);
 
 struct ServerOptions {
   // Where it listens, and what it advertises.

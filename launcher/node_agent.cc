@@ -37,6 +37,7 @@ constexpr absl::Duration kSettleConsequence = absl::Seconds(2);
 constexpr absl::Duration kRoundEndTimeout = absl::Seconds(30);
 // How long restarts alone are put off while the rendezvous does not allow them.
 constexpr absl::Duration kMayStartPause = absl::Milliseconds(20);
+constexpr char kAgentSocket[] = "launcher";
 constexpr int kTimedOut = 124;  // the exit code, as timeout(1) has it
 // A SIGTERM that follows another within this time is the same request: systemd and Slurm signal each process
 // of a job, and a parent may pass its own signal on as well.
@@ -46,7 +47,7 @@ constexpr absl::Duration kSameRequest = absl::Seconds(1);
 
 absl::StatusOr<std::unique_ptr<NodeAgent>> NodeAgent::Create(NodeAgentOptions options, Processes* processes,
                                                              RendezvousHandler* rendezvous) {
-  options.node.advertise = rendezvous->alone() ? "" : rendezvous->host();
+  options.node.advertise = rendezvous->outward() ? rendezvous->host() : "";
   TANDEM_ASSIGN_OR_RETURN(rpc::JobKey key, rpc::JobKey::Load());
   key = key.ForJob(options.node.run_id);
   TANDEM_ASSIGN_OR_RETURN(options.node.key_file, WriteKeyFile(options.node.attempts_dir, key));
@@ -72,6 +73,12 @@ NodeAgent::~NodeAgent() = default;
 
 int NodeAgent::Run() {
   end_by_ = MonotonicNow() + timeout_;
+  absl::StatusOr<std::unique_ptr<SocketDirectory>> sockets = SocketDirectory::Make();
+  if (!sockets.ok()) {
+    processes_->console().Say(sockets.status().message());
+    return 1;
+  }
+  sockets_ = *std::move(sockets);
   monitor_ = std::make_unique<RoundMonitor>(
       rendezvous_->rendezvous(),
       [this](const std::function<bool()>& stop) { return rendezvous_->Reach(stop); });
@@ -107,8 +114,8 @@ int NodeAgent::Run() {
 }
 
 absl::Status NodeAgent::StartControl() {
-  TANDEM_ASSIGN_OR_RETURN(
-      agent_store_, cluster::StoreServer::Start("127.0.0.1:0", Clock::Real(), cluster::StoreGate(key_)));
+  TANDEM_ASSIGN_OR_RETURN(agent_store_, cluster::StoreServer::Start(sockets_->Address(kAgentSocket),
+                                                                    Clock::Real(), cluster::StoreGate(key_)));
   control_ = std::make_unique<LauncherControl>(agent_store_->store());
   control_->OnPeerFailure([this](const LauncherControl::PeerFailure& failure) {
     monitor_->Post({.kind = AgentEvent::Kind::kPeerFailure,
@@ -145,7 +152,9 @@ void NodeAgent::BeginJoin() {
   monitor_->Unwatch(/*failed=*/control_ == nullptr, "the round is over");
 
   Node node{.id = node_id_, .host = rendezvous_->master_addr(), .node_rank = rendezvous_->node_rank()};
-  if (const absl::Status status = services_.Renew(rendezvous_->host(), &node); !status.ok()) {
+  if (const absl::Status status =
+          services_.Renew(rendezvous_->host(), rendezvous_->outward() ? nullptr : sockets_.get(), &node);
+      !status.ok()) {
     processes_->console().Say(status.message());
     // The job may go on without a replaceable node.
     if (!plan().IsReplaceable()) CloseJob(std::string(status.message()), /*exit_code=*/1);
@@ -173,10 +182,9 @@ void NodeAgent::OnRound(const AgentEvent& event) {
   round_ = event.round;
   services_.EnterRound(round_->epoch);
   ++assignment_;
-  local_->SetRound(
-      {.round = *round_,
-       .assignment = assignment_,
-       .agent = agent_store_ == nullptr ? "" : absl::StrCat("127.0.0.1:", agent_store_->port())});
+  local_->SetRound({.round = *round_,
+                    .assignment = assignment_,
+                    .agent = agent_store_ == nullptr ? "" : sockets_->Address(kAgentSocket)});
   if (!stale) return BeginRound();
   processes_->console().Say("the job has gone on without this node; starting its processes anew");
   Stop(Next::kStart, 1, absl::ZeroDuration());

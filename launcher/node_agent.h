@@ -35,6 +35,7 @@
 #include "cluster/rendezvous/rendezvous.h"
 #include "cluster/store/store_server.h"
 #include "launcher/beat_watch.h"
+#include "launcher/host/socket_directory.h"
 #include "launcher/launcher_control.h"
 #include "launcher/process/processes.h"
 #include "launcher/process_spec.h"
@@ -154,6 +155,7 @@ class NodeAgent {
   const std::unique_ptr<RoundProcesses> local_;
   BeatWatch beats_;
   std::string node_id_;
+  std::unique_ptr<SocketDirectory> sockets_;  // of this node's processes
   RoundServices services_;
   std::unique_ptr<RoundMonitor> monitor_;  // borrows the membership of services_
 

@@ -105,8 +105,6 @@ std::vector<std::string> ProcessSpecFactory::ServerCommand(const ProcessSlot& pl
   if (!options_.advertise.empty()) {
     const std::string listen = rpc::ListenAddressFor(options_.advertise, port);
     args.insert(args.end(), {"--listen", listen, "--advertise", options_.advertise});
-  } else if (port != 0) {
-    args.insert(args.end(), {"--listen", absl::StrCat("127.0.0.1:", port)});
   }
   if (options_.metrics_port >= 0) {
     // The kernel picks a port for each server if it is 0; the server's log names it.

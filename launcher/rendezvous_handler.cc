@@ -58,6 +58,7 @@ absl::StatusOr<std::unique_ptr<RendezvousHandler>> RendezvousHandler::Open(
     const RendezvousHandlerOptions& options) {
   std::unique_ptr<RendezvousHandler> handler(new RendezvousHandler(options));
   if (handler->alone()) {
+    if (!options.local_addr.empty()) handler->host_ = options.local_addr;
     handler->rendezvous_ = std::make_unique<LocalRendezvous>(options.rendezvous.max_restarts);
     return handler;
   }

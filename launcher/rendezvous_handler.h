@@ -37,7 +37,7 @@ class RendezvousHandler {
   // ResourceExhausted if the store has taken no change for full_timeout. The log says what this waits for, at
   // once and every 30 s.
   absl::Status Reach(const std::function<bool()>& stop);
-  // The address at which the other nodes reach this one; 127.0.0.1 for a single launcher.
+  // The address at which the other nodes reach this one; 127.0.0.1 for a single launcher without one.
   const std::string& host() const { return host_; }
   // MASTER_ADDR of a round in which this node is the first.
   const std::string& master_addr() const {
@@ -45,6 +45,9 @@ class RendezvousHandler {
   }
   // Returns true if this launcher is the job's only one.
   bool alone() const { return options_.backend.empty(); }
+  // Returns true if processes of other hosts may connect to those of this node: there are other nodes, or the
+  // user has said at which address.
+  bool outward() const { return !alone() || !options_.local_addr.empty(); }
   // The rendezvous address for commands outside the job: etcd's URL or the store's endpoint; "" if alone().
   const std::string& address() const { return address_; }
   // Returns true if the store at which the nodes meet is this launcher's.

@@ -137,7 +137,8 @@ absl::Status RoundProcesses::Start(Slot& slot) {
   if (failed_.empty()) processes_->ForgetEnded();
   // A new round may start a process before its restart was due.
   slot.restart_at = absl::InfiniteFuture();
-  if (IsDurable(*slot.planned.role) && slot.port == nullptr) {
+  // A server with a unix socket is at the same path whenever it starts.
+  if (IsDurable(*slot.planned.role) && slot.port == nullptr && !options_.advertise.empty()) {
     TANDEM_ASSIGN_OR_RETURN(slot.port, PortReservation::Keep(0));
   }
   TANDEM_ASSIGN_OR_RETURN(ProcessSpec spec, specs_.Make(slot.planned, round_, slot.restarts_alone,

@@ -25,15 +25,18 @@ RoundServices::RoundServices(std::string run_id, std::string node_id, const rpc:
 
 RoundServices::~RoundServices() = default;
 
-absl::Status RoundServices::Renew(const std::string& host, cluster::Node* node) {
+absl::Status RoundServices::Renew(const std::string& host, const SocketDirectory* sockets,
+                                  cluster::Node* node) {
   old_store_ = std::move(store_);
   gate_ = std::make_shared<rpc::EpochGate>(
       key_.Identify({.run_id = run_id_, .member = absl::StrCat("the store of node ", node_id_)}));
+  const std::string socket = sockets != nullptr ? sockets->Address(absl::StrCat("store-", renewed_++)) : "";
   absl::StatusOr<std::unique_ptr<cluster::StoreServer>> store =
-      cluster::StoreServer::Start(rpc::ListenAddressFor(host, 0), Clock::Real(), gate_);
+      cluster::StoreServer::Start(sockets != nullptr ? socket : rpc::ListenAddressFor(host, 0), Clock::Real(),
+                                  gate_, {.key = std::make_shared<const rpc::JobKey>(key_)});
   if (!store.ok()) return Annotate(store.status(), "cannot serve the job's store");
   store_ = *std::move(store);
-  node->store = absl::StrCat(host, ":", store_->port());
+  node->store = sockets != nullptr ? socket : absl::StrCat(host, ":", store_->port());
   // A port that the user has chosen stays reserved from round to round.
   if (port_ == nullptr || chosen_port_ == 0) {
     TANDEM_ASSIGN_OR_RETURN(port_, PortReservation::Keep(chosen_port_));
@@ -55,7 +58,8 @@ void RoundServices::EndLife(const cluster::Round& round, const std::string& memb
   const std::string& address = round.nodes[0].store;
   if (other_store_ == nullptr || other_store_->target() != address) {
     const rpc::Caller caller = key_.Identify({.run_id = run_id_, .epoch = round.epoch});
-    absl::StatusOr<std::unique_ptr<rpc::Channel>> channel = rpc::ConnectGrpc(address, {.caller = caller});
+    absl::StatusOr<std::unique_ptr<rpc::Channel>> channel =
+        rpc::ConnectGrpc(address, {.caller = caller, .key = std::make_shared<const rpc::JobKey>(key_)});
     if (!channel.ok()) return;
     other_store_ = *std::move(channel);
   }

@@ -15,6 +15,7 @@
 #include "cluster/rendezvous/rendezvous.h"
 #include "cluster/store/store_server.h"
 #include "launcher/host/port_reservation.h"
+#include "launcher/host/socket_directory.h"
 #include "rpc/channel.h"
 #include "rpc/epoch_gate.h"
 #include "rpc/security/job_key.h"
@@ -30,10 +31,10 @@ class RoundServices {
   ~RoundServices();
 
   // Starts a new store and reserves a port, for the round that the node will join next. Sets their addresses
-  // in `node`, where `host` is this node's address. The store of the last round is served until the next
-  // Renew, because a running process may still use it. Returns an error if the store cannot be served or the
-  // chosen port is taken.
-  absl::Status Renew(const std::string& host, cluster::Node* node);
+  // in `node`, where `host` is this node's address. With `sockets` the store has a socket there, and no port.
+  // The store of the last round is served until the next Renew, because a running process may still use it.
+  // Returns an error if the store cannot be served or the chosen port is taken.
+  absl::Status Renew(const std::string& host, const SocketDirectory* sockets, cluster::Node* node);
   // Tells the store the epoch of the round. From then on it refuses callers of other rounds.
   void EnterRound(int64_t epoch);
   // Tells the store of `round` that the process `pid` of this node, the member `member`, has ended, so that a
@@ -50,6 +51,7 @@ class RoundServices {
   const std::string run_id_, node_id_;
   const rpc::JobKey key_;
   const int chosen_port_;
+  int renewed_ = 0;
   std::unique_ptr<cluster::StoreServer> store_, old_store_;
   std::shared_ptr<rpc::EpochGate> gate_;  // of store_
   // To the store of the round that another node serves, at its address.

@@ -18,6 +18,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "base/status.h"
 #include "rpc/address.h"
 
@@ -91,6 +92,17 @@ absl::StatusOr<std::string> LocalAddressFor(const std::string& target) {
   }
   return absl::UnavailableError(
       absl::StrCat("no network interface of this machine reaches ", target, ": ", problem));
+}
+
+absl::StatusOr<ListenAddresses> ListenBeside(const std::string& store, absl::string_view name) {
+  if (absl::StartsWith(store, "unix:")) {
+    return ListenAddresses{.listen = absl::StrCat(store.substr(0, store.rfind('/') + 1),
+                                                  absl::StrReplaceAll(name, {{"/", "-"}}))};
+  }
+  TANDEM_ASSIGN_OR_RETURN(const std::string host, LocalAddressFor(store));
+  if (IsLoopbackHost(host)) return ListenAddresses{.listen = "127.0.0.1:0"};
+  return ListenAddresses{.listen = ListenAddressFor(host, 0),
+                         .advertise = absl::StrContains(host, ':') ? "" : host};
 }
 
 absl::StatusOr<std::string> ResolveLocalAddress(const std::string& text) {

@@ -2,8 +2,8 @@
 #ifndef TANDEM_RPC_NETWORK_H_
 #define TANDEM_RPC_NETWORK_H_
 
-// Finds the address at which other machines reach this one. LocalAddressFor and ListenAddressFor may block
-// (name lookup).
+// Finds the address at which other machines reach this one. LocalAddressFor, ListenBeside and
+// ListenAddressFor may block (name lookup).
 
 #include <string>
 
@@ -16,6 +16,16 @@ namespace tandem::rpc {
 // anything. Returns 127.0.0.1 if `target` has another form (a store in this process, a unix socket).
 // Unavailable if the host cannot be found or reached; the message names it.
 absl::StatusOr<std::string> LocalAddressFor(const std::string& target);
+
+// Where a process listens, and where others reach it.
+struct ListenAddresses {
+  std::string listen;     // "host:port" or "unix:/path"
+  std::string advertise;  // the host under which others reach it; "": that of `listen`
+};
+// Returns where a process listens for those who use the store at `store` as it does. If the store has a unix
+// socket, that is the socket `name` in the same directory ('/' becomes '-'). Otherwise it is the address of
+// this machine that leads to the store, with a port that the kernel picks. Errors: those of LocalAddressFor.
+absl::StatusOr<ListenAddresses> ListenBeside(const std::string& store, absl::string_view name);
 
 // Returns the numeric address on this machine that `text` denotes: an address, or the name of an interface
 // ("eth0"). InvalidArgument if there is none; the message lists this machine's interfaces.

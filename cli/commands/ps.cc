@@ -43,7 +43,7 @@ namespace {
 struct ServeFlags {
   int index = -1;        // -1: TANDEM_PS_INDEX
   int num_servers = -1;  // -1: TANDEM_NUM_PS
-  std::string listen = "127.0.0.1:0";
+  std::string listen;    // "": beside the job's store, or at the address that leads to it
   std::string advertise;
   std::string transport = "auto";
   double join_timeout_seconds = 60;
@@ -202,7 +202,9 @@ cluster::ServerOptions ListeningOptionsOf(const ServeFlags& flags, bool follower
   // The launcher of a copy waits until it takes part, that of a server with a log until it has replayed it.
   const char* const variable = std::getenv("TANDEM_SERVING_DIR");
   const std::string directory = !followers ? flags.wal_dir : variable == nullptr ? "" : variable;
-  return {.address = {.listen = flags.listen, .advertise = flags.advertise},
+  // The address at which others arrive is another one than that of the job's store.
+  const bool forwarded = flags.listen.empty() && !flags.advertise.empty();
+  return {.address = {.listen = forwarded ? "127.0.0.1:0" : flags.listen, .advertise = flags.advertise},
           .rpc = {.transport = flags.transport,
                   .threads = flags.threads,
                   .max_unsent_response_bytes = flags.max_unsent,
@@ -302,8 +304,10 @@ void AddPs(CLI::App& app, CommandContext* context) {
   ps->add_option("--num-servers", flags->num_servers, "How many there are [TANDEM_NUM_PS]")
       ->check(CLI::PositiveNumber);
   rpc::AddKeyFileFlag(ps);
-  ps->add_option("--listen", flags->listen, "host:port to bind; port 0: the kernel picks")
-      ->capture_default_str();
+  ps->add_option(
+      "--listen", flags->listen,
+      "host:port to bind; port 0: the kernel picks [a unix socket if the job's store has one, else "
+      "the address that leads to the store]");
   ps->add_option("--advertise", flags->advertise,
                  "HOST or HOST:PORT under which workers reach it [that of --listen]");
   ps->add_option("--transport", flags->transport,

@@ -65,7 +65,8 @@ int RunRlRole(const rl::RlSpec& spec, const RlRoleOptions& options) {
   }
   // All processes of a job have the same flags, so a mistake ends them all at once.
   if (!options.listen.listen.empty()) {
-    const absl::Status valid = cluster::ChooseAddress(options.listen, /*earlier=*/"", /*store=*/"").status();
+    const absl::Status valid =
+        cluster::ChooseAddress(options.listen, /*earlier=*/"", /*store=*/"", /*member=*/"").status();
     if (!valid.ok()) return Report("rl", valid);
   }
   // Servers obey their launcher only, since the learners may still need them.

@@ -25,7 +25,8 @@ std::map<std::string, int> Primaries(const std::vector<ShardReport>& shards) {
 
 std::string HostOf(absl::string_view address) {
   const absl::StatusOr<rpc::Address> parsed = rpc::ParseAddress(address);
-  return parsed.ok() && !parsed->is_unix() ? parsed->host : std::string(address);
+  if (!parsed.ok()) return std::string(address);
+  return parsed->is_unix() ? "127.0.0.1" : parsed->host;
 }
 
 bool IsAt(absl::string_view address, absl::string_view place) {

@@ -21,7 +21,7 @@ struct PlannedMove {
   tandem::v1::Replica to;    // a follower in sync
 };
 
-// Returns the host of "host:port".
+// Returns the host of "host:port"; 127.0.0.1 for a unix socket.
 std::string HostOf(absl::string_view address);
 // Returns whether `address` is `place`, which is "host:port" or a host.
 bool IsAt(absl::string_view address, absl::string_view place);

@@ -21,6 +21,7 @@
 #include "ps/failover/placement_text.h"
 #include "rpc/address.h"
 #include "rpc/channel.h"
+#include "rpc/security/transport_security.h"
 
 namespace tandem::cli {
 namespace {
@@ -69,6 +70,9 @@ absl::StatusOr<std::string> StoreOf(const launcher::JobAddress& job, double time
     }
   }
   TANDEM_RETURN_IF_ERROR(Annotate(rpc::ParseAddress(store).status(), "the job's store"));
+  // The store and the servers have the job's key.
+  TANDEM_ASSIGN_OR_RETURN(rpc::JobKey key, FindKey(job));
+  rpc::SetProcessKey(std::move(key));
   return store;
 }
 

@@ -16,6 +16,7 @@
 #include "cluster/store/remote_store.h"
 #include "nlohmann/json.hpp"
 #include "rpc/channel.h"
+#include "rpc/security/job_key.h"
 
 namespace tandem::cli {
 namespace {
@@ -26,7 +27,11 @@ using tandem::v1::RendezvousMember;
 
 absl::StatusOr<std::unique_ptr<cluster::Store>> Open(const std::string& where, absl::Duration timeout) {
   if (!IsRendezvous(where)) {
-    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(where));
+    // The launchers meet with their own key, not with the job's.
+    TANDEM_ASSIGN_OR_RETURN(rpc::JobKey own, rpc::JobKey::Load());
+    TANDEM_ASSIGN_OR_RETURN(
+        std::unique_ptr<rpc::Channel> channel,
+        rpc::ConnectGrpc(where, {.key = std::make_shared<const rpc::JobKey>(std::move(own))}));
     return std::make_unique<cluster::RemoteStore>(std::move(channel), timeout);
   }
   TANDEM_ASSIGN_OR_RETURN(cluster::EtcdOptions options, cluster::ParseEtcdUrl(where));

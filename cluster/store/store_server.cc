@@ -33,6 +33,7 @@ absl::StatusOr<std::unique_ptr<StoreServer>> StoreServer::Start(const std::strin
   options.max_message_bytes = kMaxStoreBatchBytes + kMaxStoreWaitKeys * (kMaxStoreKeyBytes + 16);
   options.max_connections = asked.max_connections;
   options.gate = std::move(gate);
+  options.key = std::move(asked.key);
   std::vector<rpc::Service> services;
   services.push_back(store->service_->MakeService());
   TANDEM_ASSIGN_OR_RETURN(store->server_, rpc::Server::Start(options, std::move(services)));

@@ -65,7 +65,9 @@ void AddPlaces(const Command& command, RunFlags* flags) {
   Torchrun(command, "--master-port", &flags->master_port,
            "One node: MASTER_PORT of the program [a free one]. Several, static: where the nodes meet [29500]")
       ->check(CLI::Range(0, 65535));
-  Torchrun(command, "--local-addr", &flags->local_addr, "The address at which other nodes reach this one");
+  Torchrun(
+      command, "--local-addr", &flags->local_addr,
+      "The address at which other nodes reach this one. One node: opens its ports there [unix sockets only]");
 }
 
 void AddPrograms(const Command& command, RunFlags* flags) {

@@ -22,18 +22,24 @@
 namespace tandem::python {
 namespace {
 
-// The address at which other machines reach this one.
-absl::StatusOr<std::string> OutwardHost() {
-  if (const char* interface = std::getenv("TANDEM_INTERFACE"); interface != nullptr && *interface != '\0') {
-    return rpc::ResolveLocalAddress(interface);
+// Returns where this process serves a group's store; `local`: for ranks of this machine only.
+absl::StatusOr<rpc::ListenAddresses> WhereToListen(bool local) {
+  if (const char* interface = std::getenv("TANDEM_INTERFACE");
+      !local && interface != nullptr && *interface != '\0') {
+    TANDEM_ASSIGN_OR_RETURN(const std::string host, rpc::ResolveLocalAddress(interface));
+    return rpc::ListenAddresses{.listen = rpc::ListenAddressFor(host, 0)};
+  }
+  // Under `tandem run` the ranks of one machine have a directory for sockets, and those of several reach each
+  // other as they reach the store.
+  const char* const job_store = std::getenv("TANDEM_STORE");
+  const absl::string_view store = job_store == nullptr ? "" : job_store;
+  if (local || !store.empty()) {
+    const bool beside = !local || absl::StartsWith(store, "unix:");
+    return rpc::ListenBeside(beside ? std::string(store) : "", absl::StrCat("group-", getpid()));
   }
   char name[256] = {};
   if (::gethostname(name, sizeof(name) - 1) != 0) return absl::UnavailableError("this machine has no name");
-  return std::string(name);
-}
-
-std::string Join(const std::string& host, int port) {
-  return absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
+  return rpc::ListenAddresses{.listen = rpc::ListenAddressFor(name, 0), .advertise = name};
 }
 
 // The servers and channels of this process. In a forked child they leak, because their threads do not exist.
@@ -78,14 +84,10 @@ absl::StatusOr<std::string> ServeGroupStore(bool local) {
   network.ForgetParents();
   std::string& address = network.addresses[local];
   if (network.servers[local] != nullptr) return address;
-  std::string host = "127.0.0.1";
-  if (!local) {
-    TANDEM_ASSIGN_OR_RETURN(host, OutwardHost());
-  }
-  TANDEM_ASSIGN_OR_RETURN(
-      std::unique_ptr<cluster::StoreServer> server,
-      cluster::StoreServer::Start(local ? "127.0.0.1:0" : rpc::ListenAddressFor(host, 0)));
-  address = Join(host, server->port());
+  TANDEM_ASSIGN_OR_RETURN(const rpc::ListenAddresses where, WhereToListen(local));
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<cluster::StoreServer> server,
+                          cluster::StoreServer::Start(where.listen));
+  TANDEM_ASSIGN_OR_RETURN(address, rpc::AdvertisedAddress(where.listen, where.advertise, server->port()));
   network.servers[local] = server.release();
   return address;
 }

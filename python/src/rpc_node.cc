@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python/src/rpc_node.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
@@ -101,14 +103,15 @@ absl::StatusOr<std::vector<std::string>> ExchangeNames(cluster::Store& store, co
 }
 
 absl::Status ListenNear(const std::string& store, RpcAgentOptions* agent) {
-  std::string host;
   if (const char* interface = std::getenv("TANDEM_INTERFACE"); interface != nullptr && *interface != '\0') {
-    TANDEM_ASSIGN_OR_RETURN(host, rpc::ResolveLocalAddress(interface));
-  } else {
-    TANDEM_ASSIGN_OR_RETURN(host, rpc::LocalAddressFor(store));
+    TANDEM_ASSIGN_OR_RETURN(agent->advertise, rpc::ResolveLocalAddress(interface));
+    agent->listen = rpc::ListenAddressFor(agent->advertise, 0);
+    return absl::OkStatus();
   }
-  agent->listen = rpc::ListenAddressFor(host, 0);
-  agent->advertise = host;
+  TANDEM_ASSIGN_OR_RETURN(rpc::ListenAddresses beside,
+                          rpc::ListenBeside(store, absl::StrCat("functions-", getpid())));
+  agent->listen = std::move(beside.listen);
+  agent->advertise = std::move(beside.advertise);
   return absl::OkStatus();
 }
 

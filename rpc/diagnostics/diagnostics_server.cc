@@ -133,17 +133,16 @@ DiagnosticsServer::~DiagnosticsServer() {
 absl::StatusOr<std::unique_ptr<DiagnosticsServer>> DiagnosticsServer::Start(
     const DiagnosticsOptions& options, std::shared_ptr<ProcessStatus> status, trace::Recorder* recorder) {
   std::unique_ptr<DiagnosticsServer> diagnostics(new DiagnosticsServer);
-  const bool v6 = absl::StrContains(options.host, ':');
-  const std::string host = v6 ? absl::StrCat("[", options.host, "]") : options.host;
   diagnostics->service_ = std::make_unique<Service>(options, status, recorder);
   ServerOptions server;
-  server.listen = absl::StrCat(host, ":0");
+  server.listen = options.where.listen;
   server.transport = "grpc";
   server.threads = 1;
   server.serving = false;
   TANDEM_ASSIGN_OR_RETURN(diagnostics->server_,
                           Server::Start(server, {diagnostics->service_->MakeService()}));
-  diagnostics->address_ = absl::StrCat(host, ":", diagnostics->server_->port());
+  TANDEM_ASSIGN_OR_RETURN(diagnostics->address_, AdvertisedAddress(server.listen, options.where.advertise,
+                                                                   diagnostics->server_->port()));
   status->SetDiagnostics(diagnostics->address_);
   return diagnostics;
 }

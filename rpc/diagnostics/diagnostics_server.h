@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "base/trace/recorder.h"
 #include "rpc/diagnostics/process_status.h"
+#include "rpc/network.h"
 #include "rpc/server.h"
 #include "rpc/service.h"
 
@@ -19,8 +20,8 @@ namespace tandem::rpc {
 
 // The options of DiagnosticsServer::Start.
 struct DiagnosticsOptions {
-  // The address to bind and to announce.
-  std::string host = "127.0.0.1";
+  // Where it listens, and where it is announced.
+  ListenAddresses where = {.listen = "127.0.0.1:0"};
   // Limits the events of one trace, even if its reader requests more.
   size_t max_events = 400'000;
   // The error to simulate in this process's clock, for tests.

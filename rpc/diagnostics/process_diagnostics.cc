@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rpc/diagnostics/process_diagnostics.h"
 
+#include <unistd.h>
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,7 +18,7 @@ std::unique_ptr<ProcessDiagnostics> ProcessDiagnostics::Start(std::string member
   own->status_ = std::make_shared<rpc::ProcessStatus>(std::move(member), epoch);
   const absl::Status served = [&]() -> absl::Status {
     rpc::DiagnosticsOptions options;
-    TANDEM_ASSIGN_OR_RETURN(options.host, rpc::LocalAddressFor(store));
+    TANDEM_ASSIGN_OR_RETURN(options.where, rpc::ListenBeside(store, absl::StrCat("diagnostics-", getpid())));
     TANDEM_ASSIGN_OR_RETURN(own->server_,
                             rpc::DiagnosticsServer::Start(options, own->status_, &own->recorder_));
     return absl::OkStatus();

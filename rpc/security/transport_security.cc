@@ -22,6 +22,12 @@ namespace {
 // The label under which the secret of the certificates is derived from a key.
 constexpr char kSeedLabel[] = "certificates";
 
+absl::Mutex process_mutex(absl::kConstInit);
+std::shared_ptr<const JobKey>& ProcessKeySlot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(process_mutex) {
+  static auto* const key = new std::shared_ptr<const JobKey>;
+  return *key;
+}
+
 std::string ThisProcess() {
   char host[256] = "";
   if (gethostname(host, sizeof(host) - 1) != 0) host[0] = '\0';
@@ -43,14 +49,18 @@ bool TrustedNetwork() {
 }
 
 absl::StatusOr<std::shared_ptr<const JobKey>> ProcessKey() {
-  static absl::Mutex mutex(absl::kConstInit);
-  static auto* const key = new std::shared_ptr<const JobKey>;
-  absl::MutexLock lock(&mutex);
-  if (*key == nullptr) {
+  absl::MutexLock lock(&process_mutex);
+  std::shared_ptr<const JobKey>& key = ProcessKeySlot();
+  if (key == nullptr) {
     TANDEM_ASSIGN_OR_RETURN(JobKey loaded, JobKey::Load());
-    *key = std::make_shared<const JobKey>(std::move(loaded));
+    key = std::make_shared<const JobKey>(std::move(loaded));
   }
-  return *key;
+  return key;
+}
+
+void SetProcessKey(JobKey key) {
+  absl::MutexLock lock(&process_mutex);
+  ProcessKeySlot() = std::make_shared<const JobKey>(std::move(key));
 }
 
 absl::StatusOr<std::shared_ptr<const TransportSecurity>> SecurityOf(std::shared_ptr<const JobKey> key) {

@@ -25,6 +25,9 @@ bool TrustedNetwork();
 // Returns the key of this process (JobKey::Load). It is loaded once. An error is not kept: the next call
 // tries again.
 absl::StatusOr<std::shared_ptr<const JobKey>> ProcessKey();
+// Makes `key` that of this process, for channels and servers that are made later. For commands that look at a
+// job whose key is not theirs.
+void SetProcessKey(JobKey key);
 
 // What a process secures connections with.
 struct TransportSecurity {

@@ -244,29 +244,35 @@ TEST(ServerTest, ServesItsMetricsAndThoseOfItsProcess) {
 
 TEST(ChooseAddressTest, AServerListensWhereItsEarlierLifeDid) {
   const std::string store = "127.0.0.1:29500";
-  EXPECT_EQ(ChooseAddress({}, "", store)->listen, "127.0.0.1:0");
-  EXPECT_EQ(ChooseAddress({}, "10.0.0.7:4711", store)->listen, "10.0.0.7:4711");
-  const absl::StatusOr<ListenOptions> fixed =
-      ChooseAddress({.listen = "0.0.0.0:7500", .advertise = "replay0:7500"}, "replay0:7500", store);
+  EXPECT_EQ(ChooseAddress({}, "", store, "replay/0")->listen, "127.0.0.1:0");
+  EXPECT_EQ(ChooseAddress({}, "10.0.0.7:4711", store, "replay/0")->listen, "10.0.0.7:4711");
+  const absl::StatusOr<ListenOptions> fixed = ChooseAddress(
+      {.listen = "0.0.0.0:7500", .advertise = "replay0:7500"}, "replay0:7500", store, "replay/0");
   TANDEM_ASSERT_OK(fixed);
   EXPECT_EQ(fixed->listen, "0.0.0.0:7500");
   EXPECT_EQ(fixed->advertise, "replay0:7500");
 }
 
+TEST(ChooseAddressTest, AServerListensBesideAStoreWithAUnixSocket) {
+  const std::string store = "unix:/run/tandem-sockets-1/store-0";
+  EXPECT_EQ(ChooseAddress({}, "", store, "replay/0")->listen, "unix:/run/tandem-sockets-1/replay-0");
+  EXPECT_EQ(ChooseAddress({.listen = "127.0.0.1:0"}, "", store, "replay/0")->listen, "127.0.0.1:0");
+}
+
 TEST(ChooseAddressTest, APickedPortIsPickedOnce) {
   const std::string store = "127.0.0.1:29500";
   const ListenOptions any = {.listen = "0.0.0.0:0", .advertise = "replay0"};
-  EXPECT_EQ(ChooseAddress(any, "", store)->listen, "0.0.0.0:0");
-  const absl::StatusOr<ListenOptions> again = ChooseAddress(any, "replay0:4711", store);
+  EXPECT_EQ(ChooseAddress(any, "", store, "replay/0")->listen, "0.0.0.0:0");
+  const absl::StatusOr<ListenOptions> again = ChooseAddress(any, "replay0:4711", store, "replay/0");
   TANDEM_ASSERT_OK(again);
   EXPECT_EQ(again->listen, "0.0.0.0:4711");
   EXPECT_EQ(again->advertise, "replay0");
-  EXPECT_EQ(ChooseAddress({.listen = "[::]:0"}, "replay0:4711", store)->listen, "[::]:4711");
+  EXPECT_EQ(ChooseAddress({.listen = "[::]:0"}, "replay0:4711", store, "replay/0")->listen, "[::]:4711");
 }
 
 TEST(ChooseAddressTest, FlagsThatContradictEachOtherAreRefused) {
   const auto error = [](const ListenOptions& options) {
-    return ChooseAddress(options, "", "127.0.0.1:29500").status();
+    return ChooseAddress(options, "", "127.0.0.1:29500", "replay/0").status();
   };
   EXPECT_THAT(error({.listen = "0.0.0.0:0", .advertise = "replay0:7500"}),
               StatusIs(absl::StatusCode::kInvalidArgument,

@@ -7,10 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/json.h"
@@ -37,20 +35,16 @@ bool HasSocket(pid_t pid, const std::string& socket) {
   return found;
 }
 
-// Returns the process of the job that listens at "127.0.0.1:PORT", or 0.
+// Returns the process of the job that listens at "unix:PATH", or 0.
 pid_t ProcessAt(const JobDir& job, const std::string& address) {
-  int port = 0;
-  if (!absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port)) return 0;
-  const std::string local = absl::StrFormat(":%04X", port);
-  const std::string sockets =
-      absl::StrCat(testing::ReadFile("/proc/net/tcp"), testing::ReadFile("/proc/net/tcp6"));
-  for (const std::string& line : testing::Lines(sockets)) {
+  for (const std::string& line : testing::Lines(testing::ReadFile("/proc/net/unix"))) {
+    // Num: RefCount Protocol Flags Type St Inode Path
     const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
-    constexpr char kListens[] = "0A";
-    if (words.size() < 10 || !absl::EndsWith(words[1], local) || words[3] != kListens) continue;
+    constexpr char kListens[] = "00010000";
+    if (words.size() < 8 || words[3] != kListens || address != absl::StrCat("unix:", words[7])) continue;
     for (const pid_t pid :
          testing::ProcessesMarked(absl::StrCat("TANDEM_TEST_MARK=", job.Mark().at("TANDEM_TEST_MARK")))) {
-      if (HasSocket(pid, absl::StrCat("socket:[", words[9], "]"))) return pid;
+      if (HasSocket(pid, absl::StrCat("socket:[", words[6], "]"))) return pid;
     }
   }
   return 0;

@@ -134,8 +134,8 @@ TEST_F(RestartTest, InAJobThatReformsTheLivingGoOn) {
       Mark());
   EXPECT_EQ(finished.exit_code, 0) << finished.err;
   EXPECT_THAT(Lines(finished.out),
-              UnorderedElementsAre("[worker/0] life 0.1.1 127.0.0.1", "[worker/1] life 1.1.1 127.0.0.1",
-                                   "[worker/1] life 1.2.2 127.0.0.1"));
+              UnorderedElementsAre("[worker/0] life 0.1.1 unix", "[worker/1] life 1.1.1 unix",
+                                   "[worker/1] life 1.2.2 unix"));
   EXPECT_TRUE(NoLeaks());
 }
 

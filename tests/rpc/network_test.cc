@@ -23,6 +23,12 @@ TEST(NetworkTest, TheLocalHostIsReachedFromItself) {
   EXPECT_EQ(LocalAddressFor("unix:/tmp/s:1").value(), "127.0.0.1");
 }
 
+TEST(NetworkTest, AProcessListensBesideAStoreWithAUnixSocketElseWhereTheStoreIsReached) {
+  EXPECT_EQ(ListenBeside("unix:/run/t/store-0", "worker/3")->listen, "unix:/run/t/worker-3");
+  EXPECT_EQ(ListenBeside("127.0.0.1:29500", "worker/3")->listen, "127.0.0.1:0");
+  EXPECT_EQ(ListenBeside("", "worker/3")->listen, "127.0.0.1:0");
+}
+
 TEST(NetworkTest, AHostThatCannotBeFoundIsNamed) {
   EXPECT_THAT(LocalAddressFor("no-such-host.invalid:1"),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("no-such-host.invalid")));

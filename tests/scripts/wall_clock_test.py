@@ -24,6 +24,7 @@ ALLOWED = {
     "cli/profiling/chrome_json.cc": "the time of day in traces",
     "cli/profiling/collect.cc": "a name that no other process has",
     "collectives/group/peer_failure.cc": "the time of an error, which torchrun compares",
+    "launcher/host/socket_directory.cc": "the age of a directory, which the file system states in wall clock time",
     "launcher/run_job.cc": "the name of the log directory",
     "ps/server/table/server_table.cc": "a generation that grows from one process to the next",
     "weights/store/model_store.cc": "an epoch that grows from one process to the next",

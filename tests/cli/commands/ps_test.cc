@@ -262,7 +262,8 @@ TEST_F(PsTest, InALaunchedJobOnlyItsMembersChangeTables) {
   const rpc::JobKey other = rpc::JobKey::Make();
   const Finished refused = RunTandem(set_mode, {{"TANDEM_KEY", other.ToText()}});
   EXPECT_EQ(refused.exit_code, 1);
-  EXPECT_THAT(refused.err, HasSubstr(absl::StrCat("presents key ", other.Id())));
+  EXPECT_THAT(refused.err,
+              HasSubstr(absl::StrCat("another key than this process, whose key is ", other.Id())));
   const Finished set = RunTandem(set_mode);
   EXPECT_EQ(set.exit_code, 0) << set.err;
   EXPECT_THAT(set.out, HasSubstr("bounded:3, was async"));

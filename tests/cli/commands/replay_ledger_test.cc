@@ -36,6 +36,7 @@
 #include "tests/testing/random_seed.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
+#include "tests/testing/test_key.h"
 
 namespace tandem::cli {
 namespace {
@@ -80,7 +81,7 @@ bool Stopped(absl::Duration duration) {
 
 std::unique_ptr<RemoteReplay> ConnectToLedgerServer(const std::string& address, const std::string& name) {
   while (true) {
-    auto channel = rpc::Connect(address, {});
+    auto channel = rpc::Connect(address, {.channel = {.caller = testing::WithTestKey()}});
     if (channel.ok()) {
       return std::make_unique<RemoteReplay>(std::shared_ptr<rpc::Channel>(*std::move(channel)),
                                             replay::RemoteReplayOptions{.name = name});

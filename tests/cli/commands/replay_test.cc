@@ -20,6 +20,7 @@
 #include "tests/testing/processes/tandem_process.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
+#include "tests/testing/test_key.h"
 
 namespace tandem::cli {
 namespace {
@@ -43,6 +44,7 @@ class Served {
     Start();
     rpc::ConnectOptions options;
     options.transport = transport;
+    options.channel.caller = testing::WithTestKey();
     auto channel = rpc::Connect(address_, options);
     TANDEM_CHECK_MSG(channel.ok(), channel.status().ToString());
     channel_ = *std::move(channel);

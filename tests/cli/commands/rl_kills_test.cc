@@ -45,6 +45,7 @@
 #include "tests/testing/random_seed.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
+#include "tests/testing/test_key.h"
 #include "weights/client/remote_weights.h"
 
 namespace tandem::cli {
@@ -87,7 +88,7 @@ class RlKillsTest : public ::testing::Test {
     Start("learner/0");
     for (int i = 0; i < job.replay_servers; ++i) {
       Start(absl::StrCat("replay/", i));
-      auto channel = rpc::Connect(AddressOf(i));
+      auto channel = rpc::Connect(AddressOf(i), {.channel = {.caller = testing::WithTestKey()}});
       TANDEM_ASSERT_OK(channel);
       channels_.push_back(*std::move(channel));
       replays_.push_back(std::make_unique<replay::RemoteReplay>(channels_.back()));

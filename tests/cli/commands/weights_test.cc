@@ -16,6 +16,7 @@
 #include "rpc/connect.h"
 #include "tests/testing/processes/tandem_process.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/test_key.h"
 #include "weights/client/publisher.h"
 #include "weights/client/remote_weights.h"
 
@@ -40,7 +41,7 @@ TEST(WeightsCommand, ServesWhatALearnerPublishesAndListsIt) {
   const Finished empty = RunTandem({"weights", "list", "--server", address});
   EXPECT_EQ(empty.exit_code, 0) << empty.err;
   EXPECT_EQ(empty.out, "no models yet\n");
-  auto channel = rpc::Connect(address);
+  auto channel = rpc::Connect(address, {.channel = {.caller = testing::WithTestKey()}});
   TANDEM_ASSERT_OK(channel);
   weights::RemoteWeights weights(*std::move(channel));
   TANDEM_ASSERT_OK_AND_ASSIGN(

@@ -10,6 +10,8 @@
 #include "cluster/store/store_server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "rpc/security/job_key.h"
+#include "rpc/security/transport_security.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 
@@ -21,7 +23,13 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TEST(FindServersTest, AJobFileSaysWhereItsJobIs) {
+// A command that looks at a job takes that job's key; a test gives it back.
+class FindServersTest : public ::testing::Test {
+ protected:
+  void TearDown() override { rpc::SetProcessKey(rpc::JobKey::Load().value()); }
+};
+
+TEST_F(FindServersTest, AJobFileSaysWhereItsJobIs) {
   testing::TempDir dir;
   TANDEM_ASSERT_OK(launcher::WriteJobFile(
       dir.path(),
@@ -35,7 +43,7 @@ TEST(FindServersTest, AJobFileSaysWhereItsJobIs) {
   EXPECT_EQ(store, "10.0.0.1:4711");
 }
 
-TEST(FindServersTest, WhatIsNoJobFileIsNamed) {
+TEST_F(FindServersTest, WhatIsNoJobFileIsNamed) {
   testing::TempDir dir;
   EXPECT_THAT(FindJob({.job = dir.path()}).status(),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr(dir.path())));
@@ -49,7 +57,7 @@ TEST(FindServersTest, WhatIsNoJobFileIsNamed) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("nowhere")));
 }
 
-TEST(FindServersTest, ServersAreFoundByIndexInTheJobsStore) {
+TEST_F(FindServersTest, ServersAreFoundByIndexInTheJobsStore) {
   const auto store = cluster::StoreServer::Start("127.0.0.1:0").value();
   TANDEM_ASSERT_OK(store->store()->Set("ps/2", "c:3"));
   TANDEM_ASSERT_OK(store->store()->Set("ps/0", "a:1"));

@@ -86,7 +86,8 @@ struct Launcher {
   std::thread thread;
 };
 
-// A user must make room in a full store. It is not one that will answer soon, so launchers must not try again.
+// A user must make room in a full store. It is not one that will answer soon, so launchers must not try
+// again.
 TEST(RendezvousTest, ANodeThatTheStoreHasNoRoomForIsToldSo) {
   MemoryStore store(StoreLimits{.keys = 1});
   TANDEM_ASSERT_OK(store.Set("filler", ""));

@@ -53,11 +53,16 @@ class BoardTest : public ::testing::TestWithParam<Kind> {
       case Kind::kStore:
         board_ = std::make_unique<StoreBoard>(&store_);
         return;
-      case Kind::kRemoteStore:
+      case Kind::kRemoteStore: {
         server_ = cluster::StoreServer::Start("127.0.0.1:0").value();
-        board_ = std::make_unique<StoreBoard>(
-            cluster::ConnectStore(absl::StrCat("127.0.0.1:", server_->port())).value());
+        const std::string address = absl::StrCat("127.0.0.1:", server_->port());
+        rpc::Caller server{.member = "ps/3"};  // the placement of shard 3 belongs to it
+        server.life =
+            cluster::JoinStore(*cluster::ConnectStore(address, server).value(), {.member = server.member})
+                .value();
+        board_ = std::make_unique<StoreBoard>(cluster::ConnectStore(address, server).value());
         return;
+      }
     }
   }
   Outcome Set(uint64_t expected, const ShardPlacement& desired) {

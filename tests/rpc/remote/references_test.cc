@@ -15,6 +15,7 @@
 #include "rpc/server.h"
 #include "tests/rpc/remote/cluster.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/test_key.h"
 #include "tests/testing/watched.h"
 
 namespace tandem::rpc::remote {
@@ -110,6 +111,7 @@ class CallProxy {
   explicit CallProxy(const std::string& address) {
     ConnectOptions options;
     options.transport = "grpc";
+    options.channel.caller = ::tandem::testing::WithTestKey();
     absl::StatusOr<std::unique_ptr<Channel>> channel = Connect(address, options);
     TANDEM_CHECK_MSG(channel.ok(), channel.status().ToString());
     channel_ = *std::move(channel);

@@ -3,7 +3,7 @@
 
 #include "CLI/CLI.hpp"
 #include "base/local_path.h"
-#include "rpc/security/key_flag.h"
+#include "rpc/security/security_flags.h"
 
 namespace tandem::cli {
 
@@ -19,7 +19,7 @@ void AddJobFlags(CLI::App* command, JobFlags* flags) {
   command->add_option("--rdzv-id", flags->run_id, "Of the job, where several meet there");
   LocalPath(command->add_option(
       "--job", flags->job, "The log directory of a `tandem run`, or its parent [the newest under runs/]"));
-  rpc::AddKeyFileFlag(command);
+  rpc::AddSecurityFlags(command);
   command->add_option("--timeout", flags->timeout_seconds, "Seconds to wait for an answer")
       ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();

@@ -33,7 +33,7 @@
 #include "ps/storage/spill/spill_store.h"
 #include "rpc/channel.h"
 #include "rpc/epoch_gate.h"
-#include "rpc/security/key_flag.h"
+#include "rpc/security/security_flags.h"
 #include "rpc/server.h"
 #include "rpc/transport/loopback.h"
 
@@ -303,7 +303,7 @@ void AddPs(CLI::App& app, CommandContext* context) {
       ->check(CLI::NonNegativeNumber);
   ps->add_option("--num-servers", flags->num_servers, "How many there are [TANDEM_NUM_PS]")
       ->check(CLI::PositiveNumber);
-  rpc::AddKeyFileFlag(ps);
+  rpc::AddSecurityFlags(ps);
   ps->add_option(
       "--listen", flags->listen,
       "host:port to bind; port 0: the kernel picks [a unix socket if the job's store has one, else "

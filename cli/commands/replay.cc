@@ -27,7 +27,7 @@
 #include "replay/wire/messages.h"
 #include "rpc/connect.h"
 #include "rpc/security/job_key.h"
-#include "rpc/security/key_flag.h"
+#include "rpc/security/security_flags.h"
 
 namespace tandem::cli {
 namespace {
@@ -262,7 +262,7 @@ absl::Status SetReplay(const ReplayLookFlags& flags) {
 }
 
 void AddLookFlags(CLI::App* command, ReplayLookFlags* flags, bool table) {
-  rpc::AddKeyFileFlag(command);
+  rpc::AddSecurityFlags(command);
   command->add_option("--server", flags->server, "host:port or unix:/path of the replay server")->required();
   command->add_option("--timeout", flags->timeout_seconds, "Seconds to wait for the server")
       ->check(CLI::Range(0.1, 3600.0))

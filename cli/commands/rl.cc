@@ -28,7 +28,7 @@
 #include "cluster/environment.h"
 #include "cluster/process.h"
 #include "nlohmann/json.hpp"
-#include "rpc/security/key_flag.h"
+#include "rpc/security/security_flags.h"
 #include "worker/job/job_parser.h"
 #include "worker/nn/gemm.h"
 #include "worker/rl/envs/vector_environment.h"
@@ -299,7 +299,7 @@ void AddRl(CLI::App& app, CommandContext* context) {
   auto play = std::make_shared<ModelFlags>();
   CLI::App* command = app.add_subcommand("rl", "Train a reinforcement-learning job, or use a saved model");
   LocalPath(command->add_option("job", flags->job_file, "The job file (YAML)"));
-  rpc::AddKeyFileFlag(command);
+  rpc::AddSecurityFlags(command);
   command->add_option("--set", flags->set, "Change a field of the job: dotted.path=value (repeatable)")
       ->allow_extra_args(false);
   LocalPath(

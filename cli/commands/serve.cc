@@ -15,7 +15,7 @@
 #include "base/status.h"
 #include "cluster/environment.h"
 #include "rpc/network.h"
-#include "rpc/security/key_flag.h"
+#include "rpc/security/security_flags.h"
 
 namespace tandem::cli {
 namespace {
@@ -28,7 +28,7 @@ void PrintAddress(const std::string& address) {
 }  // namespace
 
 void AddServingFlags(CLI::App* command, ServingFlags* flags) {
-  rpc::AddKeyFileFlag(command);
+  rpc::AddSecurityFlags(command);
   command->add_option("--listen", flags->listen, "host:port or unix:/path to bind; port 0: the kernel picks")
       ->default_str("127.0.0.1:0; in a job: an address that the others reach");
   command

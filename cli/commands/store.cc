@@ -18,7 +18,7 @@
 #include "cli/commands/serve.h"
 #include "cluster/store/limits.h"
 #include "cluster/store/store_server.h"
-#include "rpc/security/key_flag.h"
+#include "rpc/security/security_flags.h"
 
 namespace tandem::cli {
 namespace {
@@ -58,7 +58,7 @@ void AddStore(CLI::App& app, CommandContext* context) {
       "Prints its address, and serves until SIGTERM or SIGINT. Any node may die while it lives:\n"
       "tandem run --nnodes 2:4 --rdzv-backend c10d --rdzv-conf is_host=false --rdzv-endpoint HOST:PORT -- "
       "PROGRAM");
-  rpc::AddKeyFileFlag(store);
+  rpc::AddSecurityFlags(store);
   store->add_option("--listen", flags->listen, "host:port to bind; port 0: the kernel picks")
       ->capture_default_str();
   store->add_option(

@@ -29,7 +29,7 @@
 #include "cli/commands/train_seeds.h"
 #include "cluster/process.h"
 #include "launcher/process/spawn.h"
-#include "rpc/security/key_flag.h"
+#include "rpc/security/security_flags.h"
 #include "worker/job/job_parser.h"
 #include "worker/trainer/training_run.h"
 #include "worker/trainer/worker_session.h"
@@ -268,7 +268,7 @@ void AddTrain(CLI::App& app, CommandContext* context) {
   LocalPath(command->add_option("job", options->job_file, "The job file (YAML)"))->required();
   command->add_option("--model", options->model,
                       "Another model than the job's: short for --set model.kind=...");
-  rpc::AddKeyFileFlag(command);
+  rpc::AddSecurityFlags(command);
   command->add_option("--set", options->set, "Change a field of the job: dotted.path=value (repeatable)")
       ->allow_extra_args(false);
   CLI::Option* resume = LocalPath(command->add_option(

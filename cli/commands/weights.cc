@@ -13,7 +13,7 @@
 #include "cli/monitor/weights_metrics.h"
 #include "google/protobuf/util/json_util.h"
 #include "rpc/connect.h"
-#include "rpc/security/key_flag.h"
+#include "rpc/security/security_flags.h"
 #include "tandem/v1/weights.pb.h"
 #include "weights/server/weight_server.h"
 
@@ -109,7 +109,7 @@ void AddWeights(CLI::App& app, CommandContext* context) {
       [serve_flags, context] { context->exit_code = Report("weights serve", ServeWeights(*serve_flags)); });
   auto list_flags = std::make_shared<WeightsListFlags>();
   CLI::App* list = weights->add_subcommand("list", "The models: their heads, kept versions, readers");
-  rpc::AddKeyFileFlag(list);
+  rpc::AddSecurityFlags(list);
   list->add_option("--server", list_flags->server, "host:port or unix:/path of the weight server")
       ->required();
   list->add_option("--timeout", list_flags->timeout_seconds, "Seconds to wait for the server")

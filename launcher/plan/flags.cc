@@ -11,7 +11,7 @@
 #include "cluster/environment.h"
 #include "launcher/plan/signals.h"
 #include "launcher/plan/variable_options.h"
-#include "rpc/security/key_flag.h"
+#include "rpc/security/security_flags.h"
 
 namespace tandem::launcher {
 namespace {
@@ -152,7 +152,7 @@ void AddFailures(const Command& command, RunFlags* flags) {
 
 void AddLogs(const Command& command, RunFlags* flags) {
   CLI::App* const run = command.run;
-  rpc::AddKeyFileFlag(run);
+  rpc::AddSecurityFlags(run);
   LocalPath(Torchrun(command, "--log-dir", &flags->log_dir,
                      "Where worker-0.log, ps-0.log, ... go [runs/<run id>/logs]"));
   Torchrun(command, "--redirects", &flags->redirects,

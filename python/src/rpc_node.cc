@@ -14,7 +14,6 @@
 #include "base/status.h"
 #include "cluster/membership/beat.h"
 #include "cluster/rendezvous/store_directory.h"
-#include "cluster/store/job_token.h"
 #include "cluster/store/join.h"
 #include "rpc/network.h"
 #include "rpc/remote/agent_functions.h"
@@ -127,16 +126,6 @@ absl::StatusOr<std::unique_ptr<RpcNode>> RpcNode::Start(RpcNodeOptions options,
   if (!options.caller.member.empty()) {
     TANDEM_ASSIGN_OR_RETURN(node->job, JobMember::Get(options.start_timeout));
     options.caller = (*node->job)->env().caller();
-  }
-  if (options.caller.token.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(options.caller.token, cluster::JobTokenFromEnv());
-  }
-  if (options.pickle && options.caller.token.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        options.name,
-        " cannot start: pickle=True lets everyone who reaches this process run any code in it. Start all "
-        "processes by `tandem run`, or give all of them the same ",
-        cluster::kJobTokenVariable, ", such as `openssl rand -hex 16`"));
   }
   RpcAgentOptions agent{
       .name = options.name,

@@ -48,10 +48,8 @@ struct RpcNodeOptions {
 
 // An agent with what it needs. Destroyed in the reverse order, after the agent's calls have ended.
 struct RpcNode {
-  // Blocks until the other workers have registered, at most start_timeout. The agent needs the token of the
-  // job from its callers: that of the member, or TANDEM_JOB_TOKEN; without either it serves every caller.
-  // Errors: those of RpcAgent::Start, DeadlineExceeded with the ranks that have not registered, and
-  // FailedPrecondition for `pickle` without a token.
+  // Blocks until the other workers have registered, at most start_timeout. Errors: those of RpcAgent::Start,
+  // and DeadlineExceeded with the ranks that have not registered.
   static absl::StatusOr<std::unique_ptr<RpcNode>> Start(RpcNodeOptions options,
                                                         std::unique_ptr<rpc::remote::UntypedFunctions> names,
                                                         rpc::remote::Functions functions);

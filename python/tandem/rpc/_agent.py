@@ -191,11 +191,10 @@ def start(
     call_timeout  the time-out of calls that give none.
     threads       the number of functions that can run at a time.
     transport     "auto", "shm" or "grpc".
-    pickle        allows objects that have no other encoding, both ways. Unpickling runs what the other process wants, so callers
-                  must have the job's token: `tandem run` gives it to all processes; others need TANDEM_JOB_TOKEN.
+    pickle        allows objects that have no other encoding, both ways. Unpickling runs what the other process wants, and only
+                  processes with this one's key can call it.
 
-    Blocks until the others are there. Raises DeadlineExceededError, which names those that are not, and FailedPreconditionError
-    for pickle=True in a process without a token.
+    Blocks until the others are there. Raises DeadlineExceededError, which names those that are not.
     """
     _STATE.check_process()
     with _STATE.lock:

@@ -120,10 +120,15 @@ void Configure(const ServerOptions& options, std::shared_ptr<ConnectionLimit> li
   builder->AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 64 << 20);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 1 << 20);
   builder->AddChannelArgument(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kFramePayload);
-  // A connection that has not sent HTTP/2's preface by then is closed.
-  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 20000);
+  // A connection without a TLS handshake and HTTP/2's preface by then is closed.
+  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000);
   // Tandem's own channels need a few streams each. Stock clients wait for a free one.
-  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 1024);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 64);
+  // Compressed messages are refused, and never unpacked: 200 KB can become 200 MB.
+  builder->AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  for (const grpc_compression_algorithm algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
+    builder->SetCompressionAlgorithmSupportStatus(algorithm, false);
+  }
   builder->SetOption(std::make_unique<LimitConnections>(std::move(limit)));
   if (!options.reflection) builder->SetOption(std::make_unique<NoReflection>());
   // Reflection is the only synchronous service, so one thread suffices. (In addition to the server's queues,

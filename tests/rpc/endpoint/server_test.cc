@@ -77,6 +77,23 @@ std::shared_ptr<grpc::Channel> StockChannel(const Server& server) {
   return grpc::CreateCustomChannel(TargetOf(server), credentials, arguments);
 }
 
+TEST(ServerTest, ACompressedRequestIsRefusedAndNotUnpacked) {
+  std::atomic<int> handled = 0;
+  auto server = StartServer(EchoService([&](std::shared_ptr<ServerCall> call) {
+    ++handled;
+    call->Finish(Bytes());
+  }));
+  auto stub = v1::Echo::NewStub(StockChannel(*server));
+  v1::EchoMessage request, response;
+  request.set_text(std::string(1 << 20, 'x'));
+  for (const grpc_compression_algorithm algorithm : {GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE}) {
+    grpc::ClientContext context;
+    context.set_compression_algorithm(algorithm);
+    EXPECT_EQ(stub->Echo(&context, request, &response).error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  }
+  EXPECT_EQ(handled, 0);
+}
+
 TEST(ServerTest, AStockStubSeesTheSameBytesBothWays) {
   absl::Mutex mutex;
   std::string seen;  // the request as received

@@ -311,6 +311,7 @@ TEST(ProcessTest, ASignalBeforeItWaitsForAnythingEndsTheProcess) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {
+        ::signal(SIGINT, SIG_DFL);  // a shell's background job ignores it
         const auto process = *Process::Start({.exit_code = 7});
         ::kill(::getpid(), SIGINT);
         absl::Notification never;
@@ -323,6 +324,7 @@ TEST(ProcessTest, TheFirstSignalAsksToStopAndASecondOneEndsTheProcess) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {
+        ::signal(SIGINT, SIG_DFL);
         std::atomic<bool> stop{false};
         const auto process = *Process::Start();
         process->StopOnSignals(&stop, "saves and ends");

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/crypto/crypto.h"
 #include "base/ipc/memory_file.h"
 #include "base/ipc/unix_socket.h"
 #include "base/logging.h"
@@ -41,13 +42,6 @@ std::string PeerProcess(int socket) {
   socklen_t length = sizeof(credentials);
   getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length);
   return absl::StrCat("process ", credentials.pid);
-}
-
-// Compares in constant time, so that the duration does not reveal how many characters are right.
-bool SameSecret(const char* a, const std::string& b, size_t size) {
-  unsigned char differs = b.size() == size ? 0 : 1;
-  for (size_t i = 0; i < std::min(size, b.size()); ++i) differs |= a[i] ^ b[i];
-  return differs == 0;
 }
 
 }  // namespace
@@ -154,7 +148,7 @@ void Acceptor::Close() {
 std::shared_ptr<Link> Acceptor::CompleteHandshake(ipc::Descriptor socket, Caller* caller) {
   HelloPacket hello;
   if (!ipc::ReceivePacket(socket.get(), &hello, sizeof(hello)) || hello.magic != kMagic ||
-      !SameSecret(hello.secret, secret_, sizeof(hello.secret))) {
+      !crypto::SecretsEqual({hello.secret, sizeof(hello.secret)}, secret_)) {
     return nullptr;
   }
   if (full_ && full_()) return nullptr;  // several clients may have got an offer at the same time

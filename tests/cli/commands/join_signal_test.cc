@@ -22,6 +22,7 @@
 #include "gtest/gtest.h"
 #include "tests/testing/processes/processes.h"
 #include "tests/testing/processes/tandem_process.h"
+#include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 
 namespace tandem::cli {
@@ -127,10 +128,7 @@ TEST_F(JoinSignalTest, AWorkerThatWaitsForItsServersEndsAtOnce) {
   auto variables = Worker();
   variables["TANDEM_STORE"] = absl::StrCat("127.0.0.1:", store->port());
   TandemProcess process({"train", dir_.File("train.yaml")}, variables, dir_.path());
-  const absl::Time deadline = MonotonicNow() + testing::kTestTimeout;
-  while (store->membership()->Statuses().empty() && MonotonicNow() < deadline)
-    absl::SleepFor(absl::Milliseconds(1));
-  ASSERT_FALSE(store->membership()->Statuses().empty());
+  TANDEM_ASSERT_OK(store->store()->Get("job/opened/worker/0", testing::kTestTimeout));  // it has joined
   const absl::Time asked = MonotonicNow();
   process.Signal(SIGTERM);
   EXPECT_EQ(process.Wait(), 75) << process.err();

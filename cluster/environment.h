@@ -125,8 +125,8 @@ class JobStore {
   bool closed_ = false;
 };
 
-// Serves the store if env.hosts_store(), and joins the job there as env.member(). Blocks until the store
-// responds, and while another process that may be dead has the name, but at most `timeout`. A process that
+// Serves the store if env.hosts_store(), and joins the job there as env.member(). Blocks at most `timeout`:
+// until the store responds, and while another process that may be dead has the name. A process that
 // `tandem run` has started beats from the beginning of this call on (StartBeat). Errors:
 //
 //   - Unavailable naming the address: no store is there, or the port is taken

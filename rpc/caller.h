@@ -31,8 +31,8 @@ struct Caller {
   // Which process of the name `member` this is in the job, counted from 1 by the job's store, which refuses
   // the changes of a process that another one has replaced. 0: the process has not joined the job.
   int64_t life = 0;
-  // Of a parameter server, "ps/4": the number of the job's shards, so that 4 mod `shards` is its own; 0: not
-  // known.
+  // The number of the job's shards if the caller is a parameter server: the shard of "ps/4" is 4 mod
+  // `shards`. 0: not known.
   uint32_t shards = 0;
 
   // Returns the encoding that is sent; "" for an empty Caller. At most kMaxCallerBytes if CheckCaller returns

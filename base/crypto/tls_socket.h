@@ -15,7 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/crypto/certificates.h"
 
-// Of OpenSSL, whose headers only base/crypto includes.
+// These are types of OpenSSL, whose headers only base/crypto includes.
 struct ssl_st;
 struct ssl_ctx_st;
 

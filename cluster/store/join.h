@@ -23,9 +23,9 @@ struct JoinOptions {
   absl::Duration timeout = absl::Seconds(30);
 };
 
-// Makes this process a member of the job whose store is at the other end of `channel`, and returns its life
-// (rpc::Caller::life). Blocks until the store has answered, and while another process has the member's name
-// and may have ended, but at most options.timeout. A process of this machine that has ended is replaced at
+// Makes this process a member of the job whose store is at the other end of `channel`. Returns its life
+// (rpc::Caller::life). Blocks at most options.timeout: until the store has answered, and while another
+// process has the member's name and may have ended. A process of this machine that has ended is replaced at
 // once. Errors:
 //
 //   - AlreadyExists if another process has the name, is alive or may be, and says which

@@ -57,7 +57,7 @@ class StoreDisk final : public StoreJournal, public MembershipJournal {
   // ResourceExhausted if the disk is full: nothing was changed. Aborted once the disk has failed.
   absl::Status Write(char kind, absl::Span<const absl::string_view> fields,
                      absl::string_view request_id) override;
-  // The same for the membership.
+  // These write a change of the membership, with the same errors.
   absl::Status WriteLife(absl::string_view member, const v1::LifeRecord& life) override;
   absl::Status WriteEnd(const JobState& end) override;
   // Calls `then` once everything is on the disk that was written before this call: now, on this thread, if
@@ -102,7 +102,7 @@ class StoreDisk final : public StoreJournal, public MembershipJournal {
   // under it.
   mutable absl::Mutex mutex_;
   std::shared_ptr<FileLog> log_ ABSL_GUARDED_BY(mutex_);
-  // What the log has of the membership.
+  // These are the records of the membership that the log has.
   std::map<std::string, v1::LifeRecord, std::less<>> lives_ ABSL_GUARDED_BY(mutex_);
   std::optional<JobState> end_ ABSL_GUARDED_BY(mutex_);
   uint64_t written_ ABSL_GUARDED_BY(mutex_) = 0;  // changes

@@ -33,10 +33,10 @@ struct StoreDiskOptions {
 struct StoreServerOptions {
   StoreLimits limits;          // what clients store, and how many wait
   size_t max_connections = 0;  // as rpc::ServerOptions::max_connections
-  // As rpc::ServerOptions::key.
+  // Secures TCP connections, as rpc::ServerOptions::key does.
   std::shared_ptr<const rpc::JobKey> key = nullptr;
-  // With a directory the keys, queues, lives of members and the end of the job are those that an earlier
-  // server had there.
+  // If it names a directory, the server begins with the keys, queues, lives of members and the end of the job
+  // that an earlier server had there.
   StoreDiskOptions disk = {};
 };
 

@@ -188,7 +188,7 @@ class Link final : public EventLoop::Handler {
 
   // Reads the available bytes, within the budget. Returns false, with the reason, if the connection is over.
   bool ReadSome(std::string* detail) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    // What TLS has read from the socket causes no further event.
+    // Bytes that TLS has taken from the socket already cause no further event.
     for (size_t budget = kReadBudget; budget > 0 || (tls_ != nullptr && tls_->HasUnread());) {
       const bool in_head = have_ < sizeof(Frame);
       char* const to = in_head ? reinterpret_cast<char*>(&in_) + have_ : to_;

@@ -22,8 +22,8 @@ namespace tandem::collectives::tcp {
 // A connection to another rank.
 struct MeshSocket {
   ipc::Descriptor socket;  // connected and non-blocking
-  // What the socket's bytes pass through; nullptr: they are in clear. It refers to the descriptor, whoever
-  // owns that.
+  // Encrypts the socket's bytes; nullptr: they are in clear. It uses the number of the descriptor, which must
+  // stay open as long as it is used.
   std::unique_ptr<crypto::TlsSocket> tls;
 };
 

@@ -68,9 +68,9 @@ absl::StatusOr<std::shared_ptr<const TransportSecurity>> SecurityOf(std::shared_
     TANDEM_ASSIGN_OR_RETURN(key, ProcessKey());
   }
   static absl::Mutex mutex(absl::kConstInit);
-  static auto* const made = new std::map<std::string, std::shared_ptr<const TransportSecurity>>;  // by Id
+  static auto* const made = new std::map<std::string, std::shared_ptr<const TransportSecurity>>;  // by token
   absl::MutexLock lock(&mutex);
-  std::shared_ptr<const TransportSecurity>& one = (*made)[key->Id()];
+  std::shared_ptr<const TransportSecurity>& one = (*made)[key->Token()];
   if (one == nullptr) {
     auto security = std::make_shared<TransportSecurity>();
     TANDEM_ASSIGN_OR_RETURN(

@@ -13,7 +13,7 @@ import xml.etree.ElementTree
 
 sys.dont_write_bytecode = True
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PAGES = ("performance/README.md", "performance/ps.md", "performance/rl.md", "hybrid_quality.md")
+PAGES = ("performance/README.md", "performance/ps.md", "performance/rl.md", "performance/quality.md")
 sys.path.insert(0, os.path.join(ROOT, "bench"))
 
 from reporting import pages, plot, suites, summary  # noqa: E402

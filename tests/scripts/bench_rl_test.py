@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of bench/rl, which writes the measured table and the plots of docs/rl.md."""
+"""Tests of bench/rl, which writes the measured table and the plots of docs/performance/rl.md."""
 import contextlib
 import importlib.machinery
 import importlib.util
@@ -34,7 +34,7 @@ class BenchRlTest(unittest.TestCase):
         self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         (self.root / "docs" / "performance").mkdir(parents=True)
         shutil.copytree(ROOT / "jobs", self.root / "jobs")
-        shutil.copy(ROOT / "docs" / "rl.md", self.root / "docs")
+        shutil.copy(ROOT / "docs" / "performance" / "rl.md", self.root / "docs" / "performance")
         for path in (ROOT / "docs" / "performance").glob("rl_*"):
             shutil.copy(path, self.root / "docs" / "performance")
         self.module = load()
@@ -69,21 +69,21 @@ class BenchRlTest(unittest.TestCase):
         self.assertEqual({job: curve for job, curve in now.items() if was.get(job) != curve}, {"catch_dqn": now["catch_dqn"]})
 
     def test_a_job_that_the_page_does_not_show_is_refused(self):
-        with self.assertRaisesRegex(SystemExit, "docs/rl.md does not show bandit"):
+        with self.assertRaisesRegex(SystemExit, "docs/performance/rl.md does not show bandit"):
             self.run_jobs("bandit")
 
     def test_the_page_has_a_row_and_a_curve_of_each_job(self):
-        text = (ROOT / "docs" / "rl.md").read_text(encoding="utf-8")
+        text = (ROOT / "docs" / "performance" / "rl.md").read_text(encoding="utf-8")
         table = text[text.index(self.module.BEGIN):text.index(self.module.END)]
         self.assertEqual(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE), self.module.JOBS)
         curves = json.loads((ROOT / "docs" / "performance" / "rl_curves.json").read_text(encoding="utf-8"))
         self.assertEqual(list(curves), self.module.JOBS)
         for environment in {job.split("_")[0] for job in self.module.JOBS}:
-            self.assertIn(f"(performance/rl_{environment}.svg)", table)
+            self.assertIn(f"(rl_{environment}.svg)", table)
             self.assertTrue((ROOT / "docs" / "performance" / f"rl_{environment}.svg").exists())
 
     def test_each_row_has_what_was_wanted(self):
-        text = (ROOT / "docs" / "rl.md").read_text(encoding="utf-8")
+        text = (ROOT / "docs" / "performance" / "rl.md").read_text(encoding="utf-8")
         rows = re.findall(r"^\| `(\w+)` \|[^|]*\| ([-\d.]+)[^|]*\|[^|]*\| ([-\d.]+) \|[^|]+\|$", text, re.MULTILINE)
         self.assertEqual([job for job, _, _ in rows], self.module.JOBS)
         for job, mean, wanted in rows:

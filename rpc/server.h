@@ -45,6 +45,13 @@ struct ServerOptions {
   // Limits the total size of the unfinished requests of one gRPC connection. Further requests fail with
   // ResourceExhausted, except if there is no other.
   size_t max_held_request_bytes = size_t{1} << 30;
+  // Limits the same of all connections over gRPC together. Beyond it, requests fail with ResourceExhausted.
+  // 0: half of the memory that this process may use (base/cgroup.h).
+  size_t max_held_request_bytes_in_all = 0;
+  // Limits the bytes of messages over TCP that have arrived in part, of all connections together. Beyond it,
+  // the connections with the most such bytes are closed, and a warning is logged. 0: a quarter of the memory
+  // that this process may use.
+  size_t max_incomplete_bytes = 0;
   // Limits the connections over gRPC that are open at once; further clients are disconnected, and a warning
   // is logged. 0: 4,096. In any case at most 3/4 of the descriptors that this process may open.
   size_t max_connections = 0;

@@ -16,9 +16,9 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
+#include "base/cgroup.h"
 #include "base/random.h"
 #include "base/status.h"
-#include "launcher/host/cgroup.h"
 #include "ps/optimizers/optimizer.h"
 #include "ps/shard_map.h"
 #include "ps/storage/table_storage.h"
@@ -134,7 +134,8 @@ uint64_t PayloadBytes(const v1::TableConfig& config) {
 absl::Status CheckMemoryFor(uint64_t bytes, const launcher::Machine& machine) {
   std::optional<uint64_t> available = KilobytesIn(machine, "/proc/meminfo", "MemAvailable");
   const char* what = "the machine has";
-  if (const std::optional<uint64_t> limit = launcher::CgroupMemoryLimit(machine);
+  if (const std::optional<uint64_t> limit =
+          CgroupMemoryLimit([&machine](const std::string& path) { return machine.ReadFile(path); });
       limit.has_value() && *limit < available.value_or(*limit + 1)) {
     available = limit;
     what = "the control group allows";

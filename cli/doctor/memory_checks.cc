@@ -2,8 +2,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/cgroup.h"
 #include "cli/doctor/checks.h"
-#include "launcher/host/cgroup.h"
 
 namespace tandem::cli {
 namespace {
@@ -45,7 +45,9 @@ Checks CheckMemory(const launcher::Machine& machine) {
                       absl::StrCat(BytesText(*available), " of ", BytesText(*total), " available"),
                       low ? "a job may be killed for want of memory: see what else runs here" : ""});
   }
-  if (const std::optional<uint64_t> limit = launcher::CgroupMemoryLimit(machine); limit.has_value()) {
+  if (const std::optional<uint64_t> limit =
+          CgroupMemoryLimit([&machine](const std::string& path) { return machine.ReadFile(path); });
+      limit.has_value()) {
     const bool low = *limit < 1024 * kMiB;
     checks.push_back({low ? Level::kWarn : Level::kOk, kMemory, "cgroup limit", BytesText(*limit),
                       low ? "what ranks share counts as well: raise it (docker run --memory, Kubernetes "

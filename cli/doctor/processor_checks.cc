@@ -4,8 +4,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/cgroup.h"
 #include "cli/doctor/checks.h"
-#include "launcher/host/cgroup.h"
 
 namespace tandem::cli {
 namespace {
@@ -30,7 +30,8 @@ Checks CheckProcessor(const launcher::Machine& machine) {
   }
   const int usable = machine.UsableCores();
   std::string fact = absl::StrCat(usable, " usable of ", machine.OnlineCores());
-  const std::optional<double> quota = launcher::CgroupCoreQuota(machine);
+  const std::optional<double> quota =
+      CgroupCoreQuota([&machine](const std::string& path) { return machine.ReadFile(path); });
   if (quota.has_value()) absl::StrAppend(&fact, absl::StrFormat(", quota %.2g", *quota));
   const bool throttled = quota.has_value() && *quota < usable;
   checks.push_back({throttled ? Level::kWarn : Level::kOk, kProcessor, "cores", fact,

@@ -32,6 +32,7 @@
 #include "launcher/host/machine.h"
 #include "launcher/host/run_program.h"
 #include "launcher/process/spawn.h"
+#include "rpc/grpc/grpc_library.h"
 
 namespace tandem::launcher {
 namespace {
@@ -177,7 +178,7 @@ class RealMachine final : public Machine {
     return {{"Tandem", TANDEM_VERSION, ""},
             {"compiler", absl::StrCat("g++ ", __VERSION__), ""},
             {"glibc", absl::StrCat(__GLIBC__, ".", __GLIBC_MINOR__), ::gnu_get_libc_version()},
-            {"gRPC", TANDEM_GRPC_VERSION, ""},
+            {"gRPC", TANDEM_GRPC_VERSION, rpc::GrpcVersion()},
             {"protobuf", TANDEM_PROTOBUF_VERSION, ""},
             {"Abseil", absl::StrCat(ABSL_LTS_RELEASE_VERSION, ".", ABSL_LTS_RELEASE_PATCH_LEVEL), ""},
             {"Gloo", TANDEM_GLOO_VERSION, ""},

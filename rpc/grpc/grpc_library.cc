@@ -9,8 +9,11 @@
 #include "base/logging.h"
 #include "grpc/grpc.h"
 #include "grpc/support/log.h"
+#include "grpcpp/grpcpp.h"
 
 namespace tandem::rpc {
+
+std::string GrpcVersion() { return grpc::Version(); }
 
 absl::Status KeepGrpcLibrary() {
   static const pid_t process = [] {

@@ -101,11 +101,13 @@ void MessageAssembler::Add(Partial* partial, Bytes payload) {
   }
 }
 
-void MessageAssembler::Drop(uint64_t call) {
+uint64_t MessageAssembler::Drop(uint64_t call) {
   const auto found = partial_.find(call);
-  if (found == partial_.end()) return;
+  if (found == partial_.end()) return 0;
+  const uint64_t received = found->second.received;
   bytes_ -= found->second.message.header.message_bytes();
   partial_.erase(found);
+  return received;
 }
 
 }  // namespace tandem::rpc

@@ -28,6 +28,9 @@ inline constexpr size_t kFramePayload = size_t{512} << 10;
 inline constexpr size_t kMaxFramePayload = size_t{2} << 20;
 // Largest frame, its header included.
 inline constexpr size_t kMaxFrameBytes = kMaxFramePayload + (size_t{128} << 10);
+// Largest request or response of a gRPC call of its own, outside a stream. gRPC has the whole message in
+// memory before the server can look at it.
+inline constexpr size_t kMaxUnaryBytes = size_t{4} << 20;
 // Largest StreamFrame.error.
 inline constexpr size_t kMaxErrorBytes = size_t{64} << 10;
 
@@ -68,8 +71,8 @@ class MessageAssembler {
 
   // Returns true if the call has an unfinished message.
   bool Has(uint64_t call) const { return partial_.contains(call); }
-  // Discards the call's unfinished message, if there is one.
-  void Drop(uint64_t call);
+  // Discards the call's unfinished message, if there is one. Returns how much of it had arrived, in bytes.
+  uint64_t Drop(uint64_t call);
   // Returns the total size of all unfinished messages, each counted with its full size.
   size_t bytes() const { return bytes_; }
 

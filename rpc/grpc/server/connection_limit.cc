@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/ipc/unix_socket.h"
 #include "base/logging.h"
+#include "rpc/grpc/grpc_library.h"
 #include "rpc/grpc/socket_mutator.h"
 #include "rpc/grpc/unix_buffers.h"
 
@@ -73,9 +74,21 @@ size_t EffectiveConnections(size_t wanted) {
   return std::clamp<size_t>(descriptors.rlim_cur / 4 * 3, 1, wanted);
 }
 
-ConnectionLimit::ConnectionLimit(std::string server, size_t limit, bool tls)
+absl::Status CheckLimitWorks(size_t wanted, bool known) {
+  if (known || wanted == 0) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(
+      "connections cannot be limited (ServerOptions::max_connections, --max-connections): Tandem is built "
+      "with gRPC ",
+      GrpcVersion(),
+      ", whose sockets it does not know, and has this limit with gRPC 1.51 only. Leave the option "
+      "out, and limit the connections by a firewall"));
+}
+
+ConnectionLimit::ConnectionLimit(std::string server, size_t limit, bool tls,
+                                 std::shared_ptr<RequestMemory> memory)
     : server_(std::move(server)),
       limit_(limit),
+      memory_(std::move(memory)),
       reason_(tls ? std::string(kRefusalAlert)
                   : RefusalFrames(absl::StrCat("the server has ", limit_,
                                                " connections, which is its limit "
@@ -98,7 +111,7 @@ void ConnectionLimit::AddConnection(int fd) {
   absl::MutexLock lock(&mutex_);
   if (connections_.size() >= limit_) RemoveClosed();
   if (connections_.size() < limit_) {
-    connections_.push_back({fd, InodeOf(fd)});
+    connections_.push_back({fd, InodeOf(fd), memory_ == nullptr ? nullptr : memory_->OfSocket(fd)});
     return;
   }
   Refuse(fd);  // gRPC reads the end of the connection and closes it
@@ -124,10 +137,16 @@ std::vector<ipc::Descriptor> ConnectionLimit::DuplicateListeners() {
   return listeners;
 }
 
-size_t ConnectionLimit::size() {
+std::vector<ConnectionLimit::Socket> ConnectionLimit::Open() {
   absl::MutexLock lock(&mutex_);
   RemoveClosed();
-  return connections_.size();
+  return connections_;
+}
+
+void ConnectionLimit::Close(const Socket& connection) {
+  // The duplicate still refers to the socket when gRPC closes its descriptor.
+  const ipc::Descriptor copy(::fcntl(connection.fd, F_DUPFD_CLOEXEC, 0));
+  if (copy.valid() && InodeOf(copy.get()) == connection.inode) ::shutdown(copy.get(), SHUT_RDWR);
 }
 
 void ConnectionLimit::RemoveClosed() {

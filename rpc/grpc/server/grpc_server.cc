@@ -9,10 +9,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/cgroup.h"
 #include "base/status.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/impl/server_builder_option.h"
+#include "grpcpp/resource_quota.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
@@ -21,9 +23,12 @@
 #include "rpc/grpc/grpc_time.h"
 #include "rpc/grpc/server/connection_limit.h"
 #include "rpc/grpc/server/health_service.h"
+#include "rpc/grpc/server/incoming_watch.h"
 #include "rpc/grpc/server/listener_watch.h"
+#include "rpc/grpc/server/request_memory.h"
 #include "rpc/grpc/server/stream_service.h"
 #include "rpc/grpc/server/unary_service.h"
+#include "rpc/grpc/socket_mutator.h"
 #include "rpc/grpc/tls_credentials.h"
 #include "rpc/server.h"
 #include "rpc/wire/frame.h"
@@ -39,10 +44,12 @@ class GrpcServer : public Server {
 
   ~GrpcServer() override { Shutdown(absl::Seconds(5)); }
 
-  void Run(std::unique_ptr<grpc::Server> server, int port, std::unique_ptr<ListenerWatch> watch) {
+  void Run(std::unique_ptr<grpc::Server> server, int port, std::unique_ptr<ListenerWatch> watch,
+           std::unique_ptr<IncomingWatch> incoming) {
     server_ = std::move(server);
     port_ = port;
     watch_ = std::move(watch);
+    incoming_ = std::move(incoming);
     for (grpc::ServerCompletionQueue* queue : streams_->queues()) {
       for (const auto& service : services_) service->Serve(queue);
       health_->Serve(queue);
@@ -64,6 +71,7 @@ class GrpcServer : public Server {
     health_->Shutdown();
     streams_->Drain();
     server_->Shutdown(GrpcDeadlineIn(grace));
+    if (incoming_ != nullptr) incoming_->Stop();
     for (const auto& service : services_) service->AwaitNone();
     health_->AwaitNone();
     streams_->Stop();
@@ -76,6 +84,7 @@ class GrpcServer : public Server {
   const std::unique_ptr<HealthService> health_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<ListenerWatch> watch_;
+  std::unique_ptr<IncomingWatch> incoming_;
   int port_ = 0;
   absl::Mutex shutdown_mutex_;
   bool shut_down_ ABSL_GUARDED_BY(shutdown_mutex_) = false;
@@ -106,8 +115,9 @@ int ClampToInt(size_t value) {
 
 void Configure(const ServerOptions& options, std::shared_ptr<ConnectionLimit> limit,
                grpc::ServerBuilder* builder) {
-  // Larger requests are refused here, call by call; gRPC would end the whole stream.
-  builder->SetMaxReceiveMessageSize(ClampToInt(std::max(options.max_message_bytes, kMaxFrameBytes)));
+  // Longer messages arrive as frames of a stream.
+  static_assert(kMaxUnaryBytes >= kMaxFrameBytes);
+  builder->SetMaxReceiveMessageSize(kMaxUnaryBytes);
   // Checked when calls are answered, with a more precise message.
   builder->SetMaxSendMessageSize(-1);
   // Two servers on one port would share its connections.
@@ -144,15 +154,23 @@ absl::StatusOr<std::unique_ptr<Server>> StartGrpcServer(const ServerOptions& opt
                                                         std::vector<Service> services) {
   TANDEM_ASSIGN_OR_RETURN(Address address, ParseAddress(options.listen));
   TANDEM_RETURN_IF_ERROR(CheckBindable(address, options.listen));
+  TANDEM_RETURN_IF_ERROR(CheckLimitWorks(options.max_connections, TANDEM_GRPC_SOCKET_MUTATOR != 0));
 
+  const uint64_t usable = UsableMemory();
+  const size_t max_held =
+      options.max_held_request_bytes_in_all > 0 ? options.max_held_request_bytes_in_all : usable / 2;
+  const size_t max_incomplete = options.max_incomplete_bytes > 0 ? options.max_incomplete_bytes : usable / 4;
+  // One request, with its headers, does not exceed the limit of incomplete messages.
+  const auto memory = std::make_shared<RequestMemory>(options.max_held_request_bytes, max_held,
+                                                      max_incomplete - max_incomplete / 8);
   std::vector<std::unique_ptr<UnaryService>> raw_services;
-  auto health = std::make_unique<HealthService>();
+  auto health = std::make_unique<HealthService>(memory);
   health->SetServing("", options.serving);
   for (const rpc::Service& service : services) {
     health->SetServing(service.name, true);
-    raw_services.push_back(std::make_unique<UnaryService>(service, options.max_message_bytes));
+    raw_services.push_back(std::make_unique<UnaryService>(service, options.max_message_bytes, memory));
   }
-  auto streams = std::make_unique<StreamService>(options, services);
+  auto streams = std::make_unique<StreamService>(options, services, memory);
 
   TANDEM_RETURN_IF_ERROR(KeepGrpcLibrary());
   TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ServerCredentials> credentials,
@@ -162,9 +180,13 @@ absl::StatusOr<std::unique_ptr<Server>> StartGrpcServer(const ServerOptions& opt
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
 
   const auto limit = std::make_shared<ConnectionLimit>(
-      options.listen, EffectiveConnections(options.max_connections), UsesTls(address));
+      options.listen, EffectiveConnections(options.max_connections), UsesTls(address), memory);
   grpc::ServerBuilder builder;
   Configure(options, limit, &builder);
+  // The last resort: when gRPC has more in memory, it ends streams, whichever they are.
+  grpc::ResourceQuota quota(absl::StrCat("tandem ", options.listen));
+  quota.Resize(usable / 4 * 3);
+  builder.SetResourceQuota(quota);
   for (const auto& service : raw_services) builder.RegisterService(service.get());
   builder.RegisterService(health->service());
   streams->AddTo(&builder);
@@ -186,8 +208,14 @@ absl::StatusOr<std::unique_ptr<Server>> StartGrpcServer(const ServerOptions& opt
     connection.fd = fd;
     acceptor->HandleNewConnection(&connection);
   };
-  server->Run(std::move(built), address.is_unix() ? 0 : port,
-              std::make_unique<ListenerWatch>(limit->DuplicateListeners(), options.listen, take));
+  server->Run(
+      std::move(built), address.is_unix() ? 0 : port,
+      std::make_unique<ListenerWatch>(limit->DuplicateListeners(), options.listen, take),
+      // Unix sockets tell nothing of what has arrived, and only processes of this user reach them.
+      address.is_unix()
+          ? nullptr
+          : std::make_unique<IncomingWatch>(
+                IncomingWatch::Options{.server = options.listen, .max_bytes = max_incomplete}, limit));
   return server;
 }
 

@@ -51,7 +51,7 @@ class GrpcServerStream::Call : public ServerCall {
       stream_->Respond(number_,
                        absl::InternalError(absl::StrCat("the handler of ", method_, " gave no answer")));
     }
-    stream_->held_bytes_ -= request_.size() + kCallOverhead;
+    stream_->memory_->Release(request_.size() + kCallOverhead);
   }
 
   const Bytes& request() const override { return request_; }
@@ -101,6 +101,8 @@ void GrpcServerStream::OnAccepted(bool ok) {
   service_->Accept(loop_, queue_);
   peer_ = rpc_->context.peer();
   caller_ = CallerOf(rpc_->context);
+  memory_ = service_->memory()->Of(peer_);
+  memory_->NoteHandled(kMaxHeaderBytes);
   mutex_.Lock();
   accepted_ = true;
   ++operations_;  // until OnDone
@@ -241,10 +243,14 @@ absl::Status GrpcServerStream::Take(Frame frame) {
     CancelCall(number);
     return absl::OkStatus();
   }
+  const size_t size = frame.payload.size();
   std::optional<MessageAssembler::Message> message;
   if (frame.header.method().empty()) {
     if (number > last_number_) return Broken(number, "is continued and never began");
-    if (!assembler_.Has(number)) return absl::OkStatus();  // it was refused or cancelled
+    if (!assembler_.Has(number)) {  // it was refused or cancelled
+      memory_->NoteHandled(size);
+      return absl::OkStatus();
+    }
     TANDEM_ASSIGN_OR_RETURN(message, assembler_.Continue(std::move(frame)));
   } else {
     if (number <= last_number_) {
@@ -252,6 +258,7 @@ absl::Status GrpcServerStream::Take(Frame frame) {
     }
     last_number_ = number;
     if (absl::Status refused = Admit(frame); !refused.ok()) {
+      memory_->NoteHandled(size);
       mutex_.Lock();
       Enqueue(number, refused);
       Proceed();
@@ -259,8 +266,19 @@ absl::Status GrpcServerStream::Take(Frame frame) {
     }
     TANDEM_ASSIGN_OR_RETURN(message, assembler_.Begin(std::move(frame)));
   }
-  if (message.has_value()) Run(*std::move(message));
+  CountPartial();
+  if (message.has_value()) {
+    memory_->NoteHandled(message->bytes.size());
+    Run(*std::move(message));
+  }
   return absl::OkStatus();
+}
+
+void GrpcServerStream::CountPartial() {
+  const size_t now = assembler_.bytes();
+  if (now > partial_bytes_) memory_->Hold(now - partial_bytes_);
+  if (now < partial_bytes_) memory_->Release(partial_bytes_ - now);
+  partial_bytes_ = now;
 }
 
 absl::Status GrpcServerStream::Admit(const Frame& frame) {
@@ -276,14 +294,7 @@ absl::Status GrpcServerStream::Admit(const Frame& frame) {
     return absl::UnimplementedError(
         absl::StrCat("the server has no method ", absl::CHexEscape(frame.header.method())));
   }
-  const size_t held = held_bytes_.load() + assembler_.bytes();
-  if (held > 0 && size > options.max_held_request_bytes - std::min(options.max_held_request_bytes, held)) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the server holds ", held, " bytes of this connection's unanswered requests and may hold ",
-        options.max_held_request_bytes,
-        " (ServerOptions::max_held_request_bytes): await answers before sending more"));
-  }
-  return absl::OkStatus();
+  return memory_->Admit(size);
 }
 
 void GrpcServerStream::Run(MessageAssembler::Message message) {
@@ -294,7 +305,7 @@ void GrpcServerStream::Run(MessageAssembler::Message message) {
                                   ? absl::InfiniteFuture()
                                   : MonotonicNow() + absl::Microseconds(static_cast<int64_t>(timeout_us));
   const Handler* handler = service_->Find(message.header.method());
-  held_bytes_ += message.bytes.size() + kCallOverhead;
+  memory_->Hold(message.bytes.size() + kCallOverhead);
   auto call = std::make_shared<Call>(shared_from_this(), number, std::move(*message.header.mutable_method()),
                                      std::move(message.bytes), deadline);
   {
@@ -309,7 +320,8 @@ void GrpcServerStream::Run(MessageAssembler::Message message) {
 }
 
 void GrpcServerStream::CancelCall(uint64_t number) {
-  assembler_.Drop(number);
+  memory_->NoteHandled(assembler_.Drop(number));
+  CountPartial();
   CancelHook::Hook hook;
   std::deque<FrameQueue::OutgoingMessage> unsent;  // destroyed without the lock
   {
@@ -383,6 +395,7 @@ void GrpcServerStream::Enqueue(uint64_t number, absl::StatusOr<Bytes> response) 
 void GrpcServerStream::OnWritten(bool ok) {
   std::vector<CancelHook::Hook> hooks;
   std::deque<FrameQueue::OutgoingMessage> unsent;
+  memory_->NoteSent();
   mutex_.Lock();
   writing_ = false;
   if (!ok) {
@@ -413,6 +426,7 @@ void GrpcServerStream::EndOperation() {
     absl::MutexLock lock(&mutex_);
     if (--operations_ > 0) return;
   }
+  if (partial_bytes_ > 0) memory_->Release(std::exchange(partial_bytes_, 0));
   rpc_.reset();
   service_->Remove(shared_from_this());
 }

@@ -23,6 +23,7 @@
 #include "grpcpp/support/async_stream.h"
 #include "rpc/cancel_hook.h"
 #include "rpc/grpc/completion_loop.h"
+#include "rpc/grpc/server/request_memory.h"
 #include "rpc/grpc/server/stream_service.h"
 #include "rpc/service.h"
 #include "rpc/wire/batch.h"
@@ -66,6 +67,8 @@ class GrpcServerStream : public std::enable_shared_from_this<GrpcServerStream> {
   // it stops early and OnWritten continues.
   void TakeAll();
   absl::Status Take(Frame frame);
+  // Counts the unfinished messages of assembler_ in memory_.
+  void CountPartial();
   // Ends the stream at once because of an error.
   void Break(const absl::Status& why);
   // Returns OK, or the error with which the call that begins with `frame` is refused at once.
@@ -99,8 +102,10 @@ class GrpcServerStream : public std::enable_shared_from_this<GrpcServerStream> {
   MessageAssembler assembler_;
   uint64_t last_number_ = 0;
 
-  // The size of the requests that handlers hold. Only the loop's thread increases it.
-  std::atomic<size_t> held_bytes_{0};
+  // The requests of the stream's connection: those that handlers hold, and those of assembler_. Set when the
+  // stream is accepted.
+  std::shared_ptr<ConnectionMemory> memory_;
+  size_t partial_bytes_ = 0;  // what memory_ counts of assembler_
 
   MemberTag<GrpcServerStream> accepted_tag_{this, &GrpcServerStream::OnAccepted};
   MemberTag<GrpcServerStream> read_tag_{this, &GrpcServerStream::OnRead};

@@ -85,6 +85,7 @@ class WatchRpc : public std::enable_shared_from_this<WatchRpc> {
       ++operations_;  // until OnDone
     }
     health_->AcceptWatch(queue_);
+    health_->memory_->Of(rpc_->context.peer())->NoteHandled(rpc_->request.Length() + kMaxHeaderBytes);
     absl::StatusOr<std::string> service = absl::InvalidArgumentError("the request is too long");
     if (rpc_->request.Length() <= kMaxRequestBytes) service = ServiceOf(FromByteBuffer(rpc_->request));
     if (!service.ok()) {
@@ -182,13 +183,15 @@ class WatchRpc : public std::enable_shared_from_this<WatchRpc> {
   std::shared_ptr<WatchRpc> self_ ABSL_GUARDED_BY(mutex_);
 };
 
-HealthService::Methods::Methods(const rpc::Service& check) : UnaryService(check, kMaxRequestBytes) {
+HealthService::Methods::Methods(const rpc::Service& check, std::shared_ptr<RequestMemory> memory)
+    : UnaryService(check, kMaxRequestBytes, std::move(memory)) {
   AddMethod(new grpc::internal::RpcServiceMethod("/grpc.health.v1.Health/Watch",
                                                  grpc::internal::RpcMethod::SERVER_STREAMING, nullptr));
   MarkMethodRaw(1);
 }
 
-HealthService::HealthService() : methods_(MakeCheck()) {}
+HealthService::HealthService(std::shared_ptr<RequestMemory> memory)
+    : memory_(memory), methods_(MakeCheck(), std::move(memory)) {}
 
 rpc::Service HealthService::MakeCheck() {
   return {"grpc.health.v1.Health",

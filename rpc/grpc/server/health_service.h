@@ -14,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "grpcpp/completion_queue.h"
 #include "grpcpp/impl/service_type.h"
+#include "rpc/grpc/server/request_memory.h"
 #include "rpc/grpc/server/unary_service.h"
 #include "rpc/service.h"
 
@@ -25,7 +26,7 @@ class WatchRpc;
 // beginning.
 class HealthService {
  public:
-  HealthService();
+  explicit HealthService(std::shared_ptr<RequestMemory> memory);
 
   // Returns the gRPC service to register with the server.
   grpc::Service* service() { return &methods_; }
@@ -45,7 +46,7 @@ class HealthService {
   // Serves Check, and registers the method Watch.
   class Methods : public UnaryService {
    public:
-    explicit Methods(const rpc::Service& check);
+    Methods(const rpc::Service& check, std::shared_ptr<RequestMemory> memory);
     using grpc::Service::RequestAsyncServerStreaming;
   };
 
@@ -57,6 +58,7 @@ class HealthService {
   bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<std::string, bool> serving_ ABSL_GUARDED_BY(mutex_) = {{"", true}};
   std::set<std::shared_ptr<WatchRpc>> watchers_ ABSL_GUARDED_BY(mutex_);
+  const std::shared_ptr<RequestMemory> memory_;
   Methods methods_;
   CallCount watches_;
 };

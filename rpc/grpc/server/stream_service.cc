@@ -22,8 +22,9 @@ int DefaultThreads() {
 
 }  // namespace
 
-StreamService::StreamService(const ServerOptions& options, const std::vector<rpc::Service>& services)
-    : options_(options) {
+StreamService::StreamService(const ServerOptions& options, const std::vector<rpc::Service>& services,
+                             std::shared_ptr<RequestMemory> memory)
+    : options_(options), memory_(std::move(memory)) {
   for (const rpc::Service& service : services) {
     for (const Method& method : service.methods) {
       handlers_[absl::StrCat("/", service.name, "/", method.name)] = method.handler;

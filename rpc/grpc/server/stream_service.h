@@ -18,6 +18,7 @@
 #include "grpcpp/impl/service_type.h"
 #include "grpcpp/server_builder.h"
 #include "rpc/grpc/completion_loop.h"
+#include "rpc/grpc/server/request_memory.h"
 #include "rpc/server.h"
 #include "rpc/service.h"
 
@@ -31,7 +32,8 @@ class GrpcServerStream;
 // noted.
 class StreamService : public grpc::Service {
  public:
-  StreamService(const ServerOptions& options, const std::vector<rpc::Service>& services);
+  StreamService(const ServerOptions& options, const std::vector<rpc::Service>& services,
+                std::shared_ptr<RequestMemory> memory);
   ~StreamService() override { Stop(); }
 
   // Adds the service and its queues to `builder`. Called before the server is built.
@@ -49,6 +51,8 @@ class StreamService : public grpc::Service {
 
   const ServerOptions& options() const { return options_; }
   const Handler* Find(const std::string& path) const;
+  // Returns the limits of the requests in memory.
+  RequestMemory* memory() { return memory_.get(); }
   // Returns the memory in which long requests are assembled.
   BufferPool* requests() { return &requests_; }
   bool draining() const { return draining_.load(std::memory_order_relaxed); }
@@ -65,6 +69,7 @@ class StreamService : public grpc::Service {
   void Remove(const std::shared_ptr<GrpcServerStream>& stream);
 
   const ServerOptions options_;
+  const std::shared_ptr<RequestMemory> memory_;
   absl::flat_hash_map<std::string, Handler> handlers_;
   BufferPool requests_;
   std::vector<Loop> loops_;

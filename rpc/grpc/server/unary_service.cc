@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rpc/grpc/server/unary_service.h"
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "rpc/grpc/grpc_bytes.h"
 #include "rpc/grpc/grpc_status.h"
 #include "rpc/grpc/grpc_time.h"
+#include "rpc/wire/frame.h"
 
 namespace tandem::rpc {
 
@@ -47,7 +49,7 @@ class UnaryRpc : public std::enable_shared_from_this<UnaryRpc> {
     if (response.ok() && response->size() > service_->max_message_bytes_) {
       response = absl::ResourceExhaustedError(
           absl::StrCat("an answer of ", response->size(), " bytes exceeds the server's limit of ",
-                       service_->max_message_bytes_, " bytes (ServerOptions::max_message_bytes)"));
+                       service_->max_message_bytes_, " bytes (", service_->limit_, ")"));
     }
     {
       // One operation is still in progress: the one that reports the end of the call.
@@ -92,7 +94,8 @@ class UnaryRpc : public std::enable_shared_from_this<UnaryRpc> {
   UnaryService* const service_;
   const int method_;
   grpc::ServerCompletionQueue* const queue_;
-  std::unique_ptr<Rpc> rpc_;  // exists while operations_ > 0
+  std::unique_ptr<Rpc> rpc_;                  // exists while operations_ > 0
+  std::shared_ptr<ConnectionMemory> memory_;  // set when the call has arrived
   std::atomic<bool> answered_{false};
   CancelHook cancel_hook_;
   MemberTag<UnaryRpc> accepted_tag_{this, &UnaryRpc::OnAccepted};
@@ -112,11 +115,14 @@ class UnaryRpc::Call : public ServerCall {
         request_(std::move(request)),
         peer_(rpc_->rpc_->context.peer()),
         caller_(CallerOf(rpc_->rpc_->context)),
-        deadline_(FromGrpcDeadline(rpc_->rpc_->context.raw_deadline())) {}
+        deadline_(FromGrpcDeadline(rpc_->rpc_->context.raw_deadline())) {
+    rpc_->memory_->Hold(request_.size());
+  }
 
   ~Call() override {
     if (!finished_.load())
       rpc_->Respond(absl::InternalError(absl::StrCat("the handler of ", path_, " gave no answer")));
+    rpc_->memory_->Release(request_.size());
   }
 
   const Bytes& request() const override { return request_; }
@@ -152,10 +158,14 @@ void UnaryRpc::OnAccepted(bool ok) {
   }
   service_->Accept(method_, queue_);
   const size_t size = rpc_->request.Length();
-  if (size > service_->max_message_bytes_) {
+  memory_ = service_->memory_->Of(rpc_->context.peer());
+  memory_->NoteHandled(size + kMaxHeaderBytes);
+  if (absl::Status refused = memory_->Admit(size); !refused.ok()) {
+    Respond(std::move(refused));
+  } else if (size > service_->max_message_bytes_) {
     Respond(absl::ResourceExhaustedError(
-        absl::StrCat("a request of ", size, " bytes is larger than max_message_bytes of the server, ",
-                     service_->max_message_bytes_)));
+        absl::StrCat("a request of ", size, " bytes exceeds the server's limit of ",
+                     service_->max_message_bytes_, " bytes (", service_->limit_, ")")));
   } else {
     const UnaryService::RawMethod& method = service_->methods_[method_];
     method.handler(std::make_shared<Call>(shared_from_this(), method.path, FromByteBuffer(rpc_->request)));
@@ -163,8 +173,13 @@ void UnaryRpc::OnAccepted(bool ok) {
   EndOperation();
 }
 
-UnaryService::UnaryService(const rpc::Service& service, size_t max_message_bytes)
-    : max_message_bytes_(max_message_bytes) {
+UnaryService::UnaryService(const rpc::Service& service, size_t max_message_bytes,
+                           std::shared_ptr<RequestMemory> memory)
+    : max_message_bytes_(std::min(max_message_bytes, kMaxUnaryBytes)),
+      memory_(std::move(memory)),
+      limit_(max_message_bytes <= kMaxUnaryBytes
+                 ? "ServerOptions::max_message_bytes"
+                 : absl::StrCat("of a gRPC call; longer messages go over ", kStreamMethod)) {
   for (const Method& method : service.methods) {
     const RawMethod& raw =
         methods_.emplace_back(RawMethod{absl::StrCat("/", service.name, "/", method.name), method.handler});

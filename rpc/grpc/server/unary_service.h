@@ -5,6 +5,7 @@
 // Serves methods that any gRPC client calls one by one. Only used in rpc/grpc.
 
 #include <deque>
+#include <memory>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -14,6 +15,7 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/async_unary_call.h"
 #include "grpcpp/support/byte_buffer.h"
+#include "rpc/grpc/server/request_memory.h"
 #include "rpc/service.h"
 
 namespace tandem::rpc {
@@ -45,7 +47,8 @@ class CallCount {
 // connections, and every event would wake them as well.
 class UnaryService : public grpc::Service {
  public:
-  UnaryService(const rpc::Service& service, size_t max_message_bytes);
+  // Requests and responses have at most `max_message_bytes`, and at most kMaxUnaryBytes.
+  UnaryService(const rpc::Service& service, size_t max_message_bytes, std::shared_ptr<RequestMemory> memory);
 
   // Accepts calls on `queue` until the server shuts down. Called once for each queue, after the server was
   // built.
@@ -62,6 +65,8 @@ class UnaryService : public grpc::Service {
   void Accept(int method, grpc::ServerCompletionQueue* queue);
 
   const size_t max_message_bytes_;
+  const std::shared_ptr<RequestMemory> memory_;
+  const std::string limit_;        // explains max_message_bytes_ in errors
   std::deque<RawMethod> methods_;  // a deque: gRPC keeps pointers to the paths, so elements must not move
   // Counts the calls, and the pending accept operations.
   CallCount calls_;

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/host/cgroup.h"
+#include "base/cgroup.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <string>
@@ -8,13 +11,14 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/read_file.h"
 
-namespace tandem::launcher {
+namespace tandem {
 namespace {
 
 // Returns the directories of this process's group for `controller` and of the groups above it, for cgroup
 // versions 2 and 1; some may not exist.
-std::vector<std::string> Directories(const Machine& machine, const std::string& controller) {
+std::vector<std::string> Directories(FileReader read, const std::string& controller) {
   std::vector<std::string> directories;
   const auto add = [&](const std::string& root, std::string path) {
     while (path.size() > 1) {
@@ -26,7 +30,7 @@ std::vector<std::string> Directories(const Machine& machine, const std::string& 
   // The root, because a container often has its own group's directory mounted there.
   add("/sys/fs/cgroup", "");
   add(absl::StrCat("/sys/fs/cgroup/", controller), "");
-  const absl::StatusOr<std::string> groups = machine.ReadFile("/proc/self/cgroup");
+  const absl::StatusOr<std::string> groups = read("/proc/self/cgroup");
   if (!groups.ok()) return directories;
   for (const absl::string_view line : absl::StrSplit(*groups, '\n')) {
     const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));  // 4:cpu,cpuacct:/x
@@ -49,11 +53,11 @@ void Lower(std::optional<T>* value, T other) {
 
 }  // namespace
 
-std::optional<uint64_t> CgroupMemoryLimit(const Machine& machine) {
+std::optional<uint64_t> CgroupMemoryLimit(FileReader read) {
   std::optional<uint64_t> limit;
-  for (const std::string& directory : Directories(machine, "memory")) {
+  for (const std::string& directory : Directories(read, "memory")) {
     for (const char* file : {"/memory.max", "/memory.limit_in_bytes"}) {
-      const absl::StatusOr<std::string> text = machine.ReadFile(directory + file);
+      const absl::StatusOr<std::string> text = read(directory + file);
       uint64_t bytes = 0;
       // No limit is "max" in version 2, and the largest number of pages in version 1.
       if (text.ok() && absl::SimpleAtoi(*text, &bytes) && bytes < (uint64_t{1} << 60)) Lower(&limit, bytes);
@@ -62,15 +66,15 @@ std::optional<uint64_t> CgroupMemoryLimit(const Machine& machine) {
   return limit;
 }
 
-std::optional<double> CgroupCoreQuota(const Machine& machine) {
+std::optional<double> CgroupCoreQuota(FileReader read) {
   std::optional<double> quota;
-  for (const std::string& directory : Directories(machine, "cpu")) {
+  for (const std::string& directory : Directories(read, "cpu")) {
     std::vector<std::string> words;  // quota and period in microseconds; "max" or -1: none
-    if (const auto both = machine.ReadFile(directory + "/cpu.max"); both.ok()) {
+    if (const auto both = read(directory + "/cpu.max"); both.ok()) {
       words = absl::StrSplit(*both, ' ');
     } else {
       for (const char* file : {"/cpu.cfs_quota_us", "/cpu.cfs_period_us"}) {
-        if (const auto text = machine.ReadFile(directory + file); text.ok()) words.push_back(*text);
+        if (const auto text = read(directory + file); text.ok()) words.push_back(*text);
       }
     }
     double time = 0, period = 0;
@@ -82,4 +86,17 @@ std::optional<double> CgroupCoreQuota(const Machine& machine) {
   return quota;
 }
 
-}  // namespace tandem::launcher
+uint64_t UsableMemory() {
+  const auto read = [](const std::string& path) { return ReadFile(path); };
+  uint64_t least =
+      static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  least = std::min(least, CgroupMemoryLimit(read).value_or(least));
+  for (const auto resource : {RLIMIT_AS, RLIMIT_DATA}) {
+    rlimit limit = {};
+    if (::getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+      least = std::min<uint64_t>(least, limit.rlim_cur);
+  }
+  return least;
+}
+
+}  // namespace tandem

@@ -32,8 +32,7 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(const std::string& targ
       shm::AutoTransportOptions{.only_shm = choice == "shm",
                                 .host = options.host.empty() ? ipc::HostIdentity() : options.host,
                                 .offer_timeout = options.offer_timeout,
-                                .max_message_bytes = options.channel.max_message_bytes,
-                                .caller = options.channel.caller.ToBytes()});
+                                .max_message_bytes = options.channel.max_message_bytes});
   TANDEM_RETURN_IF_ERROR(transport->Connect());
   return transport;
 }

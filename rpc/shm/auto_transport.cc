@@ -103,9 +103,12 @@ absl::StatusOr<std::shared_ptr<ClientConnection>> AutoTransport::TryConnect() {
   if (!offer.ParseFromZeroCopyStream(&stream)) {
     return absl::FailedPreconditionError("the server's offer does not parse");
   }
-  if (!offer.refusal().empty()) return absl::FailedPreconditionError(offer.refusal());
-  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Link> link, Dial(offer.socket(), offer.secret(), deadline,
-                                                           options_.max_message_bytes, options_.caller));
+  if (!offer.refusal().empty()) {
+    return offer.passes() ? absl::ResourceExhaustedError(offer.refusal())
+                          : absl::FailedPreconditionError(offer.refusal());
+  }
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Link> link,
+                          Dial(offer.socket(), offer.ticket(), deadline, options_.max_message_bytes));
   return ClientConnection::Start(std::move(link));
 }
 

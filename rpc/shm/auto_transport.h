@@ -24,7 +24,6 @@ struct AutoTransportOptions {
   std::string host;       // the identity of this process's host, see ipc::HostIdentity
   absl::Duration offer_timeout = absl::Seconds(5);
   size_t max_message_bytes = size_t{1} << 30;
-  std::string caller = "";  // Caller::ToBytes
 };
 
 // A transport that prefers shared memory. Thread-safe.

@@ -12,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
-#include "base/crypto/crypto.h"
 #include "base/ipc/memory_file.h"
 #include "base/ipc/unix_socket.h"
 #include "base/logging.h"
@@ -21,20 +20,20 @@
 namespace tandem::rpc::shm {
 namespace {
 
-constexpr size_t kMaxPendingClients = 64;  // clients that have not sent the secret yet
+constexpr size_t kMaxPendingClients = 64;  // clients that have not sent their ticket yet
 constexpr absl::Duration kClientTimeout = absl::Seconds(5);
 
 // The messages of the handshake, each one packet.
 struct HelloPacket {  // client to server
   uint64_t magic = kMagic;
-  char secret[32] = {};
-  uint32_t caller_bytes = 0;
-  char caller[kMaxCallerBytes] = {};
+  char ticket[kTicketBytes] = {};
 };
-struct AcceptPacket {  // server to client, with the descriptor
+struct AcceptPacket {  // server to client, with the descriptor unless it is refused
   uint64_t magic = kMagic;
   uint64_t records_bytes = 0;
   uint64_t payload_bytes = 0;
+  uint32_t code = 0;       // absl::StatusCode; not 0: the client is refused
+  char refusal[252] = {};  // the reason, ended by a 0
 };
 
 std::string PeerProcess(int socket) {
@@ -44,19 +43,23 @@ std::string PeerProcess(int socket) {
   return absl::StrCat("process ", credentials.pid);
 }
 
+// Tells a client why it is refused.
+void Refuse(int socket, const absl::Status& why) {
+  AcceptPacket refusal;
+  refusal.code = static_cast<uint32_t>(why.code());
+  why.message().copy(refusal.refusal, sizeof(refusal.refusal) - 1);
+  (void)ipc::SendPacket(socket, &refusal, sizeof(refusal));
+}
+
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<Link>> Dial(const std::string& socket, const std::string& secret,
-                                           absl::Time deadline, size_t max_message_bytes,
-                                           const std::string& caller) {
+absl::StatusOr<std::shared_ptr<Link>> Dial(const std::string& socket, const std::string& ticket,
+                                           absl::Time deadline, size_t max_message_bytes) {
   HelloPacket hello;
-  if (secret.size() != sizeof(hello.secret)) {
-    return absl::FailedPreconditionError("the server's offer of shared memory has no secret");
+  if (ticket.size() != sizeof(hello.ticket)) {
+    return absl::FailedPreconditionError("the server's offer of shared memory has no ticket");
   }
-  std::memcpy(hello.secret, secret.data(), sizeof(hello.secret));
-  TANDEM_CHECK(caller.size() <= sizeof(hello.caller));  // guaranteed by CheckCaller
-  hello.caller_bytes = static_cast<uint32_t>(caller.size());
-  std::memcpy(hello.caller, caller.data(), caller.size());
+  std::memcpy(hello.ticket, ticket.data(), sizeof(hello.ticket));
   absl::StatusOr<ipc::Descriptor> connection = ipc::ConnectAbstract(socket);
   if (!connection.ok()) {
     return absl::FailedPreconditionError(
@@ -78,6 +81,10 @@ absl::StatusOr<std::shared_ptr<Link>> Dial(const std::string& socket, const std:
     return absl::FailedPreconditionError(
         "the server runs another version, whose layout of shared memory differs");
   }
+  if (welcome.code != 0) {
+    welcome.refusal[sizeof(welcome.refusal) - 1] = '\0';
+    return absl::Status(static_cast<absl::StatusCode>(welcome.code), welcome.refusal);
+  }
   absl::StatusOr<Geometry> geometry = Geometry::Make(welcome.records_bytes, welcome.payload_bytes);
   if (!geometry.ok()) return absl::FailedPreconditionError(geometry.status().message());
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<ipc::MemoryFile> memory,
@@ -91,8 +98,7 @@ Acceptor::Acceptor(const Geometry& geometry, size_t max_message_bytes, std::func
     : geometry_(geometry),
       max_message_bytes_(max_message_bytes),
       full_(std::move(full)),
-      socket_name_(absl::StrCat("tandem-rpc-", ipc::RandomToken())),
-      secret_(ipc::RandomToken()) {}
+      socket_name_(absl::StrCat("tandem-rpc-", ipc::RandomToken())) {}
 
 absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Open(const Geometry& geometry, size_t max_message_bytes,
                                                          std::function<bool()> full) {
@@ -118,8 +124,12 @@ bool Acceptor::Wait(int stop, TakeLink& take) {
   for (size_t i = pending_clients_.size(); i-- > 0;) {
     if (polled[i + 2].revents != 0) {
       Caller caller;
-      if (std::shared_ptr<Link> link = CompleteHandshake(std::move(pending_clients_[i].socket), &caller)) {
-        take(std::move(link), std::move(caller));
+      absl::StatusOr<std::shared_ptr<Link>> link =
+          CompleteHandshake(std::move(pending_clients_[i].socket), &caller);
+      if (link.ok()) {
+        take(*std::move(link), std::move(caller));
+      } else {
+        LogWarning(absl::StrCat("no shared memory for a client: ", link.status().message()));
       }
     } else if (now < pending_clients_[i].deadline) {
       continue;
@@ -144,26 +154,31 @@ void Acceptor::Close() {
   pending_clients_.clear();
 }
 
-// Returns nullptr, and closes the socket, if the client has not sent the right secret.
-std::shared_ptr<Link> Acceptor::CompleteHandshake(ipc::Descriptor socket, Caller* caller) {
+absl::StatusOr<std::shared_ptr<Link>> Acceptor::CompleteHandshake(ipc::Descriptor socket, Caller* caller) {
+  const auto refuse = [&socket](absl::Status why) {
+    Refuse(socket.get(), why);
+    return why;
+  };
   HelloPacket hello;
-  if (!ipc::ReceivePacket(socket.get(), &hello, sizeof(hello)) || hello.magic != kMagic ||
-      !crypto::SecretsEqual({hello.secret, sizeof(hello.secret)}, secret_)) {
-    return nullptr;
+  if (!ipc::ReceivePacket(socket.get(), &hello, sizeof(hello)) || hello.magic != kMagic) {
+    return absl::InvalidArgumentError(absl::StrCat(PeerProcess(socket.get()), " sends no ticket"));
   }
-  if (full_ && full_()) return nullptr;  // several clients may have got an offer at the same time
-  *caller = hello.caller_bytes > sizeof(hello.caller) ? Caller{.epoch = -1}
-                                                      : Caller::FromBytes({hello.caller, hello.caller_bytes});
+  absl::StatusOr<Caller> redeemed =
+      tickets_.Redeem(std::string(hello.ticket, sizeof(hello.ticket)), MonotonicNow());
+  if (!redeemed.ok()) return refuse(redeemed.status());
+  if (full_ && full_()) {  // several clients may have got an offer at the same time
+    return refuse(absl::ResourceExhaustedError("the server has as many connections as it may have"));
+  }
+  *caller = *std::move(redeemed);
   absl::StatusOr<std::unique_ptr<ipc::MemoryFile>> memory =
       ipc::MemoryFile::Create("tandem-rpc", geometry_.total_bytes);
-  if (!memory.ok()) {
-    LogWarning(absl::StrCat("no shared memory for a client: ", memory.status().message()));
-    return nullptr;
-  }
+  if (!memory.ok()) return refuse(absl::ResourceExhaustedError(memory.status().message()));
   AcceptPacket welcome;
   welcome.records_bytes = geometry_.records_bytes;
   welcome.payload_bytes = geometry_.payload_bytes;
-  if (!ipc::SendPacket(socket.get(), &welcome, sizeof(welcome), (*memory)->descriptor())) return nullptr;
+  if (!ipc::SendPacket(socket.get(), &welcome, sizeof(welcome), (*memory)->descriptor())) {
+    return absl::UnavailableError(absl::StrCat(PeerProcess(socket.get()), " has gone"));
+  }
   (*memory)->CloseDescriptor();
   std::string peer = PeerProcess(socket.get());
   return std::make_shared<Link>(Side::kServer, geometry_, *std::move(memory), std::move(socket),

@@ -28,7 +28,7 @@
 
 namespace tandem::rpc::shm {
 
-inline constexpr uint64_t kMagic = 0x74616e64656d5203;  // changes with every change of this layout
+inline constexpr uint64_t kMagic = 0x74616e64656d5204;  // changes with every change of this layout
 inline constexpr size_t kPage = 4096;                   // the unit of payload allocation
 
 // How an end of the connection waits.

@@ -247,10 +247,10 @@ void ShmServer::Shutdown(absl::Duration grace) {
   for (const auto& thread : threads) thread->Stop();
 }
 
-Service OfferService(const ShmServer* server, std::string refusal) {
-  std::function<absl::StatusOr<v1::SharedMemoryOfferResponse>(const v1::SharedMemoryOfferRequest&)> offer =
-      [server, refusal = std::move(refusal), host = ipc::HostIdentity()](
-          const v1::SharedMemoryOfferRequest& request) -> absl::StatusOr<v1::SharedMemoryOfferResponse> {
+Service OfferService(ShmServer* server, std::string refusal) {
+  auto offer = [server, refusal = std::move(refusal), host = ipc::HostIdentity()](
+                   std::shared_ptr<ServerCall> call, const v1::SharedMemoryOfferRequest& request,
+                   Reply<v1::SharedMemoryOfferResponse> reply) {
     v1::SharedMemoryOfferResponse response;
     if (server == nullptr) {
       response.set_refusal(refusal);
@@ -263,14 +263,22 @@ Service OfferService(const ShmServer* server, std::string refusal) {
     } else if (request.layout() != kMagic) {
       response.set_refusal("the server runs another version, whose layout of shared memory differs");
     } else {
-      response.set_socket(server->socket_name());
-      response.set_secret(server->secret());
+      absl::StatusOr<std::string> ticket =
+          server->tickets().Issue(call->caller(), call->peer(), MonotonicNow());
+      if (ticket.ok()) {
+        response.set_socket(server->socket_name());
+        response.set_ticket(*std::move(ticket));
+      } else {
+        response.set_refusal(std::string(ticket.status().message()));
+        response.set_passes(true);
+      }
     }
-    return response;
+    reply(std::move(response));
   };
-  return {"tandem.v1.SharedMemory",
-          {{"Offer", Right::kObserve,
-            ProtoHandler<v1::SharedMemoryOfferRequest, v1::SharedMemoryOfferResponse>(std::move(offer))}}};
+  return {
+      "tandem.v1.SharedMemory",
+      {{"Offer", Right::kObserve,
+        AsyncProtoHandler<v1::SharedMemoryOfferRequest, v1::SharedMemoryOfferResponse>(std::move(offer))}}};
 }
 
 }  // namespace tandem::rpc::shm

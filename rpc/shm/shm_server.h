@@ -80,7 +80,7 @@ class ShmServer {
   ~ShmServer() { Shutdown(absl::ZeroDuration()); }
 
   const std::string& socket_name() const { return acceptor_->socket_name(); }
-  const std::string& secret() const { return acceptor_->secret(); }
+  Tickets& tickets() { return acceptor_->tickets(); }
   // Returns the number of connections.
   size_t connections() const;
   size_t max_connections() const { return max_connections_; }
@@ -113,8 +113,8 @@ class ShmServer {
 };
 
 // Returns the service over which clients of this host find `server`. If `server` is nullptr, clients get
-// `refusal`.
-Service OfferService(const ShmServer* server, std::string refusal);
+// `refusal`. Each offer has a ticket for the identity of the call's caller.
+Service OfferService(ShmServer* server, std::string refusal);
 
 }  // namespace tandem::rpc::shm
 

@@ -252,7 +252,7 @@ TEST(ConnectTest, AStrangerGetsNoMemory) {
   constexpr char kOffer[] = "/tandem.v1.SharedMemory/Offer";
   TANDEM_ASSERT_OK(CallProto(*grpc, kOffer, request, &offer, {}));
   EXPECT_THAT(offer.refusal(), HasSubstr("another host"));
-  EXPECT_EQ(offer.secret(), "");
+  EXPECT_EQ(offer.ticket(), "");
   request.set_host(ipc::HostIdentity());
   request.set_layout(shm::kMagic + 1);
   TANDEM_ASSERT_OK(CallProto(*grpc, kOffer, request, &offer, {}));
@@ -260,15 +260,53 @@ TEST(ConnectTest, AStrangerGetsNoMemory) {
   request.set_layout(shm::kMagic);
   TANDEM_ASSERT_OK(CallProto(*grpc, kOffer, request, &offer, {}));
   EXPECT_EQ(offer.refusal(), "");
-  for (const std::string& secret : {std::string(32, '0'), std::string(31, 'a') + "b"}) {
-    EXPECT_THAT(shm::Dial(offer.socket(), secret, absl::Now() + kTestTimeout, 1 << 20).status(),
-                StatusIs(absl::StatusCode::kUnavailable));
+  for (const std::string& ticket : {std::string(32, '0'), std::string(31, 'a') + "b"}) {
+    EXPECT_THAT(shm::Dial(offer.socket(), ticket, absl::Now() + kTestTimeout, 1 << 20).status(),
+                StatusIs(absl::StatusCode::kPermissionDenied));
   }
   // A client that sends nothing, or too much, delays no other client.
   TANDEM_ASSERT_OK_AND_ASSIGN(ipc::Descriptor silent, ipc::ConnectAbstract(offer.socket()));
   TANDEM_ASSERT_OK_AND_ASSIGN(ipc::Descriptor loud, ipc::ConnectAbstract(offer.socket()));
   EXPECT_TRUE(ipc::SendPacket(loud.get(), std::string(1000, 'x').data(), 1000));
-  TANDEM_EXPECT_OK(shm::Dial(offer.socket(), offer.secret(), absl::Now() + kTestTimeout, 1 << 20).status());
+  TANDEM_EXPECT_OK(shm::Dial(offer.socket(), offer.ticket(), absl::Now() + kTestTimeout, 1 << 20).status());
+}
+
+// A client cannot say over shared memory who it is: it is the one that got the ticket over gRPC.
+TEST(ConnectTest, AConnectionHasTheIdentityOfTheCallThatGotItsTicket) {
+  DeferredCalls deferred_calls;
+  auto server = StartServer(DeferringService(&deferred_calls));
+  for (const Caller& caller :
+       {Caller{.run_id = "job", .epoch = 2, .member = "worker/1", .token = "token", .life = 3}, Caller()}) {
+    ConnectOptions options;
+    options.channel.caller = caller;
+    options.transport = "shm";
+    TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, Connect(TargetOf(*server), options));
+    absl::Notification done;
+    channel->CallAsync(kEcho, Bytes(), {.timeout = kTestTimeout},
+                       [&](const absl::StatusOr<Bytes>&) { done.Notify(); });
+    const std::shared_ptr<ServerCall> call = deferred_calls.Take();
+    ASSERT_NE(call, nullptr);
+    EXPECT_EQ(call->caller().ToBytes(), caller.ToBytes());
+    call->Finish(Bytes());
+    ASSERT_TRUE(done.WaitForNotificationWithTimeout(kTestTimeout));
+  }
+}
+
+TEST(ConnectTest, AConnectionThatAsksForTooManyTicketsIsToldThatThisPasses) {
+  auto server = StartServer(PlainEchoService());
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto grpc, ConnectGrpc(TargetOf(*server)));
+  v1::SharedMemoryOfferRequest request;
+  request.set_layout(shm::kMagic);
+  request.set_host(ipc::HostIdentity());
+  v1::SharedMemoryOfferResponse offer;
+  for (size_t i = 0; i < shm::Tickets::kMostOfPeer + 1; ++i) {
+    EXPECT_EQ(offer.refusal(), "");
+    TANDEM_ASSERT_OK(CallProto(*grpc, "/tandem.v1.SharedMemory/Offer", request, &offer, {}));
+  }
+  EXPECT_THAT(offer.refusal(), HasSubstr("open tickets"));
+  EXPECT_TRUE(offer.passes());
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto other, Connect(TargetOf(*server)));
+  EXPECT_EQ(other->transport(), "shm");
 }
 
 TEST(ConnectTest, ARestartedServerIsFoundAgain) {

@@ -5,14 +5,20 @@
 #include <unistd.h>
 
 #include <memory>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/ipc/unix_socket.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::rpc::shm {
 namespace {
+
+using ::tandem::testing::StatusIs;
+using ::testing::HasSubstr;
 
 constexpr absl::Duration kTestTimeout = absl::Seconds(30);
 constexpr size_t kMessageBytes = 1 << 20;
@@ -27,8 +33,10 @@ class HandshakeTest : public ::testing::Test {
     acceptor = *std::move(opened);
   }
   absl::Status DialIt() {
-    return Dial(acceptor->socket_name(), acceptor->secret(), absl::Now() + kTestTimeout, kMessageBytes)
-        .status();
+    return DialWith(*acceptor->tickets().Issue(Caller(), "ipv4:127.0.0.1:1", MonotonicNow()));
+  }
+  absl::Status DialWith(const std::string& ticket) {
+    return Dial(acceptor->socket_name(), ticket, absl::Now() + kTestTimeout, kMessageBytes).status();
   }
 
   std::unique_ptr<Acceptor> acceptor;
@@ -49,12 +57,43 @@ TEST_F(HandshakeTest, WhoComesAsTheDoorClosesIsNotLeftWaiting) {
 TEST_F(HandshakeTest, WhoWaitsAtTheDoorIsShownOutWhenItCloses) {
   TANDEM_ASSERT_OK_AND_ASSIGN(const ipc::Descriptor silent, ipc::ConnectAbstract(acceptor->socket_name()));
   const ipc::Descriptor stop(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  TakeLink take = [](const std::shared_ptr<Link>&, const Caller&) { FAIL() << "it showed no secret"; };
+  TakeLink take = [](const std::shared_ptr<Link>&, const Caller&) { FAIL() << "it showed no ticket"; };
   ASSERT_TRUE(acceptor->Wait(stop.get(), take));  // the client has been accepted
   acceptor->Close();
   ASSERT_TRUE(ipc::AwaitReadable(silent.get(), absl::Now() + kTestTimeout));
   char byte;
   EXPECT_EQ(read(silent.get(), &byte, 1), 0) << "the end of the connection";
+}
+
+TEST_F(HandshakeTest, ATicketIsAcceptedOnceAndARefusedClientIsToldWhy) {
+  const ipc::Descriptor stop(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  std::vector<Caller> callers;
+  std::vector<std::shared_ptr<Link>> links;
+  TakeLink take = [&](std::shared_ptr<Link> link, Caller caller) {
+    links.push_back(std::move(link));
+    callers.push_back(std::move(caller));
+  };
+  std::thread server([&] {
+    while (acceptor->Wait(stop.get(), take)) {
+    }
+  });
+  const Caller worker = {.run_id = "job", .epoch = 1, .member = "worker/0", .token = "token", .life = 1};
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string ticket,
+                              acceptor->tickets().Issue(worker, "ipv4:127.0.0.1:1", MonotonicNow()));
+  TANDEM_ASSERT_OK_AND_ASSIGN(
+      const std::string old,
+      acceptor->tickets().Issue(worker, "ipv4:127.0.0.1:1",
+                                MonotonicNow() - Tickets::kLifetime - absl::Seconds(1)));
+  TANDEM_EXPECT_OK(DialWith(ticket));
+  EXPECT_THAT(DialWith(ticket), StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("used before")));
+  EXPECT_THAT(DialWith(old), StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("expired")));
+  EXPECT_THAT(DialWith(std::string(kTicketBytes, '0')),
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("no such ticket")));
+  const uint64_t one = 1;
+  EXPECT_EQ(write(stop.get(), &one, sizeof(one)), static_cast<ssize_t>(sizeof(one)));
+  server.join();
+  ASSERT_EQ(callers.size(), 1u);
+  EXPECT_EQ(callers[0].ToBytes(), worker.ToBytes());
 }
 
 }  // namespace

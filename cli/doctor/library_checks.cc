@@ -1,7 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <string>
+#include <tuple>
+#include <vector>
+
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "cli/doctor/checks.h"
 
 namespace tandem::cli {
@@ -100,6 +107,34 @@ Checks CheckGpu(const launcher::Machine& machine) {
   return checks;
 }
 
+namespace {
+
+// Returns what the version of gRPC means for this machine; "": nothing.
+std::string GrpcAdvice(const std::string& version) {
+  const std::vector<std::string> parts = absl::StrSplit(version, '.');
+  int number[3] = {};
+  for (size_t i = 0; i < std::min<size_t>(3, parts.size()); ++i) {
+    if (!absl::SimpleAtoi(parts[i], &number[i])) return "";
+  }
+  std::string advice;
+  if (std::make_tuple(number[0], number[1], number[2]) < std::make_tuple(1, 59, 2)) {
+    advice =
+        "it has faults that later releases mend (CVE-2023-33953, CVE-2023-4785, CVE-2023-44487; 1.59.2 has "
+        "none of "
+        "them): a client without any right can keep a processor busy. Strangers must not reach a port of "
+        "a job: docs/security.md";
+  }
+  if (number[0] != 1 || number[1] != 51) {
+    absl::StrAppend(
+        &advice, advice.empty() ? "" : "; ",
+        "connections are not limited, and --max-connections is refused: Tandem knows the sockets of gRPC "
+        "1.51 only");
+  }
+  return advice;
+}
+
+}  // namespace
+
 Checks CheckVersions(const launcher::Machine& machine) {
   Checks checks;
   for (const launcher::Machine::Version& one : machine.Versions()) {
@@ -108,8 +143,9 @@ Checks CheckVersions(const launcher::Machine& machine) {
     std::string fact = one.running.empty() ? one.built : one.running;
     if (fact.empty()) fact = "linked; it does not tell its version";
     if (differs) absl::StrAppend(&fact, ", built with ", one.built);
-    checks.push_back({differs ? Level::kWarn : Level::kOk, "versions", one.library, fact,
-                      differs ? "build Tandem again on this machine" : ""});
+    std::string advice = differs ? "build Tandem again on this machine" : "";
+    if (advice.empty() && one.library == "gRPC") advice = GrpcAdvice(fact);
+    checks.push_back({advice.empty() ? Level::kOk : Level::kWarn, "versions", one.library, fact, advice});
   }
   return checks;
 }

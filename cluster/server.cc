@@ -112,7 +112,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Member* member, ServerOpti
     return absl::UnavailableError(
         absl::StrCat(listens.message(), WhoServes(*member->store_channel(), chosen.listen)));
   }
-  TANDEM_RETURN_IF_ERROR(server->ServeMetrics(chosen.listen));
+  TANDEM_RETURN_IF_ERROR(server->ServeMetrics());
   if (own.registration == Registration::kRole) {
     server->keys_ = {RoleAddressKey(env.role, env.role_rank), RoleCountKey(env.role)};
     server->values_ = {server->address_, absl::StrCat(env.role_world_size)};
@@ -135,7 +135,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::StartAlone(const std::string& na
   std::unique_ptr<Server> server(new Server(nullptr, std::move(options)));
   server->gate_ = std::make_shared<rpc::EpochGate>(key.Identify({.member = name}));
   TANDEM_RETURN_IF_ERROR(server->Listen(server->options_.address, std::move(services)));
-  TANDEM_RETURN_IF_ERROR(server->ServeMetrics(server->options_.address.listen));
+  TANDEM_RETURN_IF_ERROR(server->ServeMetrics());
   if (server->options_.ready) TANDEM_RETURN_IF_ERROR(server->SetReady());
   return server;
 }
@@ -152,21 +152,20 @@ absl::Status Server::Listen(const ListenOptions& chosen, std::vector<rpc::Servic
   return absl::OkStatus();
 }
 
-absl::Status Server::ServeMetrics(const std::string& listen) {
-  if (options_.metrics.port < 0) return absl::OkStatus();
-  TANDEM_ASSIGN_OR_RETURN(const rpc::Address address, rpc::ParseAddress(listen));
+absl::Status Server::ServeMetrics() {
+  if (!options_.metrics.access.has_value()) return absl::OkStatus();
   const auto page = [text = options_.metrics.text] {
     return text == nullptr ? ProcessMetricsText() : text() + ProcessMetricsText();
   };
   absl::StatusOr<std::unique_ptr<HttpServer>> metrics =
-      HttpServer::Start({.host = address.is_unix() ? "127.0.0.1" : address.host,
-                         .port = options_.metrics.port,
+      HttpServer::Start({.access = *options_.metrics.access,
                          .path = "/metrics",
                          .content_type = "text/plain; version=0.0.4; charset=utf-8",
                          .page = page});
   TANDEM_RETURN_IF_ERROR(Annotate(metrics.status(), "metrics"));
   metrics_ = *std::move(metrics);
-  LogInfo(absl::StrCat("metrics at port ", metrics_->port(), ", path /metrics"));
+  LogInfo(absl::StrCat("metrics at port ", metrics_->port(), " of ", options_.metrics.access->host,
+                       ", path /metrics"));
   return absl::OkStatus();
 }
 

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "absl/time/time.h"
 #include "cluster/environment.h"
 #include "cluster/member.h"
+#include "cluster/metrics/http_access.h"
 #include "cluster/store/store.h"
 #include "rpc/channel.h"
 #include "rpc/epoch_gate.h"
@@ -70,10 +72,9 @@ struct ServerOptions {
   // The file in which it tells the launcher that it has begun to serve, with the process id; "": none.
   // SetReady writes it.
   std::string serving_file = "";
-  // Metrics for Prometheus: GET /metrics over HTTP, at the host at which the server listens, or at 127.0.0.1
-  // if that is a Unix socket. They include those of the process.
+  // Metrics for Prometheus: GET /metrics over HTTP. They include those of the process.
   struct Metrics {
-    int port = -1;                                // 0: the kernel picks one; negative: none are served
+    std::optional<HttpAccess> access = {};        // nullopt: none are served
     std::function<std::string()> text = nullptr;  // the server's own; called on another thread until Drain
   };
   Metrics metrics = {};
@@ -115,7 +116,7 @@ class Server {
  private:
   Server(Member* member, ServerOptions options);
   absl::Status Listen(const ListenOptions& chosen, std::vector<rpc::Service> services);
-  absl::Status ServeMetrics(const std::string& listen);
+  absl::Status ServeMetrics();
   // Registers what it has in a store that has lost its memory.
   absl::Status RegisterAgain();
 

@@ -11,6 +11,7 @@
 #include "base/local_path.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
+#include "cli/monitor/metrics_options.h"
 #include "rpc/security/job_key.h"
 
 namespace tandem::cli {
@@ -46,6 +47,12 @@ absl::Status Make(std::string file, const std::string& run_id) {
   return Show(file);
 }
 
+absl::Status ShowMetrics(const std::string& file) {
+  const absl::StatusOr<rpc::JobKey> key = file.empty() ? rpc::JobKey::Load() : rpc::JobKey::FromFile(file);
+  if (key.ok()) std::printf("%s\n", MetricsCredentials(*key).c_str());
+  return key.status();
+}
+
 }  // namespace
 
 void AddKey(CLI::App& app, CommandContext* context) {
@@ -71,6 +78,10 @@ void AddKey(CLI::App& app, CommandContext* context) {
   CLI::App* show = key->add_subcommand("show", "Print the id of this process's key and where it is");
   file_flag(show, "The file [as every command finds its key]");
   show->callback([file, context] { context->exit_code = Report("key show", Show(*file)); });
+  CLI::App* metrics = key->add_subcommand(
+      "metrics", "Print user:password with which Prometheus reads the metrics of processes with this key");
+  file_flag(metrics, "The file [as every command finds its key]");
+  metrics->callback([file, context] { context->exit_code = Report("key metrics", ShowMetrics(*file)); });
 }
 
 }  // namespace tandem::cli

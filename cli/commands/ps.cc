@@ -21,6 +21,7 @@
 #include "cli/commands/ps_status.h"
 #include "cli/commands/ps_subscribe.h"
 #include "cli/commands/shard_copy.h"
+#include "cli/monitor/metrics_options.h"
 #include "cli/monitor/server_metrics.h"
 #include "cluster/environment.h"
 #include "cluster/member.h"
@@ -49,7 +50,7 @@ struct ServeFlags {
   double join_timeout_seconds = 60;
   double lease_seconds = -1;  // negative: that of the environment
   int threads = 0;            // as rpc::ServerOptions::threads
-  int metrics_port = -1;      // -1: no metrics are served
+  MetricsOptions metrics;
   std::string spill_dir;
   uint64_t spill_cache = uint64_t{64} << 20;
   uint64_t max_memory = 0;
@@ -172,7 +173,7 @@ absl::StatusOr<int> EndServing(const cluster::End& end, cluster::Member& member,
 absl::Status CheckFlags(const ServeFlags& flags, const cluster::Environment& env) {
   TANDEM_RETURN_IF_ERROR(
       launcher::CheckFollowerFlags("--", env.ps_followers, flags.min_copies, !flags.wal_dir.empty()));
-  if (flags.metrics_port >= 0) TANDEM_RETURN_IF_ERROR(CheckServerMetrics());
+  if (flags.metrics.port >= 0) TANDEM_RETURN_IF_ERROR(CheckServerMetrics());
   if (env.num_ps <= static_cast<int>(ps::kDefaultBuckets)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("a job has at most ", ps::kDefaultBuckets, " servers, not ", env.num_ps));
@@ -198,25 +199,27 @@ ps::ParameterServerOptions ServerOptionsOf(const ServeFlags& flags, cluster::Mem
       .failover = env.ps_followers > 0};
 }
 
-cluster::ServerOptions ListeningOptionsOf(const ServeFlags& flags, bool followers) {
+absl::StatusOr<cluster::ServerOptions> ListeningOptionsOf(const ServeFlags& flags, bool followers) {
+  TANDEM_ASSIGN_OR_RETURN(std::optional<cluster::HttpAccess> metrics, ReadMetricsAccess(flags.metrics));
   // The launcher of a copy waits until it takes part, that of a server with a log until it has replayed it.
   const char* const variable = std::getenv("TANDEM_SERVING_DIR");
   const std::string directory = !followers ? flags.wal_dir : variable == nullptr ? "" : variable;
   // The address at which others arrive is another one than that of the job's store.
   const bool forwarded = flags.listen.empty() && !flags.advertise.empty();
-  return {.address = {.listen = forwarded ? "127.0.0.1:0" : flags.listen, .advertise = flags.advertise},
-          .rpc = {.transport = flags.transport,
-                  .threads = flags.threads,
-                  .max_unsent_response_bytes = flags.max_unsent,
-                  .max_held_request_bytes = flags.max_held,
-                  .max_connections = flags.max_connections,
-                  .reflection = flags.reflection},
-          // A copy tells the store its address when it is the primary.
-          .registration = followers ? cluster::ServerOptions::Registration::kNone
-                                    : cluster::ServerOptions::Registration::kMember,
-          .ready = !followers,
-          .serving_file = directory.empty() ? "" : launcher::ServingFile(directory),
-          .metrics = {.port = flags.metrics_port}};
+  return cluster::ServerOptions{
+      .address = {.listen = forwarded ? "127.0.0.1:0" : flags.listen, .advertise = flags.advertise},
+      .rpc = {.transport = flags.transport,
+              .threads = flags.threads,
+              .max_unsent_response_bytes = flags.max_unsent,
+              .max_held_request_bytes = flags.max_held,
+              .max_connections = flags.max_connections,
+              .reflection = flags.reflection},
+      // A copy tells the store its address when it is the primary.
+      .registration = followers ? cluster::ServerOptions::Registration::kNone
+                                : cluster::ServerOptions::Registration::kMember,
+      .ready = !followers,
+      .serving_file = directory.empty() ? "" : launcher::ServingFile(directory),
+      .metrics = {.access = std::move(metrics)}};
 }
 
 // Returns the exit code of a server that has ended well.
@@ -254,7 +257,7 @@ absl::StatusOr<int> Serve(const ServeFlags& flags) {
     services.push_back(copy->service());
   }
   const LeftWorkers left_workers(&server, member->store_channel());
-  cluster::ServerOptions serving = ListeningOptionsOf(flags, copy != nullptr);
+  TANDEM_ASSIGN_OR_RETURN(cluster::ServerOptions serving, ListeningOptionsOf(flags, copy != nullptr));
   serving.gate = gate;
   serving.metrics.text = MetricsOf(server, copy.get());
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<cluster::Server> listening,
@@ -410,10 +413,7 @@ void AddPs(CLI::App& app, CommandContext* context) {
           ->check(CLI::Range(1, 1 << 20))
           ->default_str("4096"),
       "TANDEM_PS_MAX_CONNECTIONS");
-  ps->add_option(
-        "--metrics-port", flags->metrics_port,
-        "Serve /metrics for Prometheus at this port of --listen's host; 0: the kernel picks [not served]")
-      ->check(CLI::Range(0, 65535));
+  AddMetricsFlags(ps, &flags->metrics);
   AddPsStatus(*ps, context);
   AddPsMoves(*ps, context);
   AddPsSubscribe(*ps, context);

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -36,10 +37,7 @@ void AddServingFlags(CLI::App* command, ServingFlags* flags) {
                    "auto: gRPC, and shared memory with clients of this host; grpc: gRPC only")
       ->check(CLI::IsMember({"auto", "grpc"}))
       ->capture_default_str();
-  command
-      ->add_option("--metrics-port", flags->metrics_port,
-                   "Serve Prometheus metrics at /metrics; 0: the kernel picks a port [none]")
-      ->check(CLI::Range(0, 65535));
+  AddMetricsFlags(command, &flags->metrics);
   command->add_flag("--reflection", flags->reflection, "Serve gRPC's reflection, for tools such as grpcurl");
 }
 
@@ -58,9 +56,10 @@ absl::StatusOr<Serving> Serving::Start() {
 
 absl::Status Serving::Serve(const std::string& name, const ServingFlags& flags,
                             std::function<std::string()> metrics, std::vector<rpc::Service> services) {
+  TANDEM_ASSIGN_OR_RETURN(std::optional<cluster::HttpAccess> access, ReadMetricsAccess(flags.metrics));
   cluster::ServerOptions options{.address = {.listen = flags.listen},
                                  .rpc = {.transport = flags.transport, .reflection = flags.reflection},
-                                 .metrics = {.port = flags.metrics_port, .text = std::move(metrics)}};
+                                 .metrics = {.access = std::move(access), .text = std::move(metrics)}};
   if (member_ != nullptr) {
     TANDEM_ASSIGN_OR_RETURN(server_,
                             cluster::Server::Start(member_.get(), std::move(options), std::move(services)));

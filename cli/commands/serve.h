@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/process/signal_pipe.h"
+#include "cli/monitor/metrics_options.h"
 #include "cluster/member.h"
 #include "cluster/process.h"
 #include "cluster/server.h"
@@ -27,7 +28,7 @@ namespace tandem::cli {
 struct ServingFlags {
   std::string listen;  // "": 127.0.0.1 with any port; in a job, an address that its other processes reach
   std::string transport = "auto";
-  int metrics_port = -1;  // -1: no metrics are served
+  MetricsOptions metrics;
   bool reflection = false;
 };
 // Adds them to a command.
@@ -43,8 +44,8 @@ class Serving {
   static absl::StatusOr<Serving> Start();
   // Serves `services` as `name`, prints the address that clients connect to, and blocks until a signal.
   // `metrics` returns the server's metrics for Prometheus, on another thread. The caller stops what the
-  // services use, then calls Drain. Errors: those of cluster::Server; then it has not blocked, and no address
-  // was printed.
+  // services use, then calls Drain. Errors: those of ReadMetricsAccess and cluster::Server; then it has not
+  // blocked, and no address was printed.
   absl::Status Serve(const std::string& name, const ServingFlags& flags, std::function<std::string()> metrics,
                      std::vector<rpc::Service> services);
   void Drain() { server_->Drain(); }

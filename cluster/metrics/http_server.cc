@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/metrics/http_server.h"
 
+#include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -15,15 +16,21 @@
 #include <cstring>
 #include <iterator>
 #include <list>
+#include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "base/crypto/crypto.h"
 #include "base/ipc/descriptor.h"
 
 namespace tandem::cluster {
@@ -83,6 +90,57 @@ size_t HeadSize(absl::string_view request) {
   const size_t strict = request.find("\r\n\r\n"), lenient = request.find("\n\n");
   if (strict == absl::string_view::npos && lenient == absl::string_view::npos) return 0;
   return strict < lenient ? strict + 4 : lenient + 2;
+}
+
+// Returns the value of the header `name` (lower case), "" if there is none, and nullopt if there are several.
+std::optional<absl::string_view> HeaderOf(absl::string_view head, absl::string_view name) {
+  std::optional<absl::string_view> value;
+  const std::vector<absl::string_view> lines = absl::StrSplit(head, '\n');
+  for (size_t i = 1; i < lines.size(); ++i) {
+    const size_t colon = lines[i].find(':');
+    if (colon == absl::string_view::npos || !absl::EqualsIgnoreCase(lines[i].substr(0, colon), name))
+      continue;
+    if (value.has_value()) return std::nullopt;
+    value = absl::StripAsciiWhitespace(lines[i].substr(colon + 1));
+  }
+  return value.value_or("");
+}
+
+// Returns whether a request with this Host header may be meant for a server of `access`. Browsers always send
+// one; other clients may send none.
+bool AllowsHost(absl::string_view host, const HttpAccess& access) {
+  if (host.empty()) return true;
+  const size_t colon = host.rfind(':');
+  if (absl::StartsWith(host, "[")) {
+    const size_t end = host.find(']');
+    if (end == absl::string_view::npos) return false;
+    host = host.substr(1, end - 1);
+  } else if (colon != absl::string_view::npos) {
+    host = host.substr(0, colon);
+  }
+  const std::string name(absl::StripSuffix(host, "."));
+  in_addr four = {};
+  in6_addr six = {};
+  // Only names can be made to mean another machine.
+  if (::inet_pton(AF_INET, name.c_str(), &four) == 1 || ::inet_pton(AF_INET6, name.c_str(), &six) == 1)
+    return true;
+  char own[256] = {};
+  (void)::gethostname(own, sizeof(own) - 1);
+  std::vector<absl::string_view> names(access.names.begin(), access.names.end());
+  names.insert(names.end(), {"localhost", access.host, own});
+  return std::any_of(names.begin(), names.end(), [&](absl::string_view one) {
+    return !one.empty() && absl::EqualsIgnoreCase(one, name);
+  });
+}
+
+// Returns whether the Authorization header is that of basic authentication with `credentials`.
+bool Presents(absl::string_view authorization, absl::string_view credentials) {
+  const size_t space = authorization.find(' ');
+  std::string given;
+  return space != absl::string_view::npos &&
+         absl::EqualsIgnoreCase(authorization.substr(0, space), "basic") &&
+         absl::Base64Unescape(absl::StripAsciiWhitespace(authorization.substr(space)), &given) &&
+         crypto::SecretsEqual(given, credentials);
 }
 
 class PolledHttpServer : public HttpServer {
@@ -242,6 +300,16 @@ std::string PolledHttpServer::ResponseTo(absl::string_view head) const {
   if (method != "GET" && method != "HEAD") {
     return Refusal("405 Method Not Allowed", "this port answers GET and HEAD", "Allow: GET, HEAD\r\n");
   }
+  const std::optional<absl::string_view> host = HeaderOf(head, "host");
+  if (!host.has_value() || !AllowsHost(*host, options_.access)) {
+    return Refusal("421 Misdirected Request",
+                   "this server is not known by the name in the Host header (--metrics-names)");
+  }
+  if (!options_.access.credentials.empty() &&
+      !Presents(HeaderOf(head, "authorization").value_or(""), options_.access.credentials)) {
+    return Refusal("401 Unauthorized", "this page needs a user name and a password (--metrics-password-file)",
+                   "WWW-Authenticate: Basic realm=\"tandem\", charset=\"UTF-8\"\r\n");
+  }
   target = PathOf(target);
   if (target != options_.path) return Refusal("404 Not Found", absl::StrCat("see ", options_.path));
   return Response("200 OK", "", options_.content_type, options_.page(), method == "GET");
@@ -311,10 +379,11 @@ int PortOf(int socket) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(Options options) {
-  const std::string address = absl::StrContains(options.host, ':')
-                                  ? absl::StrCat("[", options.host, "]:", options.port)
-                                  : absl::StrCat(options.host, ":", options.port);
-  absl::StatusOr<ipc::Descriptor> listener = Listen(options.host, options.port);
+  const HttpAccess& access = options.access;
+  const std::string address = absl::StrContains(access.host, ':')
+                                  ? absl::StrCat("[", access.host, "]:", access.port)
+                                  : absl::StrCat(access.host, ":", access.port);
+  absl::StatusOr<ipc::Descriptor> listener = Listen(access.host, access.port);
   if (!listener.ok()) {
     return absl::UnavailableError(absl::StrCat("cannot listen at ", address, ": ",
                                                listener.status().message(),

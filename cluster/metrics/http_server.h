@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "cluster/metrics/http_access.h"
 
 namespace tandem::cluster {
 
@@ -21,6 +22,8 @@ namespace tandem::cluster {
 // | request | response |
 // |---|---|
 // | GET or HEAD of the page, with or without a query, also as "http://host/path" | 200 |
+// | a Host header with another name than HttpAccess allows, or several | 421 |
+// | without the credentials of HttpAccess | 401 |
 // | another path | 404 |
 // | another method | 405 |
 // | not HTTP/1.x | 400 |
@@ -29,8 +32,7 @@ namespace tandem::cluster {
 class HttpServer {
  public:
   struct Options {
-    std::string host;                   // a name or an address to bind
-    int port = 0;                       // 0: the kernel picks one
+    HttpAccess access;
     std::string path;                   // of the page, for example "/metrics"
     std::string content_type;           // of the page
     std::function<std::string()> page;  // returns the page; runs on the server's thread

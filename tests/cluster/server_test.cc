@@ -224,16 +224,17 @@ TEST(ServerTest, ServesWithoutAJob) {
 TEST(ServerTest, ServesItsMetricsAndThoseOfItsProcess) {
   const tandem::testing::TempDir directory;
   for (const std::string& listen : {std::string("127.0.0.1:0"), absl::StrCat("unix:", directory.File("s"))}) {
-    const auto serving =
-        *Server::StartAlone("test",
-                            {.address = {.listen = listen},
-                             .metrics = {.port = 0, .text = [] { return "tandem_test_figures 7\n"; }}},
-                            {});
+    const auto serving = *Server::StartAlone(
+        "test",
+        {.address = {.listen = listen},
+         .metrics = {.access = HttpAccess(), .text = [] { return "tandem_test_figures 7\n"; }}},
+        {});
     const int port = serving->metrics_port();
     EXPECT_THAT(HttpGet(port, "/metrics"),
                 AllOf(HasSubstr("text/plain"), HasSubstr("\ntandem_test_figures 7\n"),
                       HasSubstr("\nprocess_open_fds ")));
-    const ServerOptions taken{.address = {.listen = "127.0.0.1:0"}, .metrics = {.port = port}};
+    const ServerOptions taken{.address = {.listen = "127.0.0.1:0"},
+                              .metrics = {.access = HttpAccess{.port = port}}};
     EXPECT_THAT(Server::StartAlone("test", taken, {}).status(),
                 StatusIs(absl::StatusCode::kUnavailable,
                          AllOf(HasSubstr("metrics"), HasSubstr(absl::StrCat("127.0.0.1:", port)))));

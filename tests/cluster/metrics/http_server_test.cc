@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <array>
 #include <memory>
@@ -13,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -36,7 +38,7 @@ using ::testing::StartsWith;
 constexpr char kGet[] = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
 HttpServer::Options OptionsFor(std::function<std::string()> page) {
-  return {.host = "127.0.0.1", .path = "/metrics", .content_type = "text/plain", .page = std::move(page)};
+  return {.path = "/metrics", .content_type = "text/plain", .page = std::move(page)};
 }
 
 class HttpServerTest : public ::testing::Test {
@@ -62,7 +64,7 @@ TEST_F(HttpServerTest, ServesItsPageWithAndWithoutAQuery) {
 
 TEST_F(HttpServerTest, ServesItsPageToRequestsInTheFormForProxies) {
   const auto get = [this](const std::string& target) {
-    return HttpRequest(server_->port(), absl::StrCat("GET ", target, " HTTP/1.1\r\nHost: x\r\n\r\n"));
+    return HttpRequest(server_->port(), absl::StrCat("GET ", target, " HTTP/1.1\r\nHost: localhost\r\n\r\n"));
   };
   for (const char* target : {"http://localhost/metrics", "HTTP://10.0.0.1:9100/metrics?collect=all",
                              "https://user@host/metrics", "http:///metrics"}) {
@@ -79,6 +81,60 @@ TEST_F(HttpServerTest, HeadHasNoContent) {
   const std::string response = HttpRequest(server_->port(), "HEAD /metrics HTTP/1.1\r\n\r\n");
   EXPECT_THAT(response,
               AllOf(HasSubstr("200 OK"), HasSubstr("Content-Length: 9"), Not(HasSubstr("the page"))));
+}
+
+// A web page can make its own name mean 127.0.0.1, and then ask the browser for this page.
+TEST_F(HttpServerTest, RequestsForOtherNamesAreRefused) {
+  HttpServer::Options options = OptionsFor([] { return "the page\n"; });
+  options.access.names = {"ps-0.tandem", "ps0"};
+  Start(std::move(options));
+  const auto get = [this](const std::string& hosts) {
+    return HttpRequest(server_->port(), absl::StrCat("GET /metrics HTTP/1.1\r\n", hosts, "\r\n"));
+  };
+  char own[256] = {};
+  ASSERT_EQ(::gethostname(own, sizeof(own) - 1), 0);
+  for (const std::string& host :
+       {std::string("localhost"), std::string("LOCALHOST:9464"), std::string("127.0.0.1"),
+        std::string("10.1.2.3:80"), std::string("[::1]:9464"), std::string("ps0:9464"),
+        std::string("PS-0.tandem"), std::string("localhost.:1"), std::string(own)}) {
+    EXPECT_THAT(get(absl::StrCat("Host: ", host, "\r\n")), StartsWith("HTTP/1.1 200 OK\r\n")) << host;
+  }
+  EXPECT_THAT(get(""), StartsWith("HTTP/1.1 200 OK\r\n"));  // no browser leaves it out
+  for (const char* host :
+       {"evil.example", "evil.example:9464", "localhost.evil.example", "127.0.0.1.evil.example", "ps", "[::1",
+        "1.2.3", "0x7f.1", ":9464", "local host"}) {
+    EXPECT_THAT(get(absl::StrCat("Host: ", host, "\r\n")),
+                AllOf(StartsWith("HTTP/1.1 421 "), HasSubstr("--metrics-names"), Not(HasSubstr("the page"))))
+        << host;
+  }
+  EXPECT_THAT(get("Host: localhost\r\nhOST: evil.example\r\n"), StartsWith("HTTP/1.1 421 "));
+}
+
+TEST_F(HttpServerTest, APasswordIsAskedFor) {
+  HttpServer::Options options = OptionsFor([] { return "the page\n"; });
+  options.access.credentials = "scraper:correct horse";
+  Start(std::move(options));
+  const auto get = [this](const std::string& headers) {
+    return HttpRequest(server_->port(),
+                       absl::StrCat("GET /metrics HTTP/1.1\r\nHost: localhost\r\n", headers, "\r\n"));
+  };
+  const auto basic = [](const char* text) {
+    return absl::StrCat("Authorization: Basic ", absl::Base64Escape(text), "\r\n");
+  };
+  EXPECT_THAT(get(basic("scraper:correct horse")),
+              AllOf(StartsWith("HTTP/1.1 200 OK\r\n"), HasSubstr("the page")));
+  EXPECT_THAT(
+      get(absl::StrCat("authorization:bAsIc  ", absl::Base64Escape("scraper:correct horse"), " \r\n")),
+      StartsWith("HTTP/1.1 200 OK\r\n"));
+  for (const std::string& headers :
+       {std::string(), basic("scraper:wrong"), basic("scraper"), basic(""), basic("scraper:correct horse2"),
+        std::string("Authorization: Basic\r\n"), std::string("Authorization: Basic %%%\r\n"),
+        std::string("Authorization: Bearer scraper:correct horse\r\n"),
+        basic("scraper:correct horse") + basic("scraper:correct horse")}) {
+    EXPECT_THAT(get(headers), AllOf(StartsWith("HTTP/1.1 401 Unauthorized\r\n"),
+                                    HasSubstr("WWW-Authenticate: Basic realm="), Not(HasSubstr("the page"))))
+        << headers;
+  }
 }
 
 TEST_F(HttpServerTest, OtherPathsAreRefusedInALine) {
@@ -229,7 +285,7 @@ TEST(HttpServer, TheFunctionThatMakesThePageHasTheStackOfAnyThread) {
 
 TEST_F(HttpServerTest, ATakenPortIsNamed) {
   HttpServer::Options options = OptionsFor([] { return ""; });
-  options.port = server_->port();
+  options.access.port = server_->port();
   const absl::Status taken = HttpServer::Start(std::move(options)).status();
   EXPECT_EQ(taken.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(taken.message(), AllOf(HasSubstr(absl::StrCat("127.0.0.1:", server_->port())),

@@ -9,7 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "rpc/address.h"
+#include "cluster/join.h"
 
 namespace tandem::cluster {
 namespace {
@@ -149,7 +149,7 @@ absl::StatusOr<Environment> Environment::FromLookup(const Lookup& variables) {
     TANDEM_ASSIGN_OR_RETURN(env.master_addr, read.Text("MASTER_ADDR"));
     TANDEM_ASSIGN_OR_RETURN(env.master_port, read.Int("MASTER_PORT", absl::nullopt, 0, 65535));
   } else {
-    TANDEM_RETURN_IF_ERROR(Annotate(rpc::ParseAddress(env.store).status(), "TANDEM_STORE"));
+    TANDEM_RETURN_IF_ERROR(Annotate(CheckStoreAddress(env.store), "TANDEM_STORE"));
     env.master_addr = lookup("MASTER_ADDR").value_or("");
     TANDEM_ASSIGN_OR_RETURN(env.master_port, read.Int("MASTER_PORT", 0, 0, 65535));
   }

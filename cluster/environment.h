@@ -51,7 +51,8 @@ struct Environment {
   int ps_followers = 0;     // TANDEM_PS_FOLLOWERS: followers of each shard
   std::string master_addr;  // MASTER_ADDR; may be absent if `store` is set
   int master_port = 0;      // MASTER_PORT, likewise
-  // TANDEM_STORE: "host:port" of the job's store, served by a launcher. If empty, rank 0 serves the store at
+  // TANDEM_STORE: "host:port" of the job's store, served by a launcher or `tandem store`, or "etcd://..." of
+  // one in etcd (store/etcd/etcd_channel.h). If empty, rank 0 serves the store at
   // master_addr:master_port.
   std::string store;
   int restart_count = 0;  // TORCHELASTIC_RESTART_COUNT: how often the job has been started again

@@ -15,8 +15,9 @@
 #include "base/logging.h"
 #include "base/status.h"
 #include "cluster/environment.h"
+#include "cluster/join.h"
 #include "cluster/membership/beat.h"
-#include "cluster/store/join.h"
+#include "cluster/store/etcd/etcd_channel.h"
 #include "rpc/network.h"
 
 namespace tandem::cluster {
@@ -125,14 +126,20 @@ absl::StatusOr<std::unique_ptr<JobStore>> OpenStore(const Environment& env, absl
 }
 
 absl::Status JobStore::Join(absl::Duration timeout) {
-  // A channel says once who calls. With its life the process needs another one, which uses the connection of
-  // the first. The name is random, because a forked process must not use its parent's connection.
+  // A channel to a server says once who calls. With its life the process needs another one, which uses the
+  // connection of the first. The name is random, because a forked process must not use its parent's
+  // connection. A channel to etcd learns the life from Join.
+  const bool etcd = IsEtcdAddress(address_);
   const std::string connection = absl::BytesToHexString(crypto::RandomBytes(16));
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<rpc::Channel> joining,
-                          rpc::ConnectGrpc(address_, {.connection = connection, .caller = env_.caller()}));
-  TANDEM_ASSIGN_OR_RETURN(env_.life, JoinStore(*joining, {.member = env_.member(), .timeout = timeout}));
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel,
-                          rpc::ConnectGrpc(address_, {.connection = connection, .caller = env_.caller()}));
+  const auto connect = [&] {
+    return etcd ? ConnectEtcd(address_, env_.caller(), /*read_only=*/false)
+                : rpc::ConnectGrpc(address_, {.connection = connection, .caller = env_.caller()});
+  };
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, connect());
+  TANDEM_ASSIGN_OR_RETURN(env_.life, JoinStore(*channel, {.member = env_.member(), .timeout = timeout}));
+  if (!etcd) {
+    TANDEM_ASSIGN_OR_RETURN(channel, connect());
+  }
   remote_ = std::make_unique<RemoteStore>(std::move(channel), std::min(timeout, absl::Seconds(30)));
   return absl::OkStatus();
 }

@@ -10,7 +10,8 @@
 #include "base/logging.h"
 #include "base/status.h"
 #include "base/timed_wait.h"
-#include "cluster/store/join.h"
+#include "cluster/join.h"
+#include "cluster/store/etcd/etcd_channel.h"
 #include "rpc/port_probe.h"
 
 namespace tandem::cluster {
@@ -45,7 +46,8 @@ std::string StoreOf(const Environment& env) {
 // Returns the error of OpenStore, which says so if another program listens at the store's address.
 absl::Status ExplainUnreachable(const Environment& env, const absl::Status& error) {
   const bool silent = absl::IsUnavailable(error) || absl::IsDeadlineExceeded(error);
-  if (env.hosts_store() || (!silent && !absl::IsUnimplemented(error))) return error;
+  if (env.hosts_store() || IsEtcdAddress(env.store) || (!silent && !absl::IsUnimplemented(error)))
+    return error;
   const std::string address = StoreOf(env);
   if (silent && !rpc::PortProbe().Accepts(address, absl::Seconds(2))) return error;
   return {

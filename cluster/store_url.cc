@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/status.h"
+#include "cluster/store/etcd/etcd_client.h"
 #include "cluster/store/etcd/etcd_store.h"
 #include "rpc/address.h"
 

@@ -44,7 +44,7 @@ class RoundServices {
   void EndRound(int64_t epoch);
 
   // The members of the round, as its store knows them. Valid until the second Renew from now.
-  cluster::Membership* membership() { return store_->membership(); }
+  cluster::LocalMembership* membership() { return store_->membership(); }
   int master_port() const { return port_->port(); }
 
  private:

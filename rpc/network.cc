@@ -58,7 +58,14 @@ std::string ListenHostFor(const std::string& host) {
 
 }  // namespace
 
-absl::StatusOr<std::string> LocalAddressFor(const std::string& target) {
+absl::StatusOr<std::string> LocalAddressFor(const std::string& text) {
+  std::string target = text;
+  // Of a URL, "etcd://user@a:2379,b:2379/prefix", the first host.
+  if (const size_t scheme = text.find("://"); scheme != std::string::npos) {
+    target = text.substr(scheme + 3);
+    target = target.substr(0, target.find_first_of(",/?"));
+    if (const size_t user = target.find('@'); user != std::string::npos) target = target.substr(user + 1);
+  }
   const size_t colon = target.rfind(':');
   uint32_t port = 0;
   if (colon == std::string::npos || absl::StartsWith(target, "unix:") ||

@@ -22,6 +22,7 @@
 #include "base/status.h"
 #include "cli/commands/job_flags.h"
 #include "cli/monitor/find_job.h"
+#include "cluster/join.h"
 #include "cluster/store/remote_store.h"
 #include "ps/client/route/connect_shard.h"
 #include "ps/subscription/directory_writer.h"
@@ -50,7 +51,7 @@ absl::StatusOr<std::vector<std::unique_ptr<rpc::Channel>>> ConnectServers(const 
   ps::ConnectShardOptions options{.timeout = absl::Seconds(flags.timeout_seconds)};
   if (flags.servers.empty()) {
     TANDEM_ASSIGN_OR_RETURN(const std::string store_address, FindStore(flags));
-    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(store_address));
+    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, cluster::ObserveStore(store_address));
     const auto store = std::make_shared<cluster::RemoteStore>(std::move(channel), options.timeout);
     options.read = [store](const std::string& key, absl::Duration timeout) {
       return store->GetIfPresent(key, timeout);

@@ -17,6 +17,7 @@
 #include "absl/strings/strip.h"
 #include "base/status.h"
 #include "cli/monitor/rounds.h"
+#include "cluster/join.h"
 #include "cluster/store/remote_store.h"
 #include "ps/failover/placement_text.h"
 #include "rpc/address.h"
@@ -69,7 +70,7 @@ absl::StatusOr<std::string> StoreOf(const launcher::JobAddress& job, double time
       return absl::UnavailableError(absl::StrCat("no round is running: ", RoundsToText(rounds)));
     }
   }
-  TANDEM_RETURN_IF_ERROR(Annotate(rpc::ParseAddress(store).status(), "the job's store"));
+  TANDEM_RETURN_IF_ERROR(Annotate(cluster::CheckStoreAddress(store), "the job's store"));
   // The store and the servers have the job's key.
   TANDEM_ASSIGN_OR_RETURN(rpc::JobKey key, FindKey(job));
   rpc::SetProcessKey(std::move(key));
@@ -129,7 +130,7 @@ absl::StatusOr<std::vector<std::string>> FindServers(const JobFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const launcher::JobAddress job, FindJob(flags));
   const absl::Duration timeout = absl::Seconds(flags.timeout_seconds);
   TANDEM_ASSIGN_OR_RETURN(const std::string address, StoreOf(job, flags.timeout_seconds));
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(address));
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, cluster::ObserveStore(address));
   cluster::RemoteStore store(std::move(channel), timeout);
   const absl::StatusOr<std::vector<std::string>> keys = store.List("ps/");
   if (!keys.ok()) return StoreError(keys.status(), address);

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status.h"
 #include "cli/monitor/find_job.h"
+#include "cluster/join.h"
 #include "nlohmann/json.hpp"
 #include "rpc/channel.h"
 #include "tandem/v1/store.pb.h"
@@ -41,7 +42,7 @@ std::pair<std::string, uint64_t> RoleAndIndex(const std::string& member) {
 }
 
 absl::StatusOr<JobMembers> AskMembers(const std::string& store, absl::Duration timeout) {
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(store));
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<rpc::Channel> channel, cluster::ObserveStore(store));
   tandem::v1::MembersResponse response;
   TANDEM_RETURN_IF_ERROR(
       StoreError(rpc::CallProto(*channel, "/tandem.v1.Store/Members", tandem::v1::MembersRequest(), &response,

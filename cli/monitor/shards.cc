@@ -15,6 +15,7 @@
 #include "base/json.h"
 #include "base/status.h"
 #include "cli/monitor/find_job.h"
+#include "cluster/join.h"
 #include "cluster/store/remote_store.h"
 #include "nlohmann/json.hpp"
 #include "ps/failover/placement_text.h"
@@ -129,7 +130,7 @@ std::string ShardReport::State() const {
 
 absl::StatusOr<std::vector<ShardReport>> AskShards(const std::string& address, uint32_t num_servers,
                                                    absl::Duration timeout) {
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(address));
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, cluster::ObserveStore(address));
   cluster::RemoteStore store(std::move(channel), timeout);
   // "ps/placement/" without the number.
   const std::string all = ps::PlacementKey(0);

@@ -2,8 +2,11 @@
 #ifndef TANDEM_CLUSTER_STORE_KEY_OWNERS_H_
 #define TANDEM_CLUSTER_STORE_KEY_OWNERS_H_
 
+#include <string>
+
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 #include "rpc/caller.h"
 
 namespace tandem::cluster {
@@ -19,6 +22,19 @@ namespace tandem::cluster {
 //   rdzv/..., launchers/...         launchers, which have no member's name
 //   others                          everyone
 absl::Status CheckKeyOwner(absl::string_view key, const rpc::Caller& caller);
+
+// Checks the keys or the queue that `request`, a message of tandem.v1.Store, changes.
+template <typename Request>
+absl::Status CheckKeyOwners(const Request& request, const rpc::Caller& caller) {
+  if constexpr (requires { request.queue(); }) {
+    return CheckKeyOwner(request.queue(), caller);
+  } else if constexpr (requires { request.key(); }) {
+    return CheckKeyOwner(request.key(), caller);
+  } else {
+    for (const std::string& key : request.keys()) TANDEM_RETURN_IF_ERROR(CheckKeyOwner(key, caller));
+    return absl::OkStatus();
+  }
+}
 
 }  // namespace tandem::cluster
 

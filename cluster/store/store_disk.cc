@@ -138,7 +138,7 @@ absl::Status StoreDisk::Apply(absl::string_view body) {
       absl::StrCat("store file '", LogPath(), "' holds a record that this version does not know"));
 }
 
-void StoreDisk::Restore(Membership* membership) {
+void StoreDisk::Restore(LocalMembership* membership) {
   std::map<std::string, v1::LifeRecord, std::less<>> lives;
   std::optional<JobState> end;
   {

@@ -20,7 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "base/directory_lock.h"
-#include "cluster/membership/membership.h"
+#include "cluster/membership/local_membership.h"
 #include "cluster/store/log.h"
 #include "cluster/store/memory_store.h"
 #include "tandem/v1/store.pb.h"
@@ -49,7 +49,7 @@ class StoreDisk final : public StoreJournal, public MembershipJournal {
 
   // Makes `membership` what the directory has of it, and becomes its journal. Call it once, before the
   // membership is used. `membership` must outlive this object.
-  void Restore(Membership* membership);
+  void Restore(LocalMembership* membership);
 
   // A random number, not 0, that was drawn when the directory was first used.
   uint64_t incarnation() const { return incarnation_; }
@@ -93,7 +93,7 @@ class StoreDisk final : public StoreJournal, public MembershipJournal {
 
   const std::string directory_;
   MemoryStore* const store_;
-  Membership* membership_ = nullptr;
+  LocalMembership* membership_ = nullptr;
   const std::function<void()> on_failure_;
   std::unique_ptr<DirectoryLock> lock_;
   uint64_t incarnation_ = 0;

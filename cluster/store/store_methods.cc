@@ -6,34 +6,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "cluster/membership/methods.h"
 #include "cluster/store/key_owners.h"
 #include "cluster/store/limits.h"
 #include "cluster/store/store_service.h"
 
 namespace tandem::cluster {
-
-namespace {
-
-void SetJobState(JobState state, v1::HeartbeatResponse* response) {
-  response->set_ended(state.ended);
-  response->set_failed(state.failed);
-  response->set_reason(std::move(state.reason));
-}
-
-// Checks that `caller` owns the keys that `request` changes.
-template <typename Request>
-absl::Status CheckKeyOwners(const Request& request, const rpc::Caller& caller) {
-  if constexpr (requires { request.queue(); }) {
-    return CheckKeyOwner(request.queue(), caller);
-  } else if constexpr (requires { request.key(); }) {
-    return CheckKeyOwner(request.key(), caller);
-  } else {
-    for (const std::string& key : request.keys()) TANDEM_RETURN_IF_ERROR(CheckKeyOwner(key, caller));
-    return absl::OkStatus();
-  }
-}
-
-}  // namespace
 
 rpc::Service StoreService::MakeService() {
   rpc::Service service{"tandem.v1.Store",
@@ -261,87 +239,27 @@ absl::StatusOr<v1::StoreLengthResponse> StoreService::Length(const v1::StoreLeng
 }
 
 absl::StatusOr<v1::JoinResponse> StoreService::Join(const v1::JoinRequest& request) {
-  TANDEM_ASSIGN_OR_RETURN(const JoinResult joined,
-                          membership_->Join(request.member(), MemberProcess::FromProto(request.process()),
-                                            request.life(), request.replaces()));
-  v1::JoinResponse response;
-  response.set_life(joined.life);
-  if (joined.holder) {
-    v1::MemberLife* const holder = response.mutable_holder();
-    holder->set_life(joined.holder->life);
-    *holder->mutable_process() = joined.holder->process.ToProto();
-    holder->set_joined_ms(absl::ToInt64Milliseconds(joined.holder->joined));
-    holder->set_silent_ms(absl::ToInt64Milliseconds(joined.holder->silent));
-    holder->set_lease_ms(absl::ToInt64Milliseconds(joined.holder->lease));
-    holder->set_heartbeats(joined.holder->heartbeats);
-  }
-  return response;
+  return JoinMember(membership_, request);
 }
 
 absl::StatusOr<v1::EndLifeResponse> StoreService::EndLife(const v1::EndLifeRequest& request) {
-  TANDEM_RETURN_IF_ERROR(membership_->EndLife(request.member(), MemberProcess::FromProto(request.process())));
-  return v1::EndLifeResponse();
+  return EndMemberLife(membership_, request);
 }
 
 void StoreService::Heartbeat(std::shared_ptr<rpc::ServerCall> call, v1::HeartbeatRequest request,
                              rpc::Reply<v1::HeartbeatResponse> reply) {
-  MemberReport report{.state = request.state(),
-                      .host = request.host(),
-                      .pid = request.pid(),
-                      .diagnostics = request.diagnostics(),
-                      .step = request.step(),
-                      .epoch = request.epoch(),
-                      .train_epoch = request.train_epoch(),
-                      .replaceable = request.replaceable(),
-                      .address = request.address(),
-                      .registered_with = request.registered_with()};
-  const rpc::Caller& caller = call->caller();
-  absl::StatusOr<JobState> state =
-      membership_->Heartbeat(request.member(), absl::Milliseconds(request.lease_ms()), request.leaving(),
-                             std::move(report), caller.member == request.member() ? caller.life : 0);
-  if (!state.ok()) return reply(state.status());
+  absl::StatusOr<v1::HeartbeatResponse> state = HearMember(membership_, request, call->caller());
   // A heartbeat that tells nothing new, and is told nothing new, need not wait for a slow disk.
-  if (state->ended || request.leaving()) reply = Synced(std::move(reply));
-  v1::HeartbeatResponse response;
-  SetJobState(*std::move(state), &response);
-  response.set_incarnation(membership_->incarnation());
-  reply(std::move(response));
+  if (state.ok() && (state->ended() || request.leaving())) reply = Synced(std::move(reply));
+  reply(std::move(state));
 }
 
 absl::StatusOr<v1::MembersResponse> StoreService::Members(const v1::MembersRequest&) {
-  v1::MembersResponse response;
-  SetJobState(membership_->State(), response.mutable_job());
-  response.mutable_job()->set_incarnation(membership_->incarnation());
-  response.set_serving_ms(absl::ToInt64Milliseconds(membership_->Age()));
-  if (const auto lost = membership_->SinceMemoryLost()) {
-    response.set_lost_memory_ms(std::max<int64_t>(1, absl::ToInt64Milliseconds(*lost)));
-  }
-  for (MemberStatus& status : membership_->Statuses()) {
-    v1::MemberInfo* const member = response.add_members();
-    member->set_silent_ms(absl::ToInt64Milliseconds(status.silent));
-    member->set_came_back(status.came_back);
-    member->set_life(status.life);
-    v1::HeartbeatRequest* const last = member->mutable_last();
-    last->set_member(status.name);
-    last->set_lease_ms(absl::ToInt64Milliseconds(status.lease));
-    last->set_leaving(status.left);
-    last->set_state(std::move(status.report.state));
-    last->set_host(std::move(status.report.host));
-    last->set_pid(status.report.pid);
-    last->set_diagnostics(std::move(status.report.diagnostics));
-    last->set_step(status.report.step);
-    last->set_epoch(status.report.epoch);
-    last->set_train_epoch(status.report.train_epoch);
-    last->set_replaceable(status.report.replaceable);
-    last->set_address(status.report.address);
-    last->set_registered_with(status.report.registered_with);
-  }
-  return response;
+  return ListMembers(membership_);
 }
 
 absl::StatusOr<v1::EndJobResponse> StoreService::EndJob(const v1::EndJobRequest& request) {
-  TANDEM_RETURN_IF_ERROR(membership_->End(request.member(), request.failed(), request.reason()));
-  return v1::EndJobResponse();
+  return cluster::EndJob(membership_, request);
 }
 
 }  // namespace tandem::cluster

@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "cluster/membership/membership.h"
+#include "cluster/membership/local_membership.h"
 #include "cluster/store/limits.h"
 #include "cluster/store/memory_store.h"
 #include "cluster/store/store_disk.h"
@@ -59,7 +59,7 @@ class StoreServer {
   int port() const { return server_->port(); }
   // These give access to the same data and membership without the network. Owned by the server.
   MemoryStore* store() { return &store_; }
-  Membership* membership() { return &*membership_; }
+  LocalMembership* membership() { return &*membership_; }
   // nullptr if the store is in memory only.
   const StoreDisk* disk() const { return disk_.get(); }
   // Ends deferred waits and lets running calls finish for `grace`. Idempotent.
@@ -69,7 +69,7 @@ class StoreServer {
   explicit StoreServer(const StoreLimits& limits) : store_(limits) {}
 
   MemoryStore store_;
-  std::optional<Membership> membership_;  // until the end
+  std::optional<LocalMembership> membership_;  // until the end
   std::unique_ptr<StoreService> service_;
   std::unique_ptr<rpc::Server> server_;
   std::unique_ptr<StoreDisk> disk_;  // ends first: its thread sends replies

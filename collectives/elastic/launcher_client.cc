@@ -8,7 +8,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "cluster/store/join.h"
+#include "cluster/join.h"
 #include "rpc/channel.h"
 
 namespace tandem::collectives {

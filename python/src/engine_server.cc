@@ -8,7 +8,7 @@
 #include "absl/strings/str_replace.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "cluster/store/join.h"
+#include "cluster/join.h"
 #include "rpc/connect.h"
 #include "rpc/security/job_key.h"
 #include "rpc/transport/loopback.h"

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/status.h"
-#include "cluster/store/join.h"
+#include "cluster/join.h"
 #include "cluster/store/store_server.h"
 #include "python/src/process.h"
 #include "rpc/connect.h"

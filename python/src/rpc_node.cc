@@ -12,9 +12,9 @@
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "cluster/join.h"
 #include "cluster/membership/beat.h"
 #include "cluster/rendezvous/store_directory.h"
-#include "cluster/store/join.h"
 #include "rpc/network.h"
 #include "rpc/remote/agent_functions.h"
 

@@ -13,7 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/blocking_counter.h"
 #include "base/read_file.h"
-#include "cluster/membership/membership.h"
+#include "cluster/membership/local_membership.h"
 #include "cluster/store/memory_store.h"
 #include "cluster/store/store_service.h"
 #include "gmock/gmock.h"
@@ -119,7 +119,7 @@ class RightsTest : public ::testing::Test {
   weights::ModelStore models_;
   weights::LocalWeights local_weights_;
   rl::InferenceServer inference_;
-  cluster::Membership membership_;
+  cluster::LocalMembership membership_;
   cluster::StoreService store_service_;
   trace::Recorder recorder_;
   const std::unique_ptr<rpc::DiagnosticsServer> diagnostics_;

@@ -262,7 +262,7 @@ TEST(JobStoreTest, CopiesOfServersThatHaveDiedAreNotWaitedFor) {
   env.ps_followers = 1;
   const std::unique_ptr<JobStore> host = HostOnFreePort(env);
   ASSERT_NE(host, nullptr);
-  Membership& members = *host->server()->membership();
+  LocalMembership& members = *host->server()->membership();
   TANDEM_ASSERT_OK(members.Heartbeat("ps/0", absl::Nanoseconds(1), false, {.replaceable = true}));
   TANDEM_ASSERT_OK(members.Heartbeat("ps/1", absl::Hours(1), false, {.replaceable = true}));
   Environment living = env;
@@ -289,7 +289,7 @@ TEST(JobStoreTest, AServerThatLeavesOrDiesMeanwhileIsNotWaitedForAnyMore) {
   env.num_ps = 2;
   const std::unique_ptr<JobStore> host = HostOnFreePort(env);
   ASSERT_NE(host, nullptr);
-  Membership& members = *host->server()->membership();
+  LocalMembership& members = *host->server()->membership();
   TANDEM_ASSERT_OK(members.Heartbeat("ps/0", absl::Hours(1), /*leaving=*/false));
   TANDEM_ASSERT_OK(members.Heartbeat("ps/1", absl::Hours(1), /*leaving=*/false));
   std::thread servers([&] {

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/json.h"
-#include "cluster/store/join.h"
+#include "cluster/join.h"
 #include "cluster/store/remote_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -179,7 +179,7 @@ TEST(RoundMonitorTest, WhatWasToldBeforeItsEndIsDelivered) {
 
 TEST(RoundMonitorTest, TheMembersVerdictIsNews) {
   FakeRendezvous rendezvous;
-  cluster::Membership membership(Clock::Real());
+  cluster::LocalMembership membership(Clock::Real());
   RoundMonitor watch(&rendezvous, Ready);
   watch.Watch(&membership, 7);
   TANDEM_EXPECT_OK(membership.End("worker/1", /*failed=*/true, "no data"));

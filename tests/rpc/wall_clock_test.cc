@@ -13,7 +13,7 @@
 #include "base/ticks.h"
 #include "base/timed_wait.h"
 #include "cluster/membership/job_monitor.h"
-#include "cluster/membership/membership.h"
+#include "cluster/membership/local_membership.h"
 #include "cluster/store/memory_store.h"
 #include "cluster/store/store_service.h"
 #include "gtest/gtest.h"
@@ -111,7 +111,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(WallClockTest, AStoreAndItsMemberSurviveStepsThatAreLongerThanTheLease) {
   cluster::MemoryStore store;
-  cluster::Membership membership(Clock::Real());
+  cluster::LocalMembership membership(Clock::Real());
   cluster::StoreService service(&store, &membership);
   auto services = std::make_shared<std::vector<Service>>();
   services->push_back(service.MakeService());

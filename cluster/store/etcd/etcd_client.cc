@@ -25,6 +25,9 @@ namespace {
 constexpr char kForm[] =
     "; expected 'etcd://host:port[,host:port]/prefix', with ?ca=FILE&cert=FILE&key=FILE for TLS";
 
+// How much longer an attempt lasts if there is no other member to ask.
+constexpr int kPatience = 4;
+
 absl::StatusOr<std::string> ReadPem(absl::string_view path) {
   absl::StatusOr<std::string> text = ReadFile(std::string(path));
   if (!text.ok()) return Annotate(text.status(), "the PEM file");
@@ -143,6 +146,11 @@ absl::StatusOr<rpc::Headers> EtcdClient::Authenticated(size_t member, bool renew
   return rpc::Headers{{"token", token_}};
 }
 
+void EtcdClient::Stop() {
+  absl::MutexLock lock(&mutex_);
+  stopped_ = true;
+}
+
 void EtcdClient::AvoidMember(size_t member) {
   absl::MutexLock lock(&mutex_);
   if (current_ == member) current_ = (member + 1) % members_.size();
@@ -164,13 +172,14 @@ absl::Status EtcdClient::Call(absl::string_view method, const google::protobuf::
     size_t member;
     {
       absl::MutexLock lock(&mutex_);
+      if (stopped_) return absl::CancelledError(absl::StrCat(address_, ": the store was closed"));
       member = current_;
     }
     const absl::Duration left = deadline - MonotonicNow();
     if (attempt > 0 && left <= absl::ZeroDuration()) break;
     absl::StatusOr<rpc::Headers> headers = Authenticated(member, renew);
     renew = false;
-    const absl::Duration each = members_.size() > 1 ? std::min(left, attempt_timeout) : left;
+    const absl::Duration each = std::min(left, attempt_timeout * (members_.size() > 1 ? 1 : kPatience));
     absl::StatusOr<std::string> answer =
         headers.ok() ? members_[member]->Call(name, bytes, *headers, std::max(absl::Milliseconds(50), each))
                      : absl::StatusOr<std::string>(headers.status());
@@ -186,10 +195,9 @@ absl::Status EtcdClient::Call(absl::string_view method, const google::protobuf::
     if (!MayRetry(last)) return Annotate(last, address_);
     if (repeated != nullptr) *repeated = true;
     AvoidMember(member);
-    absl::Mutex mutex;
-    absl::MutexLock lock(&mutex);
-    const bool never = false;
-    (void)AwaitFor(&mutex, absl::Condition(&never), std::min(pause, std::max(left, absl::ZeroDuration())));
+    absl::MutexLock lock(&mutex_);
+    (void)AwaitFor(&mutex_, absl::Condition(&stopped_),
+                   std::min(pause, std::max(left, absl::ZeroDuration())));
     pause = std::min(pause * 2, absl::Milliseconds(500));
   }
   return absl::UnavailableError(absl::StrCat(address_, " did not answer ", method, " within ",

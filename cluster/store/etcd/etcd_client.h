@@ -60,6 +60,9 @@ class EtcdClient {
                                                              const std::string& range_end,
                                                              std::function<void(std::string)> on_response,
                                                              std::function<void(absl::Status)> on_end);
+  // Ends calls that are under way, after at most one attempt of theirs, and all later ones: they get
+  // Cancelled.
+  void Stop();
   // Makes the next call start with another member than `member`.
   void AvoidMember(size_t member);
 
@@ -75,6 +78,7 @@ class EtcdClient {
   std::vector<std::unique_ptr<rpc::GenericGrpcClient>> members_;
 
   absl::Mutex mutex_;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   size_t current_ ABSL_GUARDED_BY(mutex_) = 0;
   std::string token_ ABSL_GUARDED_BY(mutex_);
 };

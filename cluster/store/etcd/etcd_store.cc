@@ -67,6 +67,21 @@ absl::StatusOr<std::unique_ptr<EtcdStore>> EtcdStore::Open(EtcdOptions options) 
   return store;
 }
 
+void EtcdStore::Stop() {
+  {
+    absl::MutexLock lock(&mutex_);
+    lost_ = absl::CancelledError(absl::StrCat(address(), ": the store was closed"));
+  }
+  client_->Stop();
+  watcher_.WakeAll();
+}
+
+void EtcdStore::SetFence(std::string etcd_key, std::string value) {
+  absl::MutexLock lock(&mutex_);
+  fence_key_ = std::move(etcd_key);
+  fence_value_ = std::move(value);
+}
+
 EtcdStore::~EtcdStore() {
   {
     absl::MutexLock lock(&mutex_);
@@ -243,6 +258,7 @@ absl::StatusOr<bool> EtcdStore::Apply(const std::string& guard, int64_t revision
     return absl::FailedPreconditionError(absl::StrCat(address(), " was opened to look at, not to change"));
   }
   int64_t last = 0, number;
+  std::string fence_key, fence_value;
   {
     absl::MutexLock lock(&mutex_);
     if (!slots_.empty()) {
@@ -250,6 +266,8 @@ absl::StatusOr<bool> EtcdStore::Apply(const std::string& guard, int64_t revision
       slots_.pop_back();
     }
     number = next_change_++;
+    fence_key = fence_key_;
+    fence_value = fence_value_;
   }
   const std::string once = absl::StrCat(base_, "o/", client_id_, "/", number);
   TxnRequest txn;
@@ -263,12 +281,19 @@ absl::StatusOr<bool> EtcdStore::Apply(const std::string& guard, int64_t revision
     unchanged->set_target(Compare::MOD);
     unchanged->set_mod_revision(revision);
   }
+  if (!fence_key.empty()) {
+    Compare* same = txn.add_compare();
+    same->set_key(fence_key);
+    same->set_target(Compare::VALUE);
+    same->set_value(fence_value);
+  }
   for (RequestOp& op : ops) *txn.add_success() = std::move(op);
   *txn.add_success() = Put(once, "");
   if (last != 0) *txn.add_success() = DeleteOp(absl::StrCat(base_, "o/", client_id_, "/", last));
   *txn.add_failure() = RangeOp(once, /*keys_only=*/true);
+  if (!fence_key.empty()) *txn.add_failure() = RangeOp(fence_key);
   TxnResponse response;
-  bool repeated = false, applied = false;
+  bool repeated = false, applied = false, fenced = false;
   const absl::Status status = Call("KV/Txn", txn, &response, &repeated);
   if (status.ok()) {
     // The transaction reports a failure although it is applied: an earlier attempt succeeded, and its
@@ -276,12 +301,20 @@ absl::StatusOr<bool> EtcdStore::Apply(const std::string& guard, int64_t revision
     applied = response.succeeded() ||
               (response.responses_size() > 0 && response.responses(0).response_range().kvs_size() > 0);
   }
+  if (status.ok() && !applied && response.responses_size() > 1) {
+    const RangeResponse& fence = response.responses(1).response_range();
+    fenced = fence.kvs_size() == 0 || fence.kvs(0).value() != fence_value;
+  }
   absl::MutexLock lock(&mutex_);
   // After a call whose result is unknown, its key stays until the lease ends, because the call might still be
   // applied. The same holds for a repeated call, of which another copy may arrive.
   if (applied && !repeated) slots_.push_back(number);
   if (!applied && last != 0) slots_.push_back(last);
   TANDEM_RETURN_IF_ERROR(status);
+  if (fenced) {
+    return absl::AlreadyExistsError(
+        absl::StrCat(address(), ": another process has the name of this one; nothing was changed"));
+  }
   return applied;
 }
 

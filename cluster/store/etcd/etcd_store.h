@@ -77,6 +77,14 @@ class EtcdStore final : public Store {
   bool BeatsExpire(absl::Duration lease) const override { return lease >= absl::Seconds(2); }
   std::string address() const override { return client_->address(); }
 
+  // Ends calls and waits that are under way, and all later ones, with Cancelled. Does not block.
+  void Stop();
+  // From now on changes are made only while the key `etcd_key` of etcd has `value`, else they return
+  // AlreadyExists. Beat is no such change.
+  void SetFence(std::string etcd_key, std::string value);
+  // Returns the name of `key` in etcd.
+  std::string EtcdKey(absl::string_view key) const { return Key(key); }
+
  private:
   struct Versioned {
     absl::optional<std::string> value;
@@ -124,6 +132,7 @@ class EtcdStore final : public Store {
   mutable absl::Mutex mutex_;
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string fence_key_ ABSL_GUARDED_BY(mutex_), fence_value_ ABSL_GUARDED_BY(mutex_);  // "": none
   // Numbers of changes whose keys under o/ are no longer needed: each is deleted together with a later
   // change.
   std::vector<int64_t> slots_ ABSL_GUARDED_BY(mutex_);

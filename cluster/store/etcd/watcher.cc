@@ -110,6 +110,11 @@ void EtcdWatcher::OnResponse(const std::string& answer) {
   }
 }
 
+void EtcdWatcher::WakeAll() {
+  absl::MutexLock lock(&mutex_);
+  for (Waiter* waiter : waiters_) waiter->changed_ = true;
+}
+
 void EtcdWatcher::OnEnd() {
   absl::MutexLock lock(&mutex_);
   live_ = false;

@@ -24,6 +24,9 @@ class EtcdWatcher {
   EtcdWatcher(EtcdClient* client, std::string prefix);
   ~EtcdWatcher();
 
+  // Makes all calls of Await return now.
+  void WakeAll();
+
   // One waiting thread. Construct it, read the keys, then call Await: no change after the construction is
   // missed. While the watch is broken, or not yet established, Await returns from time to time, so that the
   // caller reads the keys again.

@@ -14,7 +14,8 @@
 #include "absl/strings/strip.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "cluster/store/join.h"
+#include "cluster/join.h"
+#include "cluster/store/etcd/etcd_channel.h"
 #include "cluster/store/remote_store.h"
 #include "gtest/gtest.h"
 #include "ps/client/route/routed_channel.h"
@@ -40,15 +41,18 @@ int PortOf(const std::string& address) {
 
 }  // namespace
 
-ShardCopies::ShardCopies(uint32_t shards, uint32_t followers, HostOf host, Network network, int lease_seconds)
+ShardCopies::ShardCopies(uint32_t shards, uint32_t followers, HostOf host, Network network, int lease_seconds,
+                         std::string store)
     : shards_(shards),
       followers_(followers),
       host_(std::move(host)),
       network_(network),
       lease_(absl::StrCat(lease_seconds)),
       // Relays forward to 127.0.0.1. A store that is started again needs an address of its own.
-      store_address_(network == Network::kRelayed ? "127.0.0.1:0" : "127.0.77.9:0") {
-  StartStore();
+      store_address_(!store.empty()                 ? std::move(store)
+                     : network == Network::kRelayed ? "127.0.0.1:0"
+                                                    : "127.0.77.9:0") {
+  if (!cluster::IsEtcdAddress(store_address_)) StartStore();
   processes_.resize(shards_);
   for (uint32_t s = 0; s < shards_; ++s) {
     processes_[s].resize(copies());

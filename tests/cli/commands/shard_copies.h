@@ -50,9 +50,10 @@ class ShardCopies {
   using HostOf = std::function<std::string(uint32_t shard, uint32_t copy)>;
 
   // Starts shards * (followers + 1) processes and their store, and waits until all followers are in sync.
-  // `lease_seconds` is that of the processes as members of their job.
+  // `lease_seconds` is that of the processes as members of their job. `store`: the address of a store that
+  // others serve; "": one of this object.
   ShardCopies(uint32_t shards, uint32_t followers, HostOf host = nullptr, Network network = Network::kDirect,
-              int lease_seconds = 600);
+              int lease_seconds = 600, std::string store = "");
   ~ShardCopies();
 
   // The number of copies of each shard, without added ones.

@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "cluster/store/join.h"
+#include "cluster/join.h"
 #include "cluster/store/remote_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -20,7 +20,7 @@ using Json = nlohmann::json;
 
 TEST(Members, TellWhichProcessOfTheirNameTheyAre) {
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto store, cluster::StoreServer::Start("127.0.0.1:0"));
-  cluster::Membership& membership = *store->membership();
+  cluster::LocalMembership& membership = *store->membership();
   for (int64_t life = 1; life <= 2; ++life) {
     const cluster::MemberProcess process = {.host = "node-a", .pid = life};
     ASSERT_EQ(membership.Join("worker/0", process, 0, /*replaces=*/life - 1)->life, life);
@@ -35,7 +35,7 @@ TEST(Members, TellWhichProcessOfTheirNameTheyAre) {
 TEST(Members, AreOrderedByRoleAndIndexAndTellWhetherTheyLive) {
   SimulatedClock clock;
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto store, cluster::StoreServer::Start("127.0.0.1:0", &clock));
-  cluster::Membership& membership = *store->membership();
+  cluster::LocalMembership& membership = *store->membership();
   membership.AllowRestart("actor");  // whose silence does not end the job
   const auto beat = [&](const char* name, bool leaving = false) {
     TANDEM_ASSERT_OK(

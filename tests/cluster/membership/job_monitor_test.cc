@@ -14,7 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "cluster/store/join.h"
+#include "cluster/join.h"
 #include "cluster/store/memory_store.h"
 #include "cluster/store/remote_store.h"
 #include "cluster/store/store_server.h"
@@ -86,7 +86,7 @@ class JobMonitorTest : public ::testing::Test {
 
   SimulatedClock clock_;
   MemoryStore memory_;
-  Membership membership_{&clock_};
+  LocalMembership membership_{&clock_};
   StoreService service_{&memory_, &membership_};
   absl::Mutex mutex_;
   int calls_ = 0;

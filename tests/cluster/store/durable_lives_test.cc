@@ -14,8 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
-#include "cluster/membership/membership.h"
-#include "cluster/store/join.h"
+#include "cluster/join.h"
+#include "cluster/membership/local_membership.h"
 #include "cluster/store/remote_store.h"
 #include "cluster/store/store_disk.h"
 #include "cluster/store/store_server.h"
@@ -163,7 +163,7 @@ TEST(DurableLivesTest, ARewrittenLogKeepsLivesAndTheEnd) {
   for (int start = 0; start < 2; ++start) {
     MemoryStore store;
     const auto disk = StoreDisk::Open(directory.File("d"), &store, nullptr).value();
-    Membership membership(Clock::Real(), disk->incarnation());
+    LocalMembership membership(Clock::Real(), disk->incarnation());
     disk->Restore(&membership);
     if (start == 0) {
       ASSERT_EQ(membership.Join("worker/0", kDurableFirst)->life, 1);

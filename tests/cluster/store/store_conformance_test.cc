@@ -14,10 +14,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "cluster/join.h"
 #include "cluster/store/barrier.h"
 #include "cluster/store/etcd/etcd_store.h"
 #include "cluster/store/file_store.h"
-#include "cluster/store/join.h"
 #include "cluster/store/limits.h"
 #include "cluster/store/memory_store.h"
 #include "cluster/store/prefix_store.h"
@@ -74,7 +74,7 @@ class LoopbackSubject : public Subject {
 
  private:
   MemoryStore memory_;
-  Membership membership_{Clock::Real()};
+  LocalMembership membership_{Clock::Real()};
   StoreService service_{&memory_, &membership_};
   std::unique_ptr<RemoteStore> remote_;
 };

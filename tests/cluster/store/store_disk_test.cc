@@ -2,7 +2,7 @@
 // A store on a disk: what it has acknowledged survives the process, whatever it was killed in.
 
 #include "cluster/store/store_disk.h"
-#include "cluster/store/join.h"
+#include "cluster/join.h"
 
 #include <signal.h>
 #include <sys/mount.h>

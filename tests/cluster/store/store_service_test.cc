@@ -2,7 +2,7 @@
 // The store over a network that loses responses, and a server that stops.
 
 #include "cluster/store/store_service.h"
-#include "cluster/store/join.h"
+#include "cluster/join.h"
 
 #include <memory>
 #include <string>
@@ -36,7 +36,7 @@ class LossyStoreTest : public ::testing::Test {
   }
 
   MemoryStore memory_;
-  Membership membership_{Clock::Real()};
+  LocalMembership membership_{Clock::Real()};
   StoreService service_{&memory_, &membership_};
 };
 
@@ -160,7 +160,7 @@ class LimitedStoreTest : public ::testing::Test {
   }
 
   MemoryStore memory_{{.keys = 3, .bytes = 100, .waits = 2, .wait_bytes = 50}};
-  Membership membership_{Clock::Real()};
+  LocalMembership membership_{Clock::Real()};
   StoreService service_{&memory_, &membership_};
   const std::unique_ptr<RemoteStore> store_ = Connect();
 };

@@ -11,7 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "cluster/store/join.h"
+#include "cluster/join.h"
 #include "cluster/store/prefix_store.h"
 #include "cluster/store/remote_store.h"
 #include "cluster/store/store_server.h"

@@ -20,7 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/status.h"
-#include "cluster/store/join.h"
+#include "cluster/join.h"
 #include "cluster/store/remote_store.h"
 #include "cluster/store/store_server.h"
 #include "cluster/store_url.h"

@@ -25,7 +25,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
-#include "cluster/store/join.h"
+#include "cluster/join.h"
 #include "cluster/store/remote_store.h"
 #include "cluster/store/store_server.h"
 #include "collectives/connect/backend_choice.h"

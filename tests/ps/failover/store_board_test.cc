@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ps/failover/store_board.h"
-#include "cluster/store/join.h"
+#include "cluster/join.h"
 
 #include <atomic>
 #include <functional>

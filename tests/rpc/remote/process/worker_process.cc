@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "cluster/store/join.h"
+#include "cluster/join.h"
 #include "cluster/store/remote_store.h"
 #include "rpc/channel.h"
 

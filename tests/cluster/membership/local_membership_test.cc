@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cluster/membership/membership.h"
+#include "cluster/membership/local_membership.h"
 
 #include <string>
 #include <thread>
@@ -20,7 +20,7 @@ class MembershipTest : public ::testing::Test {
     return membership_.Heartbeat(member, kLease, leaving).value();
   }
   SimulatedClock clock_;
-  Membership membership_{&clock_};
+  LocalMembership membership_{&clock_};
 };
 
 TEST_F(MembershipTest, AJobOfLivingMembersGoesOn) {

@@ -1,47 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cluster/membership/membership.h"
+#include "cluster/membership/local_membership.h"
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "base/status.h"
+#include "cluster/membership/limits.h"
 #include "tandem/v1/store.pb.h"
 
 namespace tandem::cluster {
-namespace {
-constexpr size_t kMaxNameBytes = 256;
-constexpr size_t kMaxMembers = 65536;
-constexpr size_t kMaxReasonBytes = 16 << 10;
-
-// Returns at most `bytes` bytes of `text`, without splitting a UTF-8 character.
-absl::string_view Prefix(absl::string_view text, size_t bytes) {
-  size_t end = std::min(bytes, text.size());
-  while (end > 0 && end < text.size() && (text[end] & 0xC0) == 0x80) --end;
-  return text.substr(0, end);
-}
-
-// A peer may send any length; the reason is stored and sent to all members.
-std::string Bounded(absl::string_view text) {
-  return text.size() <= kMaxReasonBytes ? std::string(text)
-                                        : absl::StrCat(Prefix(text, kMaxReasonBytes), "...");
-}
-
-absl::Status CheckName(absl::string_view member) {
-  if (!member.empty() && member.size() <= kMaxNameBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("a member's name must have 1 to ", kMaxNameBytes, " bytes, not ", member.size()));
-}
-
-absl::Status TooMany() {
-  return absl::ResourceExhaustedError(absl::StrCat("the job already has ", kMaxMembers, " members"));
-}
-
-// How long a process that has joined and sends no heartbeats keeps its name against another one.
-constexpr absl::Duration kLeaseWithoutHeartbeats = absl::Seconds(10);
-}  // namespace
-
-v1::LifeRecord Membership::Life::ToProto() const {
+v1::LifeRecord LocalMembership::Life::ToProto() const {
   v1::LifeRecord record;
   record.set_life(life);
   *record.mutable_process() = process.ToProto();
@@ -52,8 +21,8 @@ v1::LifeRecord Membership::Life::ToProto() const {
   return record;
 }
 
-void Membership::Restore(const std::map<std::string, v1::LifeRecord, std::less<>>& lives,
-                         const std::optional<JobState>& end, MembershipJournal* journal) {
+void LocalMembership::Restore(const std::map<std::string, v1::LifeRecord, std::less<>>& lives,
+                              const std::optional<JobState>& end, MembershipJournal* journal) {
   const absl::Time now = clock_->Now();
   absl::MutexLock lock(&mutex_);
   journal_ = journal;
@@ -79,30 +48,30 @@ void Membership::Restore(const std::map<std::string, v1::LifeRecord, std::less<>
   }
 }
 
-void Membership::ForgetJournal() {
+void LocalMembership::ForgetJournal() {
   absl::MutexLock lock(&mutex_);
   journal_ = nullptr;
 }
 
-absl::Status Membership::SetLife(absl::string_view member, Life next, Life* known) {
+absl::Status LocalMembership::SetLife(absl::string_view member, Life next, Life* known) {
   if (journal_ != nullptr) TANDEM_RETURN_IF_ERROR(journal_->WriteLife(member, next.ToProto()));
   *known = std::move(next);
   return absl::OkStatus();
 }
 
-absl::Status Membership::SetEnd(JobState end) {
+absl::Status LocalMembership::SetEnd(JobState end) {
   state_ = std::move(end);
   return journal_ == nullptr ? absl::OkStatus() : journal_->WriteEnd(state_);
 }
 
-absl::StatusOr<JoinResult> Membership::Join(absl::string_view member, const MemberProcess& process,
-                                            int64_t life, int64_t replaces) {
-  TANDEM_RETURN_IF_ERROR(CheckName(member));
+absl::StatusOr<JoinResult> LocalMembership::Join(absl::string_view member, const MemberProcess& process,
+                                                 int64_t life, int64_t replaces) {
+  TANDEM_RETURN_IF_ERROR(CheckMemberName(member));
   const absl::Time now = clock_->Now();
   absl::MutexLock lock(&mutex_);
   auto it = lives_.find(member);
   if (it == lives_.end()) {
-    if (lives_.size() >= kMaxMembers) return TooMany();
+    if (lives_.size() >= kMostMembers) return TooManyMembers();
     it = lives_.emplace(std::string(member), Life{.free = true}).first;
   }
   Life& known = it->second;
@@ -148,38 +117,29 @@ absl::StatusOr<JoinResult> Membership::Join(absl::string_view member, const Memb
   return JoinResult{.life = known.life};
 }
 
-absl::Status Membership::EndLife(absl::string_view member, const MemberProcess& process) {
+absl::Status LocalMembership::EndLife(absl::string_view member, const MemberProcess& process) {
   absl::MutexLock lock(&mutex_);
   const auto it = lives_.find(member);
   if (it == lives_.end()) return absl::OkStatus();
   Life& known = it->second;
-  const bool same = known.process.pid == process.pid && known.process.boot_id == process.boot_id &&
-                    known.process.pid_namespace == process.pid_namespace &&
-                    (process.started == 0 || known.process.started == process.started);
-  if (!same || known.free) return absl::OkStatus();
+  if (known.free || !IsSameProcess(known.process, process)) return absl::OkStatus();
   Life ended = known;
   ended.free = true;
   return SetLife(member, std::move(ended), &known);
 }
 
-absl::Status Membership::AdmitLife(absl::string_view member, int64_t life) {
+absl::Status LocalMembership::AdmitLife(absl::string_view member, int64_t life) {
   if (member.empty() && life == 0) return absl::OkStatus();
-  TANDEM_RETURN_IF_ERROR(CheckName(member));
-  if (life <= 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("this process of ", Bounded(member),
-                     " has not joined the job, so it changes nothing: members join by OpenStore, and clients "
-                     "of the store have no name"));
-  }
+  TANDEM_RETURN_IF_ERROR(CheckJoined(member, life));
   const absl::Time now = clock_->Now();
   absl::MutexLock lock(&mutex_);
   return AdmitLifeLocked(member, life, now);
 }
 
-absl::Status Membership::AdmitLifeLocked(absl::string_view member, int64_t life, absl::Time now) {
+absl::Status LocalMembership::AdmitLifeLocked(absl::string_view member, int64_t life, absl::Time now) {
   auto it = lives_.find(member);
   if (it == lives_.end()) {
-    if (lives_.size() >= kMaxMembers) return TooMany();
+    if (lives_.size() >= kMostMembers) return TooManyMembers();
     it = lives_.emplace(std::string(member), Life{}).first;
   }
   Life& known = it->second;
@@ -189,23 +149,14 @@ absl::Status Membership::AdmitLifeLocked(absl::string_view member, int64_t life,
                    &known);
   }
   if (life == known.life) return absl::OkStatus();
-  return absl::AlreadyExistsError(
-      absl::StrCat("this process of ", Bounded(member), " (life ", life, ") was replaced by ",
-                   known.process.pid == 0 ? "another one" : known.process.ToString(), " (life ", known.life,
-                   ") ", absl::FormatDuration(absl::Trunc(now - known.joined, absl::Milliseconds(100))),
-                   " ago: it was taken for dead, or two processes were started with the same name"));
+  return WasReplaced(member, life, known.process, known.life, now - known.joined);
 }
 
-absl::StatusOr<JobState> Membership::Heartbeat(absl::string_view member, absl::Duration lease, bool leaving,
-                                               MemberReport report, int64_t life) {
-  TANDEM_RETURN_IF_ERROR(CheckName(member));
-  if (lease <= absl::ZeroDuration() || lease > absl::Hours(24)) {
-    return absl::InvalidArgumentError(absl::StrCat("member ", Bounded(member), " asks for a lease of ",
-                                                   absl::FormatDuration(lease), "; it must lie in (0, 24h]"));
-  }
-  for (std::string* text : {&report.state, &report.host, &report.diagnostics, &report.address}) {
-    if (text->size() > kMaxNameBytes) *text = std::string(Prefix(*text, kMaxNameBytes));
-  }
+absl::StatusOr<JobState> LocalMembership::Heartbeat(absl::string_view member, absl::Duration lease,
+                                                    bool leaving, MemberReport report, int64_t life) {
+  TANDEM_RETURN_IF_ERROR(CheckMemberName(member));
+  TANDEM_RETURN_IF_ERROR(CheckMemberLease(member, lease));
+  BoundReport(&report);
   const absl::Time now = clock_->Now();
   absl::MutexLock lock(&mutex_);
   if (life > 0) {
@@ -227,7 +178,7 @@ absl::StatusOr<JobState> Membership::Heartbeat(absl::string_view member, absl::D
   }
   auto it = leases_.find(member);
   if (it == leases_.end()) {
-    if (leases_.size() >= kMaxMembers) return TooMany();
+    if (leases_.size() >= kMostMembers) return TooManyMembers();
     it = leases_.emplace(std::string(member), Lease{}).first;
   }
   const bool from_earlier = report.registered_with != 0 && report.registered_with != incarnation_;
@@ -239,7 +190,7 @@ absl::StatusOr<JobState> Membership::Heartbeat(absl::string_view member, absl::D
   return state_;
 }
 
-void Membership::CheckLeases(absl::Time now) {
+void LocalMembership::CheckLeases(absl::Time now) {
   if (state_.ended) return;
   if (ticks() && now - last_tick_ > late_) return;  // the next Tick tells who was silent
   const std::string* silent = nullptr;
@@ -253,15 +204,12 @@ void Membership::CheckLeases(absl::Time now) {
     }
   }
   if (silent == nullptr) return;
-  const absl::Duration silence = absl::Trunc(now - oldest->last_heard, absl::Milliseconds(100));
   const absl::Status written =
-      SetEnd({true, true,
-              absl::StrCat(Bounded(*silent), " has been silent for ", absl::FormatDuration(silence),
-                           " (lease ", absl::FormatDuration(oldest->length), "): killed or hung?")});
+      SetEnd({true, true, SilenceReason(*silent, now - oldest->last_heard, oldest->length)});
   if (!written.ok()) LogWarning(written.message());
 }
 
-void Membership::Tick(absl::Duration late) {
+void LocalMembership::Tick(absl::Duration late) {
   const absl::Time now = clock_->Now();
   absl::MutexLock lock(&mutex_);
   const absl::Duration slept = now - last_tick_;
@@ -273,37 +221,37 @@ void Membership::Tick(absl::Duration late) {
   CheckLeases(now);
 }
 
-absl::Time Membership::EndOf(const Lease& lease) const {
+absl::Time LocalMembership::EndOf(const Lease& lease) const {
   return lease.last_heard + lease.length * (ticks() ? 1.5 : 1);
 }
 
-void Membership::AllowRestart(absl::string_view role) {
+void LocalMembership::AllowRestart(absl::string_view role) {
   absl::MutexLock lock(&mutex_);
   restarting_roles_.emplace(role);
 }
 
-bool Membership::Restarts(absl::string_view member) const {
+bool LocalMembership::Restarts(absl::string_view member) const {
   return restarting_roles_.contains(member.substr(0, member.find('/')));
 }
 
-bool Membership::MayBeSilent(absl::string_view member, const Lease& lease) const {
+bool LocalMembership::MayBeSilent(absl::string_view member, const Lease& lease) const {
   return lease.report.replaceable || Restarts(member);
 }
 
-absl::Status Membership::End(absl::string_view member, bool failed, absl::string_view reason) {
+absl::Status LocalMembership::End(absl::string_view member, bool failed, absl::string_view reason) {
   absl::MutexLock lock(&mutex_);
   if (state_.ended || (failed && Restarts(member))) return absl::OkStatus();
-  return SetEnd({true, failed, absl::StrCat(Bounded(member), member.empty() ? "" : ": ", Bounded(reason))});
+  return SetEnd({true, failed, EndReason(member, reason)});
 }
 
-JobState Membership::State() {
+JobState LocalMembership::State() {
   const absl::Time now = clock_->Now();
   absl::MutexLock lock(&mutex_);
   CheckLeases(now);
   return state_;
 }
 
-JobState Membership::WaitUntilEnded(absl::Time deadline) {
+JobState LocalMembership::WaitUntilEnded(absl::Time deadline) {
   while (true) {
     const absl::Time now = clock_->Now();
     absl::MutexLock lock(&mutex_);
@@ -323,7 +271,7 @@ JobState Membership::WaitUntilEnded(absl::Time deadline) {
   }
 }
 
-std::vector<std::string> Membership::Members() {
+std::vector<std::string> LocalMembership::Members() {
   std::vector<std::string> names;
   absl::MutexLock lock(&mutex_);
   for (const auto& [name, lease] : leases_) {
@@ -332,7 +280,7 @@ std::vector<std::string> Membership::Members() {
   return names;
 }
 
-std::vector<MemberStatus> Membership::Statuses() {
+std::vector<MemberStatus> LocalMembership::Statuses() {
   const absl::Time now = clock_->Now();
   std::vector<MemberStatus> statuses;
   absl::MutexLock lock(&mutex_);
@@ -349,7 +297,12 @@ std::vector<MemberStatus> Membership::Statuses() {
   return statuses;
 }
 
-std::optional<absl::Duration> Membership::SinceMemoryLost() const {
+absl::StatusOr<MembershipView> LocalMembership::Look() {
+  return MembershipView{
+      .job = State(), .members = Statuses(), .serving = Age(), .since_memory_lost = SinceMemoryLost()};
+}
+
+std::optional<absl::Duration> LocalMembership::SinceMemoryLost() const {
   const absl::Time now = clock_->Now();
   absl::MutexLock lock(&mutex_);
   if (memory_lost_ == absl::InfiniteFuture()) return std::nullopt;

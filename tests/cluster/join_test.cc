@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Joining a store over the network, and what it refuses.
 
-#include "cluster/store/join.h"
+#include "cluster/join.h"
 
 #include <memory>
 #include <string>
@@ -58,7 +58,7 @@ class JoinTest : public ::testing::Test {
   std::unique_ptr<rpc::Channel> Connect(rpc::Caller caller = {}) const {
     return rpc::ConnectGrpc(address_, {.caller = std::move(caller)}).value();
   }
-  Membership& members() { return *server_->membership(); }
+  LocalMembership& members() { return *server_->membership(); }
 
   SimulatedClock clock_;
   std::string address_;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef TANDEM_CLUSTER_STORE_JOIN_H_
-#define TANDEM_CLUSTER_STORE_JOIN_H_
+#ifndef TANDEM_CLUSTER_JOIN_H_
+#define TANDEM_CLUSTER_JOIN_H_
 
-// How processes reach a store that another process serves, and join its job.
+// How processes reach the store of a job, which another process serves or etcd has, and join the job.
 
 #include <cstdint>
 #include <memory>
@@ -38,12 +38,17 @@ absl::StatusOr<int64_t> JoinStore(rpc::Channel& channel, const JoinOptions& opti
 // `timeout`. Errors: Unavailable if the store does not respond; others are those of rpc::Channel.
 absl::Status EndLife(rpc::Channel& channel, absl::string_view member, absl::Duration timeout);
 
-// Returns a channel to the store at "host:port" for the process `caller`, which presents the key of this
-// process (JobKey::Load) unless it has a token. Returns at once and connects lazily. Errors: those of
-// rpc::ConnectGrpc and JobKey::Load.
+// Returns a channel to the store at `address`, "host:port", a unix socket or "etcd://..."
+// (etcd/etcd_channel.h), for the process `caller`, which presents the key of this process (JobKey::Load)
+// unless it has a token. Returns at once and connects lazily. Errors: those of rpc::ConnectGrpc, ConnectEtcd
+// and JobKey::Load.
 absl::StatusOr<std::unique_ptr<rpc::Channel>> ConnectStore(const std::string& address,
                                                            rpc::Caller caller = {});
+// The same for a process that only looks: it presents no token, and changes nothing.
+absl::StatusOr<std::unique_ptr<rpc::Channel>> ObserveStore(const std::string& address);
+// InvalidArgument unless `address` has one of these forms.
+absl::Status CheckStoreAddress(const std::string& address);
 
 }  // namespace tandem::cluster
 
-#endif  // TANDEM_CLUSTER_STORE_JOIN_H_
+#endif  // TANDEM_CLUSTER_JOIN_H_

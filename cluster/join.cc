@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cluster/store/join.h"
+#include "cluster/join.h"
 
 #include <algorithm>
 #include <optional>
@@ -10,6 +10,9 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "cluster/membership/member_process.h"
+#include "cluster/store/etcd/etcd_channel.h"
+#include "cluster/store/etcd/etcd_client.h"
+#include "rpc/address.h"
 #include "rpc/security/job_key.h"
 #include "tandem/v1/store.pb.h"
 
@@ -17,7 +20,9 @@ namespace tandem::cluster {
 namespace {
 
 // How often a process that waits for a name looks whether it is free.
-constexpr absl::Duration kLookAgain = absl::Milliseconds(100);
+constexpr absl::Duration kLookForName = absl::Milliseconds(100);
+// A name that is still taken after so many leases belongs to a process that lives.
+constexpr double kNameOutlasts = 1.5;
 
 absl::Duration Tenths(int64_t ms) { return absl::Trunc(absl::Milliseconds(ms), absl::Milliseconds(100)); }
 
@@ -67,12 +72,16 @@ absl::StatusOr<int64_t> JoinStore(rpc::Channel& channel, const JoinOptions& opti
       continue;
     }
     // A process without heartbeats can only be looked for.
-    const bool alive = holder.heartbeats() == 0 ? state == ProcessState::kLives
-                                                : first && first->life() == holder.life() &&
-                                                      first->heartbeats() != holder.heartbeats();
-    if (alive || waited + kLookAgain >= options.timeout) return NameTaken(options.member, holder, waited);
+    const bool same = first && first->life() == holder.life();
+    // A store in etcd counts no heartbeats: there, only a process that lives keeps its name for so long.
+    const bool outlasts =
+        same && holder.lease_ms() > 0 && waited >= kNameOutlasts * absl::Milliseconds(holder.lease_ms());
+    const bool alive =
+        outlasts || (holder.heartbeats() == 0 ? state == ProcessState::kLives
+                                              : same && first->heartbeats() != holder.heartbeats());
+    if (alive || waited + kLookForName >= options.timeout) return NameTaken(options.member, holder, waited);
     if (!first || first->life() != holder.life()) first = holder;
-    absl::SleepFor(kLookAgain);
+    absl::SleepFor(kLookForName);
   }
 }
 
@@ -91,7 +100,17 @@ absl::StatusOr<std::unique_ptr<rpc::Channel>> ConnectStore(const std::string& ad
     TANDEM_ASSIGN_OR_RETURN(const rpc::JobKey key, rpc::JobKey::Load());
     caller = key.Identify(std::move(caller));
   }
+  if (IsEtcdAddress(address)) return ConnectEtcd(address, std::move(caller), /*read_only=*/false);
   return rpc::ConnectGrpc(address, {.caller = std::move(caller)});
+}
+
+absl::StatusOr<std::unique_ptr<rpc::Channel>> ObserveStore(const std::string& address) {
+  if (IsEtcdAddress(address)) return ConnectEtcd(address, {}, /*read_only=*/true);
+  return rpc::ConnectGrpc(address);
+}
+
+absl::Status CheckStoreAddress(const std::string& address) {
+  return IsEtcdAddress(address) ? ParseEtcdUrl(address).status() : rpc::ParseAddress(address).status();
 }
 
 }  // namespace tandem::cluster

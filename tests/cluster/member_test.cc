@@ -344,12 +344,12 @@ TEST(ProcessTest, ASigtermThatIsPassedOnTwiceAsksToStopOnce) {
         std::atomic<bool> stop{false};
         const auto process = *Process::Start();
         process->StopOnSignals(&stop);
-        const absl::Time first = MonotonicNow();
         ::kill(::getpid(), SIGTERM);
         while (!stop) std::this_thread::yield();
+        const absl::Time stopped = MonotonicNow();
         ::kill(::getpid(), SIGTERM);
         // A busy machine may let a second pass before the second signal is there.
-        while (MonotonicNow() < first + absl::Seconds(1)) std::this_thread::yield();
+        while (MonotonicNow() < stopped + absl::Seconds(1)) std::this_thread::yield();
         ::kill(::getpid(), SIGTERM);
         absl::Notification never;
         never.WaitForNotification();

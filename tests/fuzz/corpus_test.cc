@@ -1,4 +1,5 @@
-// Runs every target over its kept corpus and over mutations of it, which are the same in every run.
+// Runs every target over its kept corpus, over what real writers make, and over mutations of both, which are
+// the same in every run.
 
 #include <algorithm>
 #include <filesystem>
@@ -10,18 +11,23 @@
 #include "gmock/gmock.h"
 #include "google/protobuf/stubs/logging.h"
 #include "gtest/gtest.h"
+#include "tests/fuzz/allocations.h"
 #include "tests/fuzz/targets.h"
 
 namespace tandem::fuzz {
 namespace {
 
-std::vector<std::string> Corpus(const std::string& target) {
+// What reading a file may take beside twice its size: buffers of fixed sizes, of which export has 1 MiB.
+constexpr size_t kAllowance = size_t{2} << 20;
+
+std::vector<std::string> Corpus(const Target& target) {
   std::vector<std::filesystem::path> paths;
-  for (const auto& entry : std::filesystem::directory_iterator(TANDEM_FUZZ_CORPUS "/" + target)) {
+  for (const auto& entry : std::filesystem::directory_iterator(TANDEM_FUZZ_CORPUS "/" + target.name)) {
     paths.push_back(entry.path());
   }
   std::sort(paths.begin(), paths.end());
   std::vector<std::string> inputs;
+  if (target.seeds != nullptr) inputs = target.seeds();
   for (const std::filesystem::path& path : paths) {
     inputs.push_back(ReadFile(path.string()).value());
   }
@@ -71,17 +77,24 @@ INSTANTIATE_TEST_SUITE_P(Targets, CorpusTest, ::testing::ValuesIn(Targets()),
 
 TEST_P(CorpusTest, KeptInputsAndMutationsOfThemBreakNoPromise) {
   const google::protobuf::LogSilencer silence;
-  const std::vector<std::string> corpus = Corpus(GetParam().name);
+  const std::vector<std::string> corpus = Corpus(GetParam());
   ASSERT_FALSE(corpus.empty());
+  size_t most = 0;  // allocated for one input
   const auto run = [&](const std::string& text) {
+    ResetPeak();
     GetParam().run(Input(reinterpret_cast<const uint8_t*>(text.data()), text.size()));
+    if (!GetParam().is_file || !CountsAllocations()) return;
+    most = std::max(most, PeakSinceReset());
+    ASSERT_LE(PeakSinceReset(), 2 * text.size() + kAllowance) << "of an input of " << text.size() << " bytes";
   };
   run("");
   for (const std::string& input : corpus) run(input);
   CounterRandom random(1, 0);
   for (int round = 0; round < GetParam().mutations; ++round) {
     run(Mutate(corpus[random.Below(corpus.size())], corpus, &random));
+    if (HasFatalFailure()) return;
   }
+  if (most > 0) RecordProperty("most_allocated_bytes", std::to_string(most));
 }
 
 }  // namespace

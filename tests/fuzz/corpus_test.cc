@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs every target over its kept corpus, over what real writers make, and over mutations of both, which are
 // the same in every run.
 

@@ -29,6 +29,8 @@ namespace {
 // The connections of processes which are no ranks, and send nothing, that may be open beside those of the
 // ranks.
 constexpr size_t kSilentPeers = 64;
+// How long a process that has connected may take to show its certificate and to announce its rank.
+constexpr absl::Duration kGreetingTime = absl::Seconds(10);
 
 absl::Duration Left(absl::Time deadline) { return std::max(deadline - MonotonicNow(), absl::ZeroDuration()); }
 
@@ -162,6 +164,7 @@ class MeshConnector {
     while (true) {
       const std::vector<int> absent = Absent();
       if (absent.empty()) return std::move(sockets_);
+      const absl::Time next_slow = DropSlow();
       std::vector<pollfd> polled = {{listener_.get(), POLLIN, 0}};
       for (const Greeting& one : waiting_) {
         polled.push_back({one.link.socket.get(), one.wants_write ? short{POLLOUT} : short{POLLIN}, 0});
@@ -171,8 +174,9 @@ class MeshConnector {
         return absl::DeadlineExceededError(absl::StrCat(NameRanks(absent), " of ", sockets_.size(),
                                                         " did not connect to rank ", rank_, refused_));
       }
-      const int64_t ms = std::min<int64_t>(absl::ToInt64Milliseconds(left) + 1, 60000);
-      if (poll(polled.data(), polled.size(), static_cast<int>(ms)) <= 0) continue;
+      const absl::Duration wait = std::min({left, Left(next_slow), absl::Minutes(1)});
+      if (poll(polled.data(), polled.size(), static_cast<int>(absl::ToInt64Milliseconds(wait)) + 1) <= 0)
+        continue;
       for (size_t i = waiting_.size(); i-- > 0;) {
         if (polled[i + 1].revents == 0) continue;
         TANDEM_ASSIGN_OR_RETURN(const bool over, Continue(&waiting_[i]));
@@ -197,6 +201,7 @@ class MeshConnector {
   struct Greeting {
     MeshSocket link;
     int peer;
+    absl::Time deadline;
     bool shaking_hands;
     bool wants_write = false;
     bool greeted = false;  // this side, if it has connected
@@ -208,7 +213,10 @@ class MeshConnector {
   absl::Status Begin(ipc::Descriptor socket, int peer) {
     const int on = 1;
     setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    Greeting one{.link = {std::move(socket), nullptr}, .peer = peer, .shaking_hands = tls_ != nullptr};
+    Greeting one{.link = {std::move(socket), nullptr},
+                 .peer = peer,
+                 .deadline = peer < 0 ? MonotonicNow() + kGreetingTime : deadline_,
+                 .shaking_hands = tls_ != nullptr};
     if (tls_ != nullptr) {
       one.link.tls = std::make_unique<crypto::TlsSocket>(
           tls_, one.link.socket.get(),
@@ -259,6 +267,15 @@ class MeshConnector {
     const auto count = std::count_if(waiting_.begin(), waiting_.end(), silent);
     if (static_cast<size_t>(count) < sockets_.size() + kSilentPeers) return;
     waiting_.erase(std::find_if(waiting_.begin(), waiting_.end(), silent));
+  }
+
+  // Closes the accepted connections whose time is over. Returns when the next one's is.
+  absl::Time DropSlow() {
+    const absl::Time now = MonotonicNow();
+    std::erase_if(waiting_, [now](const Greeting& one) { return one.peer < 0 && one.deadline <= now; });
+    absl::Time next = deadline_;
+    for (const Greeting& one : waiting_) next = std::min(next, one.deadline);
+    return next;
   }
 
   std::vector<int> Absent() const {

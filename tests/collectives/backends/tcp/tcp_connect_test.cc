@@ -85,24 +85,40 @@ TEST(TcpConnectTest, RanksOfOneAddressTalkInClearAndOthersInTls) {
   }
 }
 
-TEST(TcpConnectTest, ManySilentConnectionsDoNotKeepARankOut) {
-  cluster::MemoryStore store;
-  TANDEM_ASSERT_OK(store.Set("address/1", "to come"));  // so that rank 0 begins to accept
-  std::thread first([&] { TANDEM_EXPECT_OK(TcpBackendFactory().make(OptionsOf(&store, 0, {"a", "a"}))); });
+// Connects to rank 0, whose address is in the store.
+ipc::Descriptor ConnectToFirst(cluster::Store& store) {
   const std::string where = store.Get("address/0", absl::Seconds(30)).value_or("");
   sockaddr_in address = {.sin_family = AF_INET};
   int port = 0;
   EXPECT_TRUE(absl::SimpleAtoi(where.substr(where.find(' ') + 1), &port)) << where;
   address.sin_port = htons(static_cast<uint16_t>(port));
   EXPECT_EQ(inet_pton(AF_INET, where.substr(0, where.find(' ')).c_str(), &address.sin_addr), 1) << where;
+  ipc::Descriptor stranger(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(connect(stranger.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  return stranger;
+}
+
+TEST(TcpConnectTest, ManySilentConnectionsDoNotKeepARankOut) {
+  cluster::MemoryStore store;
+  TANDEM_ASSERT_OK(store.Set("address/1", "to come"));  // so that rank 0 begins to accept
+  std::thread first([&] { TANDEM_EXPECT_OK(TcpBackendFactory().make(OptionsOf(&store, 0, {"a", "a"}))); });
   std::vector<ipc::Descriptor> silent;
-  for (int i = 0; i < 100; ++i) {
-    silent.emplace_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    EXPECT_EQ(connect(silent.back().get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
-  }
+  for (int i = 0; i < 100; ++i) silent.push_back(ConnectToFirst(store));
   // The oldest of them are closed: at most a few stay open beside the ranks' own.
   pollfd oldest = {silent[0].get(), POLLIN, 0};
   EXPECT_EQ(poll(&oldest, 1, 30'000), 1) << "still open";
+  TANDEM_EXPECT_OK(TcpBackendFactory().make(OptionsOf(&store, 1, {"a", "a"})));
+  first.join();
+}
+
+TEST(TcpConnectTest, AConnectionThatIsSlowInItsHandshakeIsClosedAfterTenSeconds) {
+  cluster::MemoryStore store;
+  TANDEM_ASSERT_OK(store.Set("address/1", "to come"));
+  std::thread first([&] { TANDEM_EXPECT_OK(TcpBackendFactory().make(OptionsOf(&store, 0, {"a", "a"}))); });
+  const ipc::Descriptor slow = ConnectToFirst(store);
+  EXPECT_EQ(send(slow.get(), "\x16\x03", 2, MSG_NOSIGNAL), 2);  // the first bytes of TLS
+  pollfd one = {slow.get(), POLLIN, 0};
+  EXPECT_EQ(poll(&one, 1, 25'000), 1) << "still open";
   TANDEM_EXPECT_OK(TcpBackendFactory().make(OptionsOf(&store, 1, {"a", "a"})));
   first.join();
 }

@@ -13,6 +13,7 @@
 #include "absl/synchronization/notification.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "cluster/membership/local_membership.h"
 #include "cluster/store/store_service.h"
 #include "ps/failover/receiver.h"
 #include "ps/log/record.h"
@@ -104,7 +105,7 @@ class Seeds {
 
 struct StoreUnderTest {
   cluster::MemoryStore store{{.keys = 1000, .bytes = 1 << 20, .waits = 100, .wait_bytes = 1 << 16}};
-  cluster::Membership membership{Clock::Real()};
+  cluster::LocalMembership membership{Clock::Real()};
   cluster::StoreService handlers{&store, &membership};
   rpc::Service service = handlers.MakeService();
 };

@@ -19,6 +19,9 @@ const std::vector<Target>& Targets() {
       {"weights", FuzzWeights, 3000, WeightsSeeds},
       {"replay_service", FuzzReplayService, 3000, ReplayServiceSeeds},
       {"recording", FuzzRecording, 3000, RecordingSeeds},
+      {"caller", FuzzCaller, 3000, CallerSeeds},
+      {"http", FuzzHttp, 1000, HttpSeeds},
+      {"mesh_hello", FuzzMeshHello, 300, MeshHelloSeeds},
       // Files. Each has at least 500 mutations of every file that belongs to its format.
       {"checkpoint", FuzzCheckpoint, 3000, CheckpointSeeds, true},
       {"replay", FuzzReplay, 2500, ReplaySeeds, true},

@@ -47,6 +47,10 @@ void FuzzStore(Input input);
 void FuzzWeights(Input input);
 void FuzzReplayService(Input input);
 void FuzzRecording(Input input);
+// What a process reads of a peer that it does not know yet.
+void FuzzCaller(Input input);     // rpc/caller.h
+void FuzzHttp(Input input);       // cluster/metrics/http_server.h
+void FuzzMeshHello(Input input);  // collectives/backends/tcp/mesh_connector.h
 // Files, which are read or refused. Inputs of most are those of RealFiles (real_files.h).
 void FuzzCheckpoint(Input input);  // ps/checkpoint
 void FuzzReplay(Input input);      // replay/checkpoint
@@ -62,6 +66,9 @@ std::vector<std::string> StoreSeeds();
 std::vector<std::string> WeightsSeeds();
 std::vector<std::string> ReplayServiceSeeds();
 std::vector<std::string> RecordingSeeds();
+std::vector<std::string> CallerSeeds();
+std::vector<std::string> HttpSeeds();
+std::vector<std::string> MeshHelloSeeds();
 std::vector<std::string> CheckpointSeeds();
 std::vector<std::string> ReplaySeeds();
 std::vector<std::string> StoreLogSeeds();

@@ -11,8 +11,8 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "cluster/store/etcd/etcd_channel.h"
 #include "launcher/job_file.h"
-#include "launcher/lost_shards.h"
 #include "launcher/node_text.h"
 #include "launcher/plan/copies.h"
 #include "launcher/root_cause.h"
@@ -67,7 +67,8 @@ NodeAgent::NodeAgent(const NodeAgentOptions& options, const rpc::JobKey& key,
       local_(std::move(local)),
       beats_(local_->options().lease, processes),
       node_id_(FreshNodeId(rendezvous->host())),
-      services_(local_->options().run_id, node_id_, key_, options.master_port) {}
+      services_(local_->options().run_id, node_id_, key_, options.master_port,
+                rendezvous->job_store_in_etcd()) {}
 
 NodeAgent::~NodeAgent() = default;
 
@@ -81,7 +82,13 @@ int NodeAgent::Run() {
   sockets_ = *std::move(sockets);
   monitor_ = std::make_unique<RoundMonitor>(
       rendezvous_->rendezvous(),
-      [this](const std::function<bool()>& stop) { return rendezvous_->Reach(stop); });
+      [this](const std::function<bool()>& stop) { return rendezvous_->Reach(stop); },
+      [this, name = absl::StrCat("launcher/", node_id_)](
+          const Round& round) -> absl::StatusOr<std::shared_ptr<cluster::Membership>> {
+        const std::string store = StoreOf(round);
+        if (!cluster::IsEtcdAddress(store)) return nullptr;
+        return cluster::OpenEtcdMembership(store, name);
+      });
   if (plan().reform) {
     if (const absl::Status started = StartControl(); !started.ok()) {
       processes_->console().Say(started.message());
@@ -149,7 +156,7 @@ void NodeAgent::BeginJoin() {
   }
   local_->PrepareRound();
   // Members that survive the round learn of its end from LauncherControl.
-  monitor_->Unwatch(/*failed=*/control_ == nullptr, "the round is over");
+  monitor_->Abandon(/*failed=*/control_ == nullptr, "the round is over");
 
   Node node{.id = node_id_, .host = rendezvous_->master_addr(), .node_rank = rendezvous_->node_rank()};
   if (const absl::Status status =
@@ -163,6 +170,7 @@ void NodeAgent::BeginJoin() {
   node.processes = local_->CountByRole();
   node.commands = local_->CommandsByRole();
   node.replaceable = plan().IsReplaceable();
+  node.has_work = plan().HasWork();
   if (!rendezvous_->alone()) {
     processes_->console().Say(
         absl::StrCat("waiting for a round of ", rendezvous_->NodesText(), " at ", rendezvous_->ToString()));
@@ -180,7 +188,9 @@ void NodeAgent::OnRound(const AgentEvent& event) {
   // must not count as the newest if those die.
   const bool stale = round_.has_value() && event.round.epoch != round_->epoch + 1 && !local_->AllEnded();
   round_ = event.round;
-  services_.EnterRound(round_->epoch);
+  round_->nodes[0].store = StoreOf(*round_);
+  reported_.reset();
+  services_.EnterRound(*round_, event.membership);
   ++assignment_;
   local_->SetRound({.round = *round_,
                     .assignment = assignment_,
@@ -207,23 +217,23 @@ void NodeAgent::BeginRound() {
 
 absl::Status NodeAgent::StartRound() {
   TANDEM_RETURN_IF_ERROR(CheckFollowers(*round_));
-  if (round_->group_rank == 0) {
-    services_.membership()->Tick(local_->options().lease / 2);
-    if (const std::string warning = CopiesWarning(*round_); !warning.empty())
-      processes_->console().Say(warning);
+  if (const std::string warning = CopiesWarning(*round_); round_->group_rank == 0 && !warning.empty()) {
+    processes_->console().Say(warning);
+  }
+  if (const auto& members = services_.membership(); members != nullptr) {
+    members->Tick(local_->options().lease / 2);
     for (const RolePlan& role : plan().roles) {
       // Servers with followers say by themselves that they may be silent. If the last copy of a shard is
       // lost, its process reports that, and the job ends.
-      if (role.restart == Restart::kAlone && role.followers == 0)
-        services_.membership()->AllowRestart(role.name);
+      if (role.restart == Restart::kAlone && role.followers == 0) members->AllowRestart(role.name);
     }
     // All roles of replaceable nodes are restarted alone, and this launcher's plan need not have them.
     for (const Node& node : round_->nodes) {
       for (const auto& [role, count] : node.processes) {
-        if (node.replaceable && role != "ps") services_.membership()->AllowRestart(role);
+        if (node.replaceable && role != "ps") members->AllowRestart(role);
       }
     }
-    monitor_->Watch(services_.membership(), round_->epoch);
+    monitor_->Watch(members, round_->epoch);
   }
   // `tandem status`, `tandem top` and others read it, on any node.
   const NodeOptions& options = local_->options();
@@ -332,8 +342,10 @@ void NodeAgent::OnEvent(const AgentEvent& event) {
       return;
     case AgentEvent::Kind::kJobState:
       if (!event.state.failed || !round_.has_value() || event.epoch != round_->epoch) return;
-      if (phase_ != Phase::kRunning && phase_ != Phase::kSettling) return;
-      return NoteReport(event.state.reason);
+      reported_ = event.state.reason;
+      return NoteReported();
+    case AgentEvent::Kind::kMembers:
+      return OnMembers(event);
     case AgentEvent::Kind::kWorkersEnded:
       return OnWorkersEnded(event);
     case AgentEvent::Kind::kPeerFailure: {
@@ -346,26 +358,6 @@ void NodeAgent::OnEvent(const AgentEvent& event) {
       return NoteFailure(kSettle);
     }
   }
-}
-
-void NodeAgent::OnNodes(const AgentEvent& event) {
-  if (!round_.has_value() || event.epoch != round_->epoch) return;
-  round_ = event.event.round;
-  if (phase_ != Phase::kRunning && phase_ != Phase::kSettling) return;
-  for (const cluster::NodeChange& change : event.event.changes) {
-    processes_->console().Say(ChangeText(change, round_->nodes[static_cast<size_t>(change.index)]));
-  }
-  LookForCopies();
-}
-
-void NodeAgent::LookForCopies() {
-  look_for_copies_at_ = absl::InfiniteFuture();
-  if (round_->group_rank != 0 || phase_ != Phase::kRunning) return;
-  const LostShards lost = FindLostShards(*round_, services_.membership()->Statuses());
-  look_for_copies_at_ = MonotonicNow() + lost.look_again;
-  if (lost.failure.empty()) return;
-  job_failure_ = lost.failure;
-  NoteFailure(absl::ZeroDuration());
 }
 
 bool NodeAgent::MayStart() {
@@ -404,6 +396,9 @@ void NodeAgent::OnRoundOver(const AgentEvent& over) {
   }
   const RendezvousEvent& event = over.event;
   round_over_ = true;
+  // The rendezvous has let this node, or another one that takes part, end the round.
+  const bool goes_on = plan().reform && event.kind == RendezvousEvent::Kind::kRestart;
+  if (InEtcd() && event.failed && !event.stopped && !goes_on) EndForMembers(event.exit_code, event.reason);
   if (event.kind == RendezvousEvent::Kind::kClosed) {
     closed_ = true;
     // Another node's failure came first, and the one here may be its consequence.
@@ -498,8 +493,9 @@ void NodeAgent::OnAllStopped() {
 }
 
 void NodeAgent::FinishIfDone() {
-  if (finish_told_ || phase_ != Phase::kRunning || !HasWork(*round_, plan()) || !local_->AllDone()) return;
+  if (finish_told_ || phase_ != Phase::kRunning || !HasWork(*round_) || !local_->AllDone()) return;
   finish_told_ = true;
+  SayWhatIsMissing();
   const int64_t epoch = round_->epoch;
   monitor_->Tell([epoch](Rendezvous& rendezvous) { return rendezvous.Finish(epoch); });
 }
@@ -538,7 +534,8 @@ void NodeAgent::AnnounceFailure() {
   }
   const int exit_code = cause.exit_code;
   job_failure_.clear();
-  if (!plan().reform) EndForMembers(exit_code, reason);
+  // With a store in etcd OnRoundOver does that: if this node has lost its place, the others go on.
+  if (!plan().reform && !InEtcd()) EndForMembers(exit_code, reason);
   if (!again) {
     failed_here_ = true;
     CloseJob(reason, exit_code);
@@ -555,7 +552,12 @@ void NodeAgent::AnnounceFailure() {
 }
 
 void NodeAgent::FormAgain(const std::string& reason) {
-  services_.EndRound(round_->epoch);
+  if (std::function<void()> left = services_.EndRound(*round_); left != nullptr) {
+    monitor_->Tell([left = std::move(left)](Rendezvous&) {
+      left();
+      return absl::OkStatus();
+    });
+  }
   if (absl::Status told = control_->RoundOver(assignment_, reason); !told.ok()) {
     processes_->console().Say(told.message());
   }

@@ -118,11 +118,21 @@ class NodeAgent {
   void NoteFailure(absl::Duration settle);
   // Does what NoteFailure does, for an error that a member of the job has reported.
   void NoteReport(const std::string& reason);
+  // Does that for reported_, if this node acts for all (Round::Leader).
+  void NoteReported();
+  // Returns whether the round's store is in etcd.
+  bool InEtcd() const;
+  // Returns the address of the round's store.
+  std::string StoreOf(const cluster::Round& round) const;
   // Returns how long to wait for the cause of a failure that is a consequence.
   absl::Duration ConsequenceSettle() const;
-  // Fails the round if a shard of the parameter servers has no copy left because nodes are absent. While a
-  // copy may live, it plans to look again. Only on the first node, which knows the members of the round.
+  // Starts to look whether a shard of the parameter servers has no copy left because nodes are absent. Only
+  // on the first node that is not absent. OnMembers fails the round then; while a copy may live, it plans to
+  // look again.
   void LookForCopies();
+  void OnMembers(const AgentEvent& event);
+  // Says that the job waits for absent nodes, if this one has finished.
+  void SayWhatIsMissing();
   // Returns whether processes may be restarted alone now: this node has its place in the round, and the
   // rendezvous knows how often they were, for a node that takes the place. If it does not, begins to tell it.
   bool MayStart();
@@ -139,7 +149,7 @@ class NodeAgent {
   void OnWorkersEnded(const AgentEvent& event);
   void NoteStopped(const RoundProcesses::Slot& slot, const Process& process);
   void CloseJob(const std::string& reason, int exit_code);
-  // Ends a failed job for the members of the round, if this node serves its store. A worker that waits for a
+  // Ends a failed job for the members of the round, if this node knows them. A worker that waits for a
   // peer that has died cannot act on SIGTERM; it learns of the end within a quarter of its lease and exits.
   void EndForMembers(int exit_code, const std::string& reason);
 
@@ -164,14 +174,15 @@ class NodeAgent {
   std::unique_ptr<cluster::StoreServer> agent_store_;
   std::unique_ptr<LauncherControl> control_;
 
-  std::optional<cluster::Round> round_;
-  int64_t assignment_ = 0;    // counts this node's rounds
-  bool round_over_ = false;   // the rendezvous has ended the round
-  bool finish_told_ = false;  // the rendezvous knows that this node's processes have finished
-  bool closed_ = false;       // the job is over
+  std::optional<cluster::Round> round_;  // nodes[0].store is the address of the round's store
+  int64_t assignment_ = 0;               // counts this node's rounds
+  bool round_over_ = false;              // the rendezvous has ended the round
+  bool finish_told_ = false;             // the rendezvous knows that this node's processes have finished
+  bool closed_ = false;                  // the job is over
   // A failure on this node has ended the job, or came at the same time as the one that has.
   bool failed_here_ = false;
-  std::string job_failure_;  // the error that a member of the job has reported
+  std::string job_failure_;              // the error that a member of the job has reported
+  std::optional<std::string> reported_;  // the same in the round's store, for the node that acts for all
 
   Phase phase_ = Phase::kJoining;
   Next next_ = Next::kEnd;

@@ -21,8 +21,7 @@ constexpr absl::Duration kAtLeastAfterKill = absl::Seconds(5);
 void NodeAgent::OnTick(absl::Time now) {
   tick_at_ = now + beats_.interval();
   // The store judges by these calls as well whether this launcher has run.
-  if (round_.has_value() && round_->group_rank == 0)
-    services_.membership()->Tick(local_->options().lease / 2);
+  if (services_.membership() != nullptr) services_.membership()->Tick(local_->options().lease / 2);
   if (phase_ != Phase::kRunning && phase_ != Phase::kSettling) return;
   for (const RoundProcesses::Slot* slot : beats_.Look(now, local_->slots())) {
     slot->process->SetLost();

@@ -35,7 +35,7 @@ void NodeAgent::Stop(Next next, int exit_code, absl::Duration grace, int signal)
   if (control_ != nullptr && next == Next::kEnd) control_->Close("the job is over").IgnoreError();
   // A node that only leaves is not waited for, since the others form another round.
   await_others_ = next == Next::kEnd && asked_to_stop_ && closed_ && round_.has_value() &&
-                  !OtherNodesWithWork(*round_, plan()).empty();
+                  !OtherNodesWithWork(*round_).empty();
   local_->Terminate(signal);
   StopServers();
 }
@@ -52,7 +52,7 @@ void NodeAgent::StopServers() {
     });
     if (await_others_ && local_->AllEnded()) {
       // The workers of the other nodes need the stores of this launcher while they save their state.
-      await_others_ = round_->group_rank == 0 || rendezvous_->serves_store();
+      await_others_ = (round_->group_rank == 0 && !InEtcd()) || rendezvous_->serves_store();
       if (await_others_) processes_->console().Say("waiting for the workers of the other nodes");
     }
     if (await_others_) AwaitOtherWorkers();
@@ -61,7 +61,7 @@ void NodeAgent::StopServers() {
 }
 
 void NodeAgent::AwaitOtherWorkers() {
-  monitor_->Tell([this, epoch = round_->epoch, nodes = OtherNodesWithWork(*round_, plan())](Rendezvous&) {
+  monitor_->Tell([this, epoch = round_->epoch, nodes = OtherNodesWithWork(*round_)](Rendezvous&) {
     auto outcomes = rendezvous_->AwaitWorkersEnded(epoch, nodes, kWorkersEndedWait);
     AgentEvent event{.kind = AgentEvent::Kind::kWorkersEnded, .status = outcomes.status()};
     if (outcomes.ok()) event.outcomes = *std::move(outcomes);

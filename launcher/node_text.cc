@@ -78,7 +78,8 @@ std::string ChangeText(const cluster::NodeChange& change, const cluster::Node& n
   return absl::StrCat(change.text, absl::EndsWith(change.text, "?") ? " It had " : "; it had ",
                       NodeProcessesText(node),
                       "; the round goes on without it. Its launcher takes its place again if it is started "
-                      "with the same command");
+                      "with the same command",
+                      node.has_work ? ", and the job does not end before its processes have finished" : "");
 }
 
 }  // namespace tandem::launcher

@@ -50,6 +50,8 @@ class RendezvousHandler {
   bool outward() const { return !alone() || !options_.local_addr.empty(); }
   // The rendezvous address for commands outside the job: etcd's URL or the store's endpoint; "" if alone().
   const std::string& address() const { return address_; }
+  // Returns true if this node wants the rounds' stores in the etcd at which the nodes meet.
+  bool job_store_in_etcd() const { return options_.job_store_in_etcd; }
   // Returns true if the store at which the nodes meet is this launcher's.
   bool serves_store() const { return server_ != nullptr; }
   int node_rank() const { return options_.node_rank; }

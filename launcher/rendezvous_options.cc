@@ -110,6 +110,13 @@ absl::StatusOr<RendezvousHandlerOptions> MakeRendezvousOptions(const RunFlags& f
   options.local_addr = flags.local_addr;
   options.master_addr = flags.master_addr;
   const bool etcd = absl::StartsWith(flags.rdzv_backend, "etcd");
+  options.job_store_in_etcd = flags.job_store == "etcd";
+  if (options.job_store_in_etcd && (!etcd || flags.standalone)) {
+    return absl::InvalidArgumentError(
+        "--job-store etcd keeps the job's store where the nodes meet, which must be etcd: give "
+        "--rdzv-backend "
+        "etcd and --rdzv-endpoint HOST:PORT, too");
+  }
   if (flags.standalone || (rendezvous.max_nodes == 1 && !etcd)) {
     if (!flags.rdzv_backend.empty() && flags.rdzv_backend != "static" && flags.rdzv_backend != "c10d") {
       return absl::InvalidArgumentError(absl::StrCat("--rdzv-backend ", flags.rdzv_backend,

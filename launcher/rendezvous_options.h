@@ -30,6 +30,7 @@ struct RendezvousHandlerOptions {
   std::string
       route_addr;  // the address that routes to `endpoint`, if it is known already (endpoint_lookup.h)
   std::string master_addr;                  // MASTER_ADDR of a single launcher; "": 127.0.0.1
+  bool job_store_in_etcd = false;           // --job-store etcd
   int node_rank = -1;                       // this node's place in the round; -1: any
   std::map<std::string, std::string> conf;  // keys of --rdzv-conf that have no field in `rendezvous`
   cluster::RendezvousOptions rendezvous;

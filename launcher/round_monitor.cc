@@ -6,25 +6,37 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/logging.h"
 #include "base/timed_wait.h"
 
 namespace tandem::launcher {
 
+using cluster::Rendezvous;
 using cluster::RendezvousEvent;
 using cluster::Round;
 
+namespace {
+
+// How long Unwatch blocks while etcd does not answer.
+constexpr absl::Duration kEndMoment = absl::Milliseconds(200);
+
+}  // namespace
+
 RoundMonitor::RoundMonitor(cluster::Rendezvous* rendezvous,
-                           std::function<absl::Status(const std::function<bool()>& stop)> prepare)
+                           std::function<absl::Status(const std::function<bool()>& stop)> prepare,
+                           FindMembers find_members)
     : rendezvous_(rendezvous),
       prepare_(std::move(prepare)),
+      find_members_(std::move(find_members)),
       event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   waiter_ = std::thread([this] { Wait(); });
   teller_ = std::thread([this] { Deliver(); });
 }
 
 RoundMonitor::~RoundMonitor() {
-  Unwatch(/*failed=*/false, "the launcher ends");
+  Abandon(/*failed=*/false, "the launcher ends");
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
@@ -39,6 +51,12 @@ RoundMonitor::~RoundMonitor() {
     ended = AwaitFor(&mutex_, absl::Condition(&waiter_ended_), absl::Milliseconds(100));
   }
   waiter_.join();
+  for (const std::unique_ptr<Watcher>& watcher : watchers_) JoinThreads(*watcher);
+}
+
+void RoundMonitor::JoinThreads(Watcher& watcher) {
+  watcher.watching.join();
+  watcher.ending.join();
 }
 
 void RoundMonitor::Post(AgentEvent news) {
@@ -102,6 +120,19 @@ void RoundMonitor::Wait() {
       if (!reached.ok()) break;
     }
     AgentEvent begun{.kind = AgentEvent::Kind::kRound, .status = round.status()};
+    while (begun.status.ok() && find_members_ != nullptr) {
+      absl::StatusOr<std::shared_ptr<cluster::Membership>> members = find_members_(*round);
+      if (members.ok()) {
+        begun.membership = *std::move(members);
+        break;
+      }
+      if (absl::IsUnavailable(members.status()) && !stop()) {
+        LogWarning(absl::StrCat("waiting for the store of the round: ", members.status().message()));
+        continue;
+      }
+      begun.status = members.status();
+      round = members.status();
+    }
     if (!round.ok()) {
       Post(std::move(begun));
       continue;
@@ -139,19 +170,51 @@ void RoundMonitor::Deliver() {
   }
 }
 
-void RoundMonitor::Watch(cluster::Membership* membership, int64_t epoch) {
-  membership_ = membership;
-  member_watcher_ = std::thread([this, membership, epoch] {
-    const cluster::JobState state = membership->WaitUntilEnded(absl::InfiniteFuture());
-    Post({.kind = AgentEvent::Kind::kJobState, .state = state, .epoch = epoch});
+void RoundMonitor::Watch(std::shared_ptr<cluster::Membership> membership, int64_t epoch) {
+  std::erase_if(watchers_, [](const std::unique_ptr<Watcher>& old) {
+    if (old->ended) JoinThreads(*old);
+    return old->ended.load();
   });
+  Watcher* const watcher = watchers_.emplace_back(std::make_unique<Watcher>()).get();
+  watcher->membership = std::move(membership);
+  watcher->watching = std::thread([this, watcher, epoch] {
+    const cluster::JobState state = watcher->membership->WaitUntilEnded(absl::InfiniteFuture());
+    Post({.kind = AgentEvent::Kind::kJobState, .state = state, .epoch = epoch});
+    absl::MutexLock lock(&mutex_);
+    watcher->ended = true;
+  });
+  watches_ = true;
 }
 
 void RoundMonitor::Unwatch(bool failed, const std::string& reason) {
-  if (membership_ == nullptr) return;
-  (void)membership_->End(failed ? "tandem run" : "", failed, reason);
-  member_watcher_.join();
-  membership_ = nullptr;
+  EndWatch([failed, reason](cluster::Membership& members) {
+    (void)members.End(failed ? "tandem run" : "", failed, reason);
+  });
+}
+
+void RoundMonitor::Abandon(bool failed, const std::string& reason) {
+  EndWatch([failed, reason](cluster::Membership& members) {
+    members.Abandon(failed ? "tandem run" : "", failed, reason);
+  });
+}
+
+void RoundMonitor::EndWatch(std::function<void(cluster::Membership&)> end) {
+  if (!std::exchange(watches_, false)) return;
+  Watcher* const watcher = watchers_.back().get();
+  watcher->ending = std::thread([watcher, end = std::move(end)] { end(*watcher->membership); });
+  absl::MutexLock lock(&mutex_);
+  const auto ended = [watcher] { return watcher->ended.load(); };
+  (void)AwaitFor(&mutex_, absl::Condition(&ended), kEndMoment);
+}
+
+void RoundMonitor::Look(std::shared_ptr<cluster::Membership> membership, int64_t epoch) {
+  Tell([this, membership = std::move(membership), epoch](Rendezvous&) {
+    absl::StatusOr<cluster::MembershipView> view = membership->Look();
+    AgentEvent event{.kind = AgentEvent::Kind::kMembers, .status = view.status(), .epoch = epoch};
+    if (view.ok()) event.members = std::move(view->members);
+    Post(std::move(event));
+    return absl::OkStatus();
+  });
 }
 
 }  // namespace tandem::launcher

@@ -3,13 +3,15 @@
 #define TANDEM_LAUNCHER_ROUND_SERVICES_H_
 
 // The services that a node offers to a round, which uses them if the node is its first one: the job's store,
-// and a free port for MASTER_PORT.
+// unless it is in etcd, and a free port for MASTER_PORT. And the node's way to the store of its round.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "cluster/membership/membership.h"
 #include "cluster/rendezvous/rendezvous.h"
@@ -26,8 +28,9 @@ namespace tandem::launcher {
 class RoundServices {
  public:
   // `master_port`: the port to reserve in all rounds, or 0 for a free one in each round.
-  // `key`: the job's.
-  RoundServices(std::string run_id, std::string node_id, const rpc::JobKey& key, int master_port);
+  // `key`: the job's. `in_etcd`: this node serves no store.
+  RoundServices(std::string run_id, std::string node_id, const rpc::JobKey& key, int master_port,
+                bool in_etcd);
   ~RoundServices();
 
   // Starts a new store and reserves a port, for the round that the node will join next. Sets their addresses
@@ -35,27 +38,37 @@ class RoundServices {
   // The store of the last round is served until the next Renew, because a running process may still use it.
   // Returns an error if the store cannot be served or the chosen port is taken.
   absl::Status Renew(const std::string& host, const SocketDirectory* sockets, cluster::Node* node);
-  // Tells the store the epoch of the round. From then on it refuses callers of other rounds.
-  void EnterRound(int64_t epoch);
+  // Tells the store the epoch of the round. From then on it refuses callers of other rounds. `in_etcd`: the
+  // members of the round if its store is in etcd, else nullptr. nodes[0].store of the round is its address.
+  void EnterRound(const cluster::Round& round, std::shared_ptr<cluster::Membership> in_etcd);
   // Tells the store of `round` that the process `pid` of this node, the member `member`, has ended, so that a
   // successor need not look for it. Does not block; the store may not learn it.
   void EndLife(const cluster::Round& round, const std::string& member, int64_t pid);
-  // Ends the calls of processes that wait in the store of round `epoch`: they get an error.
-  void EndRound(int64_t epoch);
+  // Ends the calls of processes that wait in the store of `round`: they get an error. Returns what is left to
+  // do for that, which blocks until etcd has answered, or nullptr.
+  std::function<void()> EndRound(const cluster::Round& round);
 
-  // The members of the round, as its store knows them. Valid until the second Renew from now.
-  cluster::LocalMembership* membership() { return store_->membership(); }
+  // The members of the round that was entered, if this node knows them: it serves their store, or etcd has
+  // it. Otherwise nullptr.
+  const std::shared_ptr<cluster::Membership>& membership() const { return membership_; }
   int master_port() const { return port_->port(); }
 
  private:
+  // Returns whether this node serves the store of the round.
+  bool Serves(const cluster::Round& round) const;
+  // Returns a channel to the store of the round, which this node does not serve.
+  absl::StatusOr<std::shared_ptr<rpc::Channel>> OtherStore(const cluster::Round& round);
+
   const std::string run_id_, node_id_;
   const rpc::JobKey key_;
   const int chosen_port_;
   int renewed_ = 0;
-  std::unique_ptr<cluster::StoreServer> store_, old_store_;
-  std::shared_ptr<rpc::EpochGate> gate_;  // of store_
-  // To the store of the round that another node serves, at its address.
-  std::unique_ptr<rpc::Channel> other_store_;
+  const bool in_etcd_;
+  std::shared_ptr<cluster::StoreServer> store_, old_store_;  // nullptr: in etcd
+  std::shared_ptr<rpc::EpochGate> gate_;                     // of store_
+  std::shared_ptr<cluster::Membership> membership_;
+  // To the store of the round if this node does not serve it, at its address.
+  std::shared_ptr<rpc::Channel> other_store_;
   std::unique_ptr<PortReservation> port_;
 };
 

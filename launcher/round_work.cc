@@ -2,34 +2,36 @@
 #include "launcher/round_work.h"
 
 #include "absl/algorithm/container.h"
-#include "launcher/plan/cluster_file.h"
+#include "absl/strings/str_cat.h"
 
 namespace tandem::launcher {
 
 using cluster::Node;
 using cluster::Round;
 
-bool HasWork(const Node& node, const LaunchPlan& plan) {
-  if (node.replaceable) return false;
-  for (const auto& [name, count] : node.processes) {
-    const RolePlan* mine = plan.Find(name);
-    if (count > 0 && !(mine != nullptr ? mine->serves : DefaultRole(name).serves)) return true;
-  }
-  return false;
+bool HasWork(const Round& round) {
+  return absl::c_any_of(round.nodes, [](const Node& node) { return node.has_work; });
 }
 
-bool HasWork(const Round& round, const LaunchPlan& plan) {
-  return absl::c_any_of(round.nodes, [&](const Node& node) { return HasWork(node, plan); });
-}
-
-std::vector<std::string> OtherNodesWithWork(const Round& round, const LaunchPlan& plan) {
+std::vector<std::string> OtherNodesWithWork(const Round& round) {
   std::vector<std::string> ids;
-  for (size_t i = 0; i < round.nodes.size(); ++i) {
-    if (i != static_cast<size_t>(round.group_rank) && HasWork(round.nodes[i], plan)) {
-      ids.push_back(round.nodes[i].id);
+  for (int i = 0; i < static_cast<int>(round.nodes.size()); ++i) {
+    const Node& node = round.nodes[static_cast<size_t>(i)];
+    if (i != round.group_rank && node.has_work && !absl::c_linear_search(round.absent, i)) {
+      ids.push_back(node.id);
     }
   }
   return ids;
+}
+
+std::string AbsentNodesWithWork(const Round& round) {
+  std::string names;
+  for (const int index : round.absent) {
+    const Node& node = round.nodes[static_cast<size_t>(index)];
+    if (node.has_work)
+      absl::StrAppend(&names, names.empty() ? "" : ", ", "node ", node.id, " (", node.host, ")");
+  }
+  return names;
 }
 
 }  // namespace tandem::launcher

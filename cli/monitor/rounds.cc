@@ -85,7 +85,9 @@ std::string ProcessesOf(const RendezvousMember& member) {
 std::string JobRounds::store() const {
   if (state.phase() != RendezvousState::RUNNING) return "";
   for (const RendezvousMember& member : state.members()) {
-    if (member.in_round() && member.index() == 0) return member.node().store();
+    if (member.in_round() && member.index() == 0) {
+      return cluster::RoundStore(member.node().store(), where, state.incarnation(), state.epoch());
+    }
   }
   return "";
 }

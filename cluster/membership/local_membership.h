@@ -71,6 +71,9 @@ class LocalMembership final : public Membership {
   void AllowRestart(absl::string_view role) override;
   void Tick(absl::Duration late) override;
   absl::Status End(absl::string_view member, bool failed, absl::string_view reason) override;
+  void Abandon(absl::string_view member, bool failed, absl::string_view reason) override {
+    (void)End(member, failed, reason);
+  }
   JobState WaitUntilEnded(absl::Time deadline) override;
   absl::StatusOr<MembershipView> Look() override;
 

@@ -133,6 +133,9 @@ class Membership {
   // Ends the job unless it has ended already. Errors are those of the journal, or the store: the job has
   // ended for the callers of this object, but others may not know.
   virtual absl::Status End(absl::string_view member, bool failed, absl::string_view reason) = 0;
+  // Tells that the launcher which has this object looks after the members no more. If their store goes with
+  // the launcher (LocalMembership), that is End; a StoreMembership ends for the callers of this object only.
+  virtual void Abandon(absl::string_view member, bool failed, absl::string_view reason) = 0;
   // Blocks until the job has ended or the clock reaches `deadline`; returns the state then.
   virtual JobState WaitUntilEnded(absl::Time deadline) = 0;
   // Returns the job's state and its members.

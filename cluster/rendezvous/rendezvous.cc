@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/rendezvous/rendezvous.h"
 
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "cluster/rendezvous/state.h"
 #include "cluster/rendezvous/store_rendezvous.h"
@@ -25,6 +28,22 @@ int Round::WorldSize(absl::string_view role) const {
   int size = 0;
   for (const Node& node : nodes) size += Processes(node, role);
   return size;
+}
+
+int Round::Leader() const {
+  int leader = 0;
+  for (const int index : absent) {  // ascending
+    if (index == leader) ++leader;
+  }
+  return leader;
+}
+
+std::string RoundStore(const std::string& store, const std::string& rendezvous, uint64_t job, int64_t epoch) {
+  if (store != kStoreInEtcd) return store;
+  // The job's number keeps the rounds of an earlier job of the same name apart.
+  const size_t query = std::min(rendezvous.find('?'), rendezvous.size());
+  return absl::StrCat(absl::string_view(rendezvous).substr(0, query), "-", absl::Hex(job, absl::kZeroPad16),
+                      "-", epoch, absl::string_view(rendezvous).substr(query));
 }
 
 absl::StatusOr<std::unique_ptr<Rendezvous>> MakeRendezvous(Store* store, const RendezvousOptions& options,

@@ -27,25 +27,32 @@ namespace tandem::cluster {
 
 // A launcher's description of its node for the other launchers. A plain value.
 struct Node {
-  std::string id;       // of this run of the launcher; no two runs share one
-  std::string host;     // an address at which the other nodes reach this one
-  std::string store;    // "host:port" of a fresh job store that this launcher serves, for the round
+  std::string id;    // of this run of the launcher; no two runs share one
+  std::string host;  // an address at which the other nodes reach this one
+  // "host:port" of a fresh job store that this launcher serves, for the round, or kStoreInEtcd.
+  std::string store;
   int master_port = 0;  // of `host`, kept free for a program that binds MASTER_PORT itself (PyTorch's rank 0)
   int node_rank = -1;   // wanted index in the round; -1: any
   std::map<std::string, int> processes;  // number by role: {"worker", 4}, {"ps", 1}
   // A hash of each role's command line. Only a node with the same ones may take this node's place.
   std::map<std::string, uint64_t> commands;
   // The round goes on if this node dies or leaves, and another one may take its place. No effect for the
-  // first node of a round, because it serves the round's store.
+  // first node of a round if it serves the round's store.
   bool replaceable = false;
+  // Some of the node's processes end by themselves. The job does not succeed before they have.
+  bool has_work = false;
 };
+
+// Node::store if the round's store is in the etcd at which the nodes meet, so that no node serves it.
+inline constexpr char kStoreInEtcd[] = "etcd";
 
 // The agreement of all nodes of a round. A plain value.
 struct Round {
+  uint64_t job = 0;         // a random number of the job's own, in all of its rounds
   int64_t epoch = 0;        // 1, 2, ...: grows with every round of the job
   int64_t restarts = 0;     // rounds that began because something had failed
   int group_rank = 0;       // this node's index in `nodes`
-  std::vector<Node> nodes;  // nodes[0] serves the round's store and is MASTER_ADDR
+  std::vector<Node> nodes;  // nodes[0] serves the round's store, unless etcd has it, and is MASTER_ADDR
   // The indices of the absent nodes, ascending: they have died or left, and their places in the running round
   // wait for successors.
   std::vector<int> absent;
@@ -57,7 +64,13 @@ struct Round {
   // nodes before this one, WorldSize the number on all nodes.
   int FirstRank(absl::string_view role) const;
   int WorldSize(absl::string_view role) const;
+  // Returns the index of the first node that is not absent. It acts for all nodes of the round.
+  int Leader() const;
 };
+
+// Returns the address of the store of a round whose first node has the store `store`. `rendezvous`: the URL
+// of the etcd at which the nodes meet; each round has keys of its own beside those of the rendezvous.
+std::string RoundStore(const std::string& store, const std::string& rendezvous, uint64_t job, int64_t epoch);
 
 // A node of the running round became absent, or the place of an absent one was taken.
 struct NodeChange {

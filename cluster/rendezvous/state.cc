@@ -71,7 +71,8 @@ void Count(absl::string_view reason, int exit_code, RendezvousState* state) {
 
 // Returns whether the round goes on without this member if it dies.
 bool CanBeAbsent(const RendezvousMember& member, const RendezvousState& state) {
-  return state.phase() == RendezvousState::RUNNING && member.in_round() && member.index() > 0 &&
+  const bool serves_store = member.index() == 0 && member.node().store() != kStoreInEtcd;
+  return state.phase() == RendezvousState::RUNNING && member.in_round() && !serves_store &&
          member.node().replaceable();
 }
 
@@ -140,8 +141,9 @@ void CloseIfFinished(RendezvousState* state) {
   bool some = false;
   for (const RendezvousMember& member : state->members()) {
     if (!member.in_round()) continue;
-    if (!member.finished() && !member.absent()) return;
-    some = some || (member.finished() && !member.node().replaceable());
+    const bool has_work = member.node().has_work();
+    if (!member.finished() && (!member.absent() || has_work)) return;
+    some = some || (member.finished() && (has_work || !member.node().replaceable()));
   }
   const bool all = std::all_of(state->members().begin(), state->members().end(),
                                [](const RendezvousMember& m) { return !m.in_round() || m.finished(); });
@@ -205,6 +207,7 @@ RendezvousNode ToProto(const Node& node) {
     if (command != node.commands.end()) processes->set_command(command->second);
   }
   proto.set_replaceable(node.replaceable);
+  proto.set_has_work(node.has_work);
   return proto;
 }
 
@@ -220,6 +223,7 @@ Node FromProto(const RendezvousNode& proto) {
     if (some.command() != 0) node.commands[some.role()] = some.command();
   }
   node.replaceable = proto.replaceable();
+  node.has_work = proto.has_work();
   return node;
 }
 
@@ -469,6 +473,7 @@ void BeginRound(RendezvousState* state) {
 
 Round RoundOf(const RendezvousState& state, absl::string_view id) {
   Round round;
+  round.job = state.incarnation();
   round.epoch = state.epoch();
   round.restarts = state.restarts();
   round.nodes.resize(InRound(state));

@@ -20,10 +20,11 @@
 // back quickly under another id, the death still counts: the earlier id stays a member until it is found
 // silent.
 //
-// A node may be replaceable (Node::replaceable). If it dies or leaves while a round runs in which it is not
-// the first node, it becomes absent: the round goes on, no restart is counted, and its place waits for a
-// successor. A successor is a replaceable node with the same processes and another id. It gets the same
-// index. The id is the fence: once it has lost its place, nothing that is done in its name has an effect.
+// A node may be replaceable (Node::replaceable). If it dies or leaves while a round runs, and it is not the
+// first node, which serves the round's store, or the store is in etcd, it becomes absent: the round goes on,
+// no restart is counted, and its place waits for a successor. A successor is a replaceable node with the same
+// processes and another id. It gets the same index. The id is the fence: once it has lost its place, nothing
+// that is done in its name has an effect.
 
 #include <string>
 #include <vector>
@@ -51,7 +52,7 @@ RendezvousState NewState(const RendezvousOptions& options);
 //
 //   - a replaceable node that fits the place of an absent one takes it;
 //   - a replaceable node that takes part and joins again with the same processes keeps its place, unless it
-//     is the first one;
+//     is the first one and serves the round's store;
 //   - another node that takes part in it and joins again ends it;
 //   - another node ends it if fewer than max_nodes take part and none of them has finished;
 //   - otherwise the node becomes a spare, which waits until the round ends for another reason.
@@ -79,8 +80,9 @@ void RemoveNode(absl::string_view id, RendezvousState* state);
 // already. `exit_code` becomes the job's if no restart is left; 0: none is known.
 void RestartRound(int64_t epoch, absl::string_view reason, int exit_code, RendezvousState* state);
 // Records that the node's processes have finished successfully; closes the job as succeeded when those of all
-// nodes of the round have. Absent nodes are not waited for if some node that is not replaceable has finished.
-// No effect if the round has ended already, or if the node does not take part in it.
+// nodes of the round have. Absent nodes without work are not waited for if some node has finished that has
+// work or is not replaceable. No effect if the round has ended already, or if the node does not take part in
+// it.
 void FinishNode(absl::string_view id, int64_t epoch, RendezvousState* state);
 // Raises the member's process_restarts to `restarts`. No effect if the round `epoch` has ended or if the node
 // does not take part in it.
@@ -102,7 +104,8 @@ bool HasAll(const RendezvousState& state);
 // Begins the next round, with the next epoch. Requires HasEnough; crashes otherwise. At most max_nodes of the
 // waiting nodes take part: first those of the last round, then the others in the order of their arrival.
 // Nodes without a node_rank keep this order, those of the last round by their index in it; among the others,
-// those that are not replaceable come first, because the first node of a round cannot be replaced. Indices of
+// those that are not replaceable come first, because the first node of a round cannot be
+// replaced if it serves the store. Indices of
 // nodes with a node_rank:
 //
 //   - if every node_rank is below the number of nodes, it is its node's index; the others fill the gaps

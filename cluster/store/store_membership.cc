@@ -286,6 +286,11 @@ absl::Status StoreMembership::End(absl::string_view member, bool failed, absl::s
   return written;
 }
 
+void StoreMembership::Abandon(absl::string_view, bool, absl::string_view) {
+  absl::MutexLock lock(&mutex_);
+  if (!ended_here_.ended) ended_here_.ended = true;
+}
+
 JobState StoreMembership::WaitUntilEnded(absl::Time deadline) {
   const std::string alive = AliveKey(name_, 0);
   std::string told;  // of an error

@@ -59,6 +59,7 @@ class StoreMembership final : public Membership {
   void AllowRestart(absl::string_view role) override;
   void Tick(absl::Duration) override {}
   absl::Status End(absl::string_view member, bool failed, absl::string_view reason) override;
+  void Abandon(absl::string_view member, bool failed, absl::string_view reason) override;
   // Writes down what AllowRestart was told, and takes part in the search for silent members.
   JobState WaitUntilEnded(absl::Time deadline) override;
   // A member whose heartbeats come in time has been silent for 0 s: its keys do not say more.
@@ -99,7 +100,7 @@ class StoreMembership final : public Membership {
   std::map<std::string, absl::Time> silent_since_ ABSL_GUARDED_BY(mutex_);  // as far as this process has seen
   absl::Time memory_lost_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   std::set<std::string> restarts_to_write_ ABSL_GUARDED_BY(mutex_);
-  JobState ended_here_ ABSL_GUARDED_BY(mutex_);  // by End
+  JobState ended_here_ ABSL_GUARDED_BY(mutex_);  // by Abandon, or End without an answer
 };
 
 }  // namespace tandem::cluster

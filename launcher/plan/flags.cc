@@ -60,6 +60,12 @@ void AddPlaces(const Command& command, RunFlags* flags) {
   Torchrun(command, "--rdzv-id", &flags->rdzv_id, "The job's name, the same on all nodes");
   Torchrun(command, "--rdzv-conf", &flags->rdzv_conf,
            absl::StrCat("key=value,... of ", kRendezvousConfKeys, "; times in seconds"));
+  command.run
+      ->add_option("--job-store", flags->job_store,
+                   "Where the processes meet: node (the round's first node serves their store) or etcd "
+                   "(their store is where the nodes meet by --rdzv-backend etcd, so the first node may "
+                   "die) [node]")
+      ->check(CLI::IsMember({"node", "etcd"}));
   TorchrunFlag(command, "--standalone", &flags->standalone, "One node; --rdzv-... are ignored");
   Torchrun(command, "--master-addr", &flags->master_addr, "Host of node 0 [127.0.0.1]");
   Torchrun(command, "--master-port", &flags->master_port,

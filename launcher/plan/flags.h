@@ -48,6 +48,7 @@ struct RunFlags {
   std::vector<std::string> restart;  // "ROLE=alone[:LIMIT]" or "ROLE=job"
   std::string on_failure;            // "restart" or "reform"
   std::string bind;                  // "none", "core" or "numa"
+  std::string job_store;             // "node" or "etcd"
   double grace_seconds = 30;
   double timeout_seconds = 0;
   double lease_seconds = 10;

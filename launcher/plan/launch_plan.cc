@@ -176,8 +176,12 @@ const RolePlan* LaunchPlan::Find(absl::string_view role) const {
 bool LaunchPlan::IsReplaceable() const {
   return !reform && !roles.empty() && absl::c_all_of(roles, [this](const RolePlan& role) {
     const bool survives = role.name != "ps" || role.followers > 0;
-    return role.serves && role.restart == Restart::kAlone && role.name != main && survives;
+    return (role.serves || role.name == main) && role.restart == Restart::kAlone && survives;
   });
+}
+
+bool LaunchPlan::HasWork() const {
+  return absl::c_any_of(roles, [](const RolePlan& role) { return !role.serves && role.count > 0; });
 }
 
 int LaunchPlan::Count(absl::string_view role) const {

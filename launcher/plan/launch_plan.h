@@ -62,9 +62,11 @@ struct LaunchPlan {
   // Returns the number of this node's processes of `role`, without followers, or 0.
   int Count(absl::string_view role) const;
   // Returns whether the job can go on in the same round without this node, and with another one in its place:
-  // all of its roles serve and are restarted alone, none is the main role, its parameter servers have
+  // all of its roles are restarted alone, and serve or are the main role, its parameter servers have
   // followers, and rounds are not re-formed.
   bool IsReplaceable() const;
+  // Returns whether some of this node's processes end by themselves.
+  bool HasWork() const;
 };
 
 // Makes the plan from the flags, the cluster file that they may name, and the program's command line. Returns

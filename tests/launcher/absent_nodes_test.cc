@@ -323,5 +323,114 @@ TEST_F(AbsentNodesTest, WithEtcdANodeOfActorsComesBackAsWell) {
   EXPECT_TRUE(NoLeaks());
 }
 
+// Two nodes that both have a server with a follower and a worker that is restarted alone. No node serves the
+// job's store.
+class StoreInEtcdTest : public AbsentNodesTest {
+ protected:
+  void SetUp() override {
+    if (!testing::EtcdServer::Installed()) GTEST_SKIP() << "etcd-server is not installed";
+    etcd_ = testing::EtcdServer::StartCluster(1);
+    ASSERT_EQ(etcd_.size(), 1u);
+    endpoint_ = etcd_[0]->address();
+    backend_ = "etcd";
+  }
+  static Words Both(int workers = 1, int servers = 1) {
+    Words flags = {"--workers", absl::StrCat(workers), "--ps", absl::StrCat(servers), "--job-store", "etcd"};
+    if (workers > 0) flags.insert(flags.end(), {"--restart", "worker=alone:0"});
+    if (servers > 0) flags.insert(flags.end(), {"--ps-followers", "1"});
+    return flags;
+  }
+  static void AwaitCopies(TandemProcess& node) {
+    ASSERT_TRUE(node.WaitForOutput("primary of shard")) << node.err();
+    ASSERT_TRUE(node.WaitForOutput("follower of shard")) << node.err();
+  }
+
+  std::vector<std::unique_ptr<testing::EtcdServer>> etcd_;
+};
+
+TEST_F(StoreInEtcdTest, TheFirstNodeDiesAndTheOtherGoesOnAndTakesItBack) {
+  auto a = Start("a", 0, Both(), WorkerScript(), "2"), b = Start("b", 1, Both(), WorkerScript(), "2");
+  ASSERT_TRUE(b->WaitForOutput("up 1")) << b->err();
+  for (auto* node : {&a, &b}) AwaitCopies(**node);
+  EXPECT_THAT(testing::RunTandem({"status", "--job", dir_.File("b")}).out,
+              AllOf(HasSubstr("ps/0"), HasSubstr("ps/3"), HasSubstr("etcd://")));
+  a->Signal(SIGKILL);
+  EXPECT_EQ(a->Wait(), 137);
+  ASSERT_TRUE(b->WaitForOutput(kAbsent)) << b->err();
+  ASSERT_TRUE(b->WaitForOutput("takes over shard 0")) << b->err();
+  EXPECT_THAT(testing::RunTandem({"status", "--job", dir_.File("b")}).out,
+              AllOf(HasSubstr("running, epoch 1, 0 of 0 restarts"), HasSubstr(" absent\n")));
+  a = Start("a2", 0, Both(), WorkerScript(), "2");
+  ASSERT_TRUE(a->WaitForOutput("in the place of a node that was absent")) << a->err();
+  ASSERT_TRUE(a->WaitForOutput("up 0")) << a->err();
+  ASSERT_TRUE(a->WaitForOutput("follower of shard 0")) << a->err();
+  Go();
+  EXPECT_EQ(a->Wait(), 0) << a->err();
+  EXPECT_EQ(b->Wait(), 0) << b->err();
+  EXPECT_EQ(b->out(), "[worker/1] up 1\n[worker/1] done\n") << "it was not started again";
+  EXPECT_THAT(b->err(), Not(HasSubstr("starting again")));
+  EXPECT_TRUE(NoLeaks());
+}
+
+TEST_F(StoreInEtcdTest, TheJobWaitsByNameForTheWorkersOfANodeThatIsAbsent) {
+  auto a = Start("a", 0, Both(), WorkerScript(), "2"), b = Start("b", 1, Both(), WorkerScript(), "2");
+  ASSERT_TRUE(b->WaitForOutput("up 1")) << b->err();
+  for (auto* node : {&a, &b}) AwaitCopies(**node);
+  a->Signal(SIGKILL);
+  ASSERT_TRUE(b->WaitForOutput("the job does not end before its processes have finished")) << b->err();
+  Go();
+  ASSERT_TRUE(b->WaitForOutput("have finished; the job waits for those of node 127.0.78.2-")) << b->err();
+  a = Start("a2", 0, Both(), WorkerScript(), "2");
+  EXPECT_EQ(a->Wait(), 0) << a->err();
+  EXPECT_EQ(b->Wait(), 0) << b->err();
+  EXPECT_TRUE(NoLeaks());
+}
+
+TEST_F(StoreInEtcdTest, WithoutTheFirstNodeAFailureEndsTheJobWithItsExitCode) {
+  const std::string fails =
+      absl::StrCat("echo up $RANK; until [ -e ", dir_.File("go"), " ]; do sleep 0.05; done; exit 9");
+  auto a = Start("a", 0, Both(), fails, "3"), b = Start("b", 1, Both(), fails, "3");
+  auto c = Start("c", 2, Both(1, 0), absl::StrCat("echo up; exec ", kForever), "3");
+  for (auto* node : {&b, &c}) ASSERT_TRUE((*node)->WaitForOutput("up")) << (*node)->err();
+  for (auto* node : {&a, &b}) AwaitCopies(**node);
+  a->Signal(SIGKILL);
+  for (auto* node : {&b, &c}) ASSERT_TRUE((*node)->WaitForOutput(kAbsent)) << (*node)->err();
+  Go();
+  EXPECT_EQ(b->Wait(), 9) << b->err();
+  EXPECT_EQ(c->Wait(), 9) << c->err();
+  EXPECT_THAT(c->err(), ContainsRegex("the job failed: worker/1 \\(pid [0-9]+\\) exited with code 9"));
+  EXPECT_TRUE(NoLeaks());
+}
+
+TEST_F(StoreInEtcdTest, AShardWhoseNodesHaveAllDiedFailsTheJobByName) {
+  auto a = Start("a", 0, Both(0), "", "3"), b = Start("b", 1, Both(0), "", "3");
+  auto w = Start("w", 2, Both(1, 0), WorkerScript(), "3");
+  ASSERT_TRUE(w->WaitForOutput("up 0")) << w->err();
+  for (auto* node : {&a, &b}) AwaitCopies(**node);
+  a->Signal(SIGKILL);
+  b->Signal(SIGKILL);
+  EXPECT_EQ(w->Wait(), 1) << w->err();
+  EXPECT_THAT(w->err(), ContainsRegex("the job failed: shard [01] of 2 has no copy left: absent are node "
+                                      "127.0.78.2-.*, node 127.0.78.3-.*; stopping the job"));
+  EXPECT_TRUE(NoLeaks());
+}
+
+TEST_F(StoreInEtcdTest, ALauncherThatLeavesDoesNotEndTheJobOfTheOthers) {
+  // Nodes that may come and go.
+  auto a = Start("a", 0, Both(), WorkerScript(), "1:2"), b = Start("b", 1, Both(), WorkerScript(), "1:2");
+  ASSERT_TRUE(b->WaitForOutput("up 1")) << b->err();
+  for (auto* node : {&a, &b}) AwaitCopies(**node);
+  a->Signal(SIGTERM);
+  EXPECT_EQ(a->Wait(), 128 + SIGTERM) << a->err();
+  ASSERT_TRUE(b->WaitForOutput("has left")) << b->err();
+  a = Start("a2", 0, Both(), WorkerScript(), "1:2");
+  ASSERT_TRUE(a->WaitForOutput("up 0")) << a->err();
+  Go();
+  EXPECT_EQ(a->Wait(), 0) << a->err();
+  EXPECT_EQ(b->Wait(), 0) << b->err();
+  EXPECT_EQ(b->out(), "[worker/1] up 1\n[worker/1] done\n");
+  EXPECT_TRUE(NoLeaks());
+}
+
 }  // namespace
 }  // namespace tandem::launcher

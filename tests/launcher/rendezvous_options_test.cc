@@ -82,6 +82,9 @@ TEST(RendezvousOptionsTest, WhatIsMissingIsNamed) {
       {{.nnodes = "2", .node_rank = 0}, "--rdzv-endpoint HOST:PORT of node 0 is missing"},
       {{.nnodes = "2", .node_rank = 2, .master_addr = "a"}, "--node-rank 2 is out of range"},
       {{.nnodes = "1:2", .node_rank = 0, .master_addr = "a"}, "--rdzv-backend c10d or etcd"},
+      {{.nnodes = "2", .rdzv_backend = "c10d", .rdzv_endpoint = "a", .job_store = "etcd"},
+       "--job-store etcd keeps the job's store where the nodes meet, which must be etcd"},
+      {{.job_store = "etcd"}, "give --rdzv-backend etcd"},
       {{.rdzv_backend = "zookeeper"}, "--rdzv-backend zookeeper is not known"}};
   for (const auto& [flags, text] : cases) {
     EXPECT_THAT(MakeRendezvousOptions(flags, 0),

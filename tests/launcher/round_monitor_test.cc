@@ -179,10 +179,10 @@ TEST(RoundMonitorTest, WhatWasToldBeforeItsEndIsDelivered) {
 
 TEST(RoundMonitorTest, TheMembersVerdictIsNews) {
   FakeRendezvous rendezvous;
-  cluster::LocalMembership membership(Clock::Real());
+  const auto membership = std::make_shared<cluster::LocalMembership>(Clock::Real());
   RoundMonitor watch(&rendezvous, Ready);
-  watch.Watch(&membership, 7);
-  TANDEM_EXPECT_OK(membership.End("worker/1", /*failed=*/true, "no data"));
+  watch.Watch(membership, 7);
+  TANDEM_EXPECT_OK(membership->End("worker/1", /*failed=*/true, "no data"));
   const AgentEvent news = Next(watch);
   EXPECT_EQ(news.kind, AgentEvent::Kind::kJobState);
   EXPECT_EQ(news.epoch, 7);

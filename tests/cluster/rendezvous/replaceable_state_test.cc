@@ -181,6 +181,49 @@ TEST_F(ReplaceableStateTest, TheFirstNodeIsNotReplaceableBecauseItServesTheStore
   EXPECT_EQ(state_.restarts(), 1);
 }
 
+TEST_F(ReplaceableStateTest, WithTheStoreInEtcdTheFirstNodeIsReplaceableAsWell) {
+  Node first = ServerNode("s"), second = ServerNode("t"), third = ServerNode("u");
+  for (Node* node : {&first, &second, &third}) node->store = kStoreInEtcd;
+  Begin({first, second, third});
+  ExpireNode("s", "has been silent for 5s", &state_);
+  EXPECT_TRUE(Runs());
+  const Round round = RoundOf(state_, "t");
+  EXPECT_THAT(round.absent, ElementsAre(0));
+  EXPECT_EQ(round.Leader(), 1) << "the first that is not absent";
+  Node successor = ServerNode("v");
+  successor.store = kStoreInEtcd;
+  TANDEM_ASSERT_OK(Add(successor));
+  EXPECT_EQ(RoundOf(state_, "t").nodes[0].id, "v");
+  EXPECT_EQ(RoundOf(state_, "t").Leader(), 0);
+}
+
+TEST_F(ReplaceableStateTest, TheJobWaitsForTheWorkOfAnAbsentNode) {
+  Node worker = ServerNode("x");
+  worker.has_work = true;
+  Begin({WorkerNode("w"), worker, ServerNode("t")});
+  ExpireNode("x", "has been silent for 5s", &state_);
+  for (const char* id : {"w", "t"}) FinishNode(id, 1, &state_);
+  EXPECT_TRUE(Runs());
+  worker.id = "y";
+  TANDEM_ASSERT_OK(Add(worker));
+  EXPECT_TRUE(Runs());
+  FinishNode("y", 1, &state_);
+  EXPECT_EQ(state_.phase(), RendezvousState::CLOSED);
+  EXPECT_FALSE(state_.failed());
+}
+
+TEST_F(ReplaceableStateTest, ANodeThatDiesAfterItsWorkIsNotWaitedFor) {
+  Node worker = ServerNode("x"), other = ServerNode("y");
+  worker.has_work = other.has_work = true;
+  Begin({WorkerNode("w"), worker, other});
+  FinishNode("x", 1, &state_);
+  ExpireNode("x", "has been silent for 5s", &state_);
+  FinishNode("w", 1, &state_);
+  EXPECT_TRUE(Runs());
+  FinishNode("y", 1, &state_);
+  EXPECT_EQ(state_.phase(), RendezvousState::CLOSED);
+}
+
 TEST_F(ReplaceableStateTest, AmongNodesWithoutARankTheFirstIsOneThatIsNotReplaceable) {
   Begin({ServerNode("s"), ServerNode("t"), WorkerNode("w")});
   EXPECT_THAT(Ids(), ElementsAre("w", "s", "t"));

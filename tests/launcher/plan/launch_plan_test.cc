@@ -31,7 +31,7 @@ TEST(PlanTest, AProgramByItselfIsOneWorker) {
   EXPECT_EQ(plan.roles[0].restart, Restart::kJob);
 }
 
-TEST(PlanTest, ANodeIsReplaceableIfAllItsProcessesServeAndAreRestartedAlone) {
+TEST(PlanTest, ANodeIsReplaceableIfAllItsProcessesAreRestartedAlone) {
   const auto replaceable = [](const RunFlags& flags) {
     const absl::StatusOr<LaunchPlan> plan = MakePlan(flags, {"./program"});
     TANDEM_EXPECT_OK(plan);
@@ -43,7 +43,9 @@ TEST(PlanTest, ANodeIsReplaceableIfAllItsProcessesServeAndAreRestartedAlone) {
   EXPECT_FALSE(replaceable({.servers = 1, .workers = 0})) << "its tables would be lost";
   EXPECT_FALSE(replaceable({.servers = 1, .workers = 0, .restart = {"ps=alone"}}));
   EXPECT_FALSE(replaceable({.servers = 1, .workers = 1, .ps_followers = 1}));
-  EXPECT_FALSE(replaceable({.workers = 1, .restart = {"worker=alone"}})) << "the job ends with its workers";
+  EXPECT_TRUE(replaceable({.workers = 1, .restart = {"worker=alone"}}));
+  EXPECT_TRUE(replaceable({.servers = 1, .workers = 1, .ps_followers = 1, .restart = {"worker=alone"}}));
+  EXPECT_FALSE(replaceable({.servers = 1, .workers = 1, .restart = {"worker=alone"}})) << "its tables";
   EXPECT_FALSE(replaceable({.workers = 0, .actors = 4, .restart = {"actor=job"}}));
   EXPECT_FALSE(replaceable({.workers = 0, .replay = 1})) << "a replay server is not restarted alone";
   EXPECT_FALSE(replaceable({.workers = 0, .actors = 4, .on_failure = "reform"}));

@@ -117,7 +117,8 @@ absl::StatusOr<std::unique_ptr<JobStore>> OpenStore(const Environment& env, absl
         absl::StrCat(env.member(), " cannot reach the job's store at ", job->address_, " within ",
                      absl::FormatDuration(timeout),
                      env.store.empty() ? ": is rank 0 running, and are MASTER_ADDR and MASTER_PORT right? ("
-                                       : ": is the launcher running, and is TANDEM_STORE right? (",
+                     : IsEtcdAddress(env.store) ? ": is etcd running, and is TANDEM_STORE right? ("
+                                                : ": is the launcher running, and is TANDEM_STORE right? (",
                      reached.message(), ")"));
   }
   RemoteStore patient(job->channel(), std::max(deadline - MonotonicNow(), absl::Seconds(1)));

@@ -175,7 +175,9 @@ void JobMonitor::Run(JobState state, absl::Time last_answered) {
           true, true,
           absl::StrCat("the job's store at ", store_->target(), " has been silent for ",
                        absl::FormatDuration(absl::Trunc(now - last_answered, absl::Milliseconds(100))),
-                       "; was rank 0, or the launcher, killed? (", answer.status().message(), ")"),
+                       store_->transport() == "etcd" ? "; is etcd up, and can this machine reach it? ("
+                                                     : "; was rank 0, or the launcher, killed? (",
+                       answer.status().message(), ")"),
           /*store_lost=*/true};
     } else {
       next = sent + options_.lease / 8;

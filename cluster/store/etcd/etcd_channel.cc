@@ -471,6 +471,8 @@ absl::StatusOr<std::unique_ptr<rpc::Channel>> ConnectEtcd(const std::string& url
   TANDEM_ASSIGN_OR_RETURN(EtcdOptions keys, OptionsFor(url, "job", absl::Seconds(30)));
   TANDEM_ASSIGN_OR_RETURN(EtcdOptions members, OptionsFor(url, "members", kMembershipCall));
   keys.read_only = members.read_only = read_only;
+  // Calls repeat the opening until their own deadline, and the destructor waits for it.
+  keys.open_timeout = members.open_timeout = kMembershipCall;
   return std::make_unique<EtcdChannel>(std::move(keys), std::move(members), url, std::move(caller));
 }
 

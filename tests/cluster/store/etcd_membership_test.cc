@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The members of a job whose store is in etcd, against a real server.
 
+#include <signal.h>
+
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -237,6 +240,29 @@ TEST_F(EtcdMembershipTest, AnObserverChangesNothingAndIsToldWhereNoJobIs) {
   RemoteStore observer(ObserveStore(url_).value());
   EXPECT_THAT(observer.List("job/").value(), ElementsAre("job/opened/worker/0"));
   EXPECT_FALSE(observer.Set("k", "v").ok());
+}
+
+TEST_F(EtcdMembershipTest, AMemberEndsByNameWhenEtcdStandsStillForItsLeaseAndNobodyJoinsMeanwhile) {
+  const auto etcd = EtcdServer::Start();
+  ASSERT_NE(etcd, nullptr);
+  Environment env = Worker(0);
+  env.store = absl::StrCat("etcd://", etcd->address(), "/job");
+  const auto member = Member::Join(env).value();
+  etcd->Signal(SIGSTOP);
+  const std::optional<End> end = member->AwaitEnd(kTestTimeout);
+  ASSERT_TRUE(end.has_value());
+  EXPECT_EQ(end->cause, End::Cause::kStoreLost);
+  EXPECT_THAT(end->reason,
+              AllOf(HasSubstr(absl::StrCat("the job's store at ", env.store, " has been silent for")),
+                    HasSubstr("is etcd up, and can this machine reach it?")));
+  env.rank = 1;
+  const absl::Time start = MonotonicNow();
+  EXPECT_THAT(OpenStore(env, absl::Seconds(1)).status(),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr(absl::StrCat("worker/1 cannot reach the job's store at ", env.store)),
+                             HasSubstr("is etcd running"))));
+  EXPECT_LT(MonotonicNow() - start, kTestTimeout);
+  etcd->Signal(SIGCONT);
 }
 
 TEST_F(EtcdMembershipTest, AnEtcdThatIsNotThereIsNamedInTime) {

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "cluster/rendezvous/state.h"
 #include "cluster/rendezvous/store_rendezvous.h"
+#include "cluster/store/etcd/etcd_client.h"
 
 namespace tandem::cluster {
 namespace {
@@ -41,9 +43,13 @@ int Round::Leader() const {
 std::string RoundStore(const std::string& store, const std::string& rendezvous, uint64_t job, int64_t epoch) {
   if (store != kStoreInEtcd) return store;
   // The job's number keeps the rounds of an earlier job of the same name apart.
-  const size_t query = std::min(rendezvous.find('?'), rendezvous.size());
-  return absl::StrCat(absl::string_view(rendezvous).substr(0, query), "-", absl::Hex(job, absl::kZeroPad16),
-                      "-", epoch, absl::string_view(rendezvous).substr(query));
+  const size_t mark = std::min(rendezvous.find('?'), rendezvous.size());
+  std::string query = rendezvous.substr(mark);
+  // Like the rendezvous, a round that is over leaves nothing behind.
+  if (!absl::StrContains(query, "lease=")) {
+    absl::StrAppend(&query, query.empty() ? "?" : "&", "lease=", absl::ToInt64Seconds(EtcdOptions().lease));
+  }
+  return absl::StrCat(rendezvous.substr(0, mark), "-", absl::Hex(job, absl::kZeroPad16), "-", epoch, query);
 }
 
 absl::StatusOr<std::unique_ptr<Rendezvous>> MakeRendezvous(Store* store, const RendezvousOptions& options,

@@ -246,5 +246,13 @@ TEST(RendezvousStateTest, ANodeThatWouldMakeTheDocumentUnreadableIsRefused) {
   EXPECT_THAT(CheckNode(bad, options), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("\\xe9")));
 }
 
+TEST(RoundStoreTest, ARoundInEtcdHasKeysOfItsOwnBesideTheRendezvous) {
+  EXPECT_EQ(RoundStore("10.0.0.1:7", "etcd://a:1/p/job", 0xab, 3), "10.0.0.1:7");
+  EXPECT_EQ(RoundStore(kStoreInEtcd, "etcd://a:1,b:1/p/job", 0xab, 3),
+            "etcd://a:1,b:1/p/job-00000000000000ab-3?lease=30");
+  EXPECT_EQ(RoundStore(kStoreInEtcd, "etcds://u@a:1/p/job?ca=/f&lease=60", 0xab, 4),
+            "etcds://u@a:1/p/job-00000000000000ab-4?ca=/f&lease=60");
+}
+
 }  // namespace
 }  // namespace tandem::cluster

@@ -226,16 +226,14 @@ class Chaos {
   std::map<std::string, std::vector<double>> times_;
 };
 
-TEST(ChaosTest, RandomMishapsLoseNoStepAndCountNoneTwice) {
-  const int events = Number("TANDEM_CHAOS_EVENTS", 8);
+void RandomMishaps(const std::vector<std::string>& flags, int events) {
   const bool all = events > 20;
   testing::TempDir logs;
-  Chaos chaos(Etcd(kJobLease), logs.path(), all ? absl::Seconds(5) : absl::Seconds(3),
-              Number("TANDEM_CHAOS_SEED", 7));
+  Chaos chaos(flags, logs.path(), all ? absl::Seconds(5) : absl::Seconds(3), Number("TANDEM_CHAOS_SEED", 7));
   if (!chaos.cluster().trouble().empty()) GTEST_SKIP() << chaos.cluster().trouble();
   for (int node : {0, 1}) chaos.Start(node);
   chaos.AwaitSteps(8, 0, "starting");
-  for (int event = 0; event < events && !HasFailure(); ++event) {
+  for (int event = 0; event < events && !::testing::Test::HasFailure(); ++event) {
     chaos.RunEvent();
     TANDEM_ASSERT_OK(chaos.log().Check()) << "node 0:\n"
                                           << chaos.cluster().LastLines(0) << "\nnode 1:\n"
@@ -254,6 +252,16 @@ TEST(ChaosTest, RandomMishapsLoseNoStepAndCountNoneTwice) {
   // The job's lease in etcd runs out; etcd checks leases at intervals.
   EXPECT_TRUE(chaos.cluster().AwaitNoKeys(absl::Now() + kJobLease + absl::Seconds(30)))
       << "keys stay in etcd after the job";
+}
+
+TEST(ChaosTest, RandomMishapsLoseNoStepAndCountNoneTwice) {
+  RandomMishaps(Etcd(kJobLease), Number("TANDEM_CHAOS_EVENTS", 8));
+}
+
+TEST(ChaosTest, TheSameWithTheJobsStoreInEtcd) {
+  std::vector<std::string> flags = Etcd(kJobLease);
+  flags.insert(flags.end(), {"--job-store", "etcd"});
+  RandomMishaps(flags, Number("TANDEM_CHAOS_EVENTS", 4));
 }
 
 TEST(ChaosTest, AnOutageOfEtcdLongerThanALeaseCostsNoState) {

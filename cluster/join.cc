@@ -33,7 +33,12 @@ absl::Status NameTaken(const std::string& member, const v1::MemberLife& holder, 
           : "";
   return absl::AlreadyExistsError(absl::StrCat(
       member, " is there already: ", MemberProcess::FromProto(holder.process()).ToString(), " (life ",
-      holder.life(), ") joined ", absl::FormatDuration(Tenths(holder.joined_ms())), " ago", since,
+      holder.life(), ")",
+      // A store in etcd does not know when it joined.
+      holder.joined_ms() > 0
+          ? absl::StrCat(" joined ", absl::FormatDuration(Tenths(holder.joined_ms())), " ago")
+          : "",
+      since,
       waited >= absl::Seconds(1)
           ? absl::StrCat("; this process has waited ",
                          absl::FormatDuration(absl::Trunc(waited, absl::Milliseconds(100))), " for it to end")

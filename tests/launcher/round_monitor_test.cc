@@ -190,5 +190,84 @@ TEST(RoundMonitorTest, TheMembersVerdictIsNews) {
   watch.Unwatch(/*failed=*/true, "over");
 }
 
+TEST(RoundMonitorTest, MembersThatNobodyWatchesAnyMoreLearnWhy) {
+  FakeRendezvous rendezvous;
+  const auto membership = std::make_shared<cluster::LocalMembership>(Clock::Real());
+  RoundMonitor watch(&rendezvous, Ready);
+  watch.Watch(membership, 7);
+  watch.Abandon(/*failed=*/true, "the round is over");
+  const AgentEvent news = Next(watch);
+  EXPECT_EQ(news.kind, AgentEvent::Kind::kJobState);
+  EXPECT_EQ(membership->State().reason, "tandem run: the round is over");
+}
+
+TEST(RoundMonitorTest, TheMembersOfARoundAreLookedForUntilTheirStoreAnswers) {
+  FakeRendezvous rendezvous;
+  const auto membership = std::make_shared<cluster::LocalMembership>(Clock::Real());
+  TANDEM_ASSERT_OK(membership->Heartbeat("ps/0", absl::Seconds(9), /*leaving=*/false));
+  std::atomic<int> calls = 0;
+  RoundMonitor watch(&rendezvous, Ready,
+                     [&](const Round& round) -> absl::StatusOr<std::shared_ptr<cluster::Membership>> {
+                       if (++calls < 3) return absl::UnavailableError("etcd is away");
+                       if (round.epoch == 1) return membership;
+                       return absl::PermissionDeniedError("the user may not read there");
+                     });
+  watch.Join({.id = "n"});
+  AgentEvent news = Next(watch);
+  TANDEM_ASSERT_OK(news.status);
+  EXPECT_EQ(calls, 3);
+  EXPECT_EQ(news.membership, membership);
+  watch.Look(news.membership, 1);
+  news = Next(watch);
+  EXPECT_EQ(news.kind, AgentEvent::Kind::kMembers);
+  ASSERT_EQ(news.members.size(), 1u);
+  EXPECT_EQ(news.members[0].name, "ps/0");
+  watch.Tell([](Rendezvous& to) { return to.RequestRestart(1, "over", 1); });
+  EXPECT_EQ(Next(watch).kind, AgentEvent::Kind::kRoundOver);
+  watch.Join({.id = "n"});
+  EXPECT_THAT(Next(watch).status, StatusIs(absl::StatusCode::kPermissionDenied));
+}
+
+TEST(RoundMonitorTest, AMembershipThatDoesNotAnswerDoesNotHoldUpTheLauncher) {
+  // As one in etcd does while etcd stands still.
+  class Stuck final : public cluster::Membership {
+   public:
+    uint64_t incarnation() const override { return 1; }
+    absl::StatusOr<cluster::JoinResult> Join(absl::string_view, const cluster::MemberProcess&, int64_t,
+                                             int64_t) override {
+      return cluster::JoinResult();
+    }
+    absl::Status EndLife(absl::string_view, const cluster::MemberProcess&) override { return {}; }
+    absl::Status AdmitLife(absl::string_view, int64_t) override { return {}; }
+    absl::StatusOr<cluster::JobState> Heartbeat(absl::string_view, absl::Duration, bool,
+                                                cluster::MemberReport, int64_t) override {
+      return cluster::JobState();
+    }
+    void AllowRestart(absl::string_view) override {}
+    void Tick(absl::Duration) override {}
+    absl::Status End(absl::string_view, bool, absl::string_view) override {
+      answers.WaitForNotification();
+      return {};
+    }
+    void Abandon(absl::string_view, bool, absl::string_view) override {}
+    cluster::JobState WaitUntilEnded(absl::Time) override {
+      answers.WaitForNotification();
+      return {};
+    }
+    absl::StatusOr<cluster::MembershipView> Look() override { return cluster::MembershipView(); }
+    absl::Notification answers;
+  };
+  FakeRendezvous rendezvous;
+  const auto stuck = std::make_shared<Stuck>();
+  const auto next = std::make_shared<cluster::LocalMembership>(Clock::Real());
+  RoundMonitor watch(&rendezvous, Ready);
+  watch.Watch(stuck, 1);
+  watch.Unwatch(/*failed=*/true, "over");  // returns although nothing answers
+  watch.Watch(next, 2);
+  TANDEM_EXPECT_OK(next->End("worker/1", /*failed=*/true, "no data"));
+  EXPECT_EQ(Next(watch).epoch, 2);
+  stuck->answers.Notify();
+}
+
 }  // namespace
 }  // namespace tandem::launcher

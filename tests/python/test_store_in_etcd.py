@@ -47,13 +47,22 @@ class Etcd:
         ports = free_ports(6)
         peers = ",".join(f"m{i}=http://127.0.0.1:{ports[3 + i]}" for i in range(3))
         self.endpoints = ",".join(f"127.0.0.1:{port}" for port in ports[:3])
-        self.members = []
+        self.members, self._commands = [], []
         for i in range(3):
             client, peer = f"http://127.0.0.1:{ports[i]}", f"http://127.0.0.1:{ports[3 + i]}"
             command = ["etcd", "--name", f"m{i}", "--data-dir", str(folder / f"etcd-{i}"), "--log-level", "error", "--initial-cluster", peers]
             command += ["--listen-client-urls", client, "--advertise-client-urls", client]
             command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
-            self.members.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+            self._commands.append(command)
+        self._start()
+
+    def _start(self) -> None:
+        self.members = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for command in self._commands]
+
+    def restart(self) -> None:
+        """Kills all members and starts them again."""
+        self.__exit__()
+        self._start()
 
     def __enter__(self):
         return self
@@ -69,20 +78,23 @@ def last_count(rank: int, output: str) -> int:
 
 
 @pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed (etcd-server)")
-def test_no_push_is_lost_when_the_first_nodes_machine_and_a_member_of_etcd_die(tmp_path):
+def test_no_push_is_lost_when_etcd_restarts_and_the_first_nodes_machine_dies_with_a_member_of_etcd(tmp_path):
     with Etcd(tmp_path) as etcd:
 
         def node(rank: int, name: str):
             (tmp_path / name).mkdir(exist_ok=True)
             where = ["--nnodes", "2", "--node-rank", str(rank), "--rdzv-backend", "etcd", "--rdzv-endpoint", etcd.endpoints]
             what = ["--rdzv-id", "job", "--job-store", "etcd", "--ps", "1", "--ps-followers", "1", "--workers", "1"]
-            return start_job(tmp_path / name, SCRIPT, *where, *what, "--restart", "worker=alone", "--rdzv-conf", "lease=3")
+            return start_job(tmp_path / name, SCRIPT, *where, *what, "--restart", "worker=alone", "--rdzv-conf", "lease=8")
 
         with node(0, "a") as a, node(1, "b") as b:
             for rank, one in ((0, a), (1, b)):
                 one.wait_for_output("primary of shard")
                 one.wait_for_output("follower of shard")
                 one.wait_for_output(f"worker {rank} has pushed 100 times")
+            etcd.restart()
+            for rank, one in ((0, a), (1, b)):
+                one.wait_for_output(f"worker {rank} has pushed {last_count(rank, one.output) + 400} times")
             os.killpg(a._process.pid, signal.SIGKILL)
             etcd.members[0].kill()
             a.wait()

@@ -83,8 +83,7 @@ int NodeAgent::Run() {
   monitor_ = std::make_unique<RoundMonitor>(
       rendezvous_->rendezvous(),
       [this](const std::function<bool()>& stop) { return rendezvous_->Reach(stop); },
-      [this, name = absl::StrCat("launcher/", node_id_)](
-          const Round& round) -> absl::StatusOr<std::shared_ptr<cluster::Membership>> {
+      [this, name = node_id_](const Round& round) -> absl::StatusOr<std::shared_ptr<cluster::Membership>> {
         const std::string store = StoreOf(round);
         if (!cluster::IsEtcdAddress(store)) return nullptr;
         return cluster::OpenEtcdMembership(store, name);

@@ -79,6 +79,12 @@ absl::Status WasReplaced(absl::string_view member, int64_t life, const MemberPro
                    ": it was taken for dead, or two processes were started with the same name"));
 }
 
+absl::string_view RoleOfMember(absl::string_view member) { return member.substr(0, member.find('/')); }
+
+bool CameFromEarlier(const MemberReport& report, uint64_t incarnation) {
+  return report.registered_with != 0 && report.registered_with != incarnation;
+}
+
 bool IsSameProcess(const MemberProcess& known, const MemberProcess& process) {
   return known.pid == process.pid && known.boot_id == process.boot_id &&
          known.pid_namespace == process.pid_namespace &&

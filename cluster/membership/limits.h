@@ -5,6 +5,7 @@
 // What every Membership bounds.
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
@@ -39,6 +40,10 @@ absl::Status TooManyMembers();
 // since then; zero if that is not known.
 absl::Status WasReplaced(absl::string_view member, int64_t life, const MemberProcess& process,
                          int64_t known_life, absl::Duration ago);
+// Returns "worker" for "worker/0".
+absl::string_view RoleOfMember(absl::string_view member);
+// Returns whether a member with this report had registered with an earlier incarnation of its store.
+bool CameFromEarlier(const MemberReport& report, uint64_t incarnation);
 // Returns whether `process` is `known`. Start time 0 of `process`: it is not known.
 bool IsSameProcess(const MemberProcess& known, const MemberProcess& process);
 

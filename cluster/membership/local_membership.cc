@@ -181,7 +181,7 @@ absl::StatusOr<JobState> LocalMembership::Heartbeat(absl::string_view member, ab
     if (leases_.size() >= kMostMembers) return TooManyMembers();
     it = leases_.emplace(std::string(member), Lease{}).first;
   }
-  const bool from_earlier = report.registered_with != 0 && report.registered_with != incarnation_;
+  const bool from_earlier = CameFromEarlier(report, incarnation_);
   if (from_earlier) memory_lost_ = std::min(memory_lost_, now);
   const bool came_back = it->second.came_back || from_earlier;
   it->second = Lease{now, lease, leaving, came_back, std::move(report)};
@@ -231,7 +231,7 @@ void LocalMembership::AllowRestart(absl::string_view role) {
 }
 
 bool LocalMembership::Restarts(absl::string_view member) const {
-  return restarting_roles_.contains(member.substr(0, member.find('/')));
+  return restarting_roles_.contains(RoleOfMember(member));
 }
 
 bool LocalMembership::MayBeSilent(absl::string_view member, const Lease& lease) const {

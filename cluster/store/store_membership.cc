@@ -20,7 +20,8 @@ namespace tandem::cluster {
 namespace {
 
 constexpr char kIncarnationKey[] = "incarnation", kEndKey[] = "end", kHolderKey[] = "holder";
-constexpr char kLives[] = "life/", kReports[] = "report/", kAlive[] = "alive/", kJoined[] = "joined/";
+constexpr char kLives[] = "life/", kReports[] = "report/", kAlive[] = "alive/", kJoined[] = "joined/",
+               kLaunchers[] = "launcher/";
 // etcd's shortest lease.
 constexpr absl::Duration kShortestBeatLease = absl::Seconds(2);
 // A process that only waits for the end looks that often, and keeps its alive key for four times as long.
@@ -33,8 +34,6 @@ std::string OfLife(absl::string_view prefix, absl::string_view member, int64_t l
 }
 std::string AliveKey(absl::string_view member, int64_t life) { return OfLife(kAlive, member, life); }
 std::string JoinedKey(absl::string_view member, int64_t life) { return OfLife(kJoined, member, life); }
-
-absl::string_view RoleOf(absl::string_view member) { return member.substr(0, member.find('/')); }
 
 template <typename Message>
 absl::StatusOr<Message> Parsed(absl::string_view key, const std::string& bytes) {
@@ -221,8 +220,8 @@ absl::StatusOr<std::map<std::string, StoreMembership::Seen>> StoreMembership::Re
     const bool silent = !seen.alive && !seen.report.last().leaving();
     if (silent) silent_since_.emplace(name, now);
     if (!silent) silent_since_.erase(name);
-    const uint64_t registered = seen.report.last().registered_with();
-    if (registered != 0 && registered != incarnation_) memory_lost_ = std::min(memory_lost_, now);
+    if (CameFromEarlier(ReportOf(seen.report.last()), incarnation_))
+      memory_lost_ = std::min(memory_lost_, now);
   }
   return members;
 }
@@ -239,6 +238,8 @@ absl::Status StoreMembership::LookForSilent(const std::string& alive_key) {
   }
   TANDEM_ASSIGN_OR_RETURN(const auto members, ReadMembers());
   const absl::Time now = MonotonicNow();
+  // Launchers come first, as for Membership::Tick, if there are any.
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> launchers, store_->List(kLaunchers));
   std::string silent;
   absl::Duration longest, lease;
   for (const auto& [name, seen] : members) {
@@ -249,8 +250,8 @@ absl::Status StoreMembership::LookForSilent(const std::string& alive_key) {
       absl::MutexLock lock(&mutex_);
       since = now - silent_since_[name];
     }
-    if (since < own / 2 || own + since <= longest) continue;
-    TANDEM_ASSIGN_OR_RETURN(const bool restarts, store_->Check({RestartsKey(RoleOf(name))}));
+    if ((since < own / 2 && !launchers.empty()) || own + since <= longest) continue;
+    TANDEM_ASSIGN_OR_RETURN(const bool restarts, store_->Check({RestartsKey(RoleOfMember(name))}));
     if (restarts) continue;
     silent = name;
     longest = own + since;
@@ -275,7 +276,7 @@ void StoreMembership::AllowRestart(absl::string_view role) {
 
 absl::Status StoreMembership::End(absl::string_view member, bool failed, absl::string_view reason) {
   if (failed && absl::StrContains(member, '/')) {
-    TANDEM_ASSIGN_OR_RETURN(const bool restarts, store_->Check({RestartsKey(RoleOf(member))}));
+    TANDEM_ASSIGN_OR_RETURN(const bool restarts, store_->Check({RestartsKey(RoleOfMember(member))}));
     if (restarts) return absl::OkStatus();
   }
   const JobState end{true, failed, EndReason(member, reason)};
@@ -292,7 +293,7 @@ void StoreMembership::Abandon(absl::string_view, bool, absl::string_view) {
 }
 
 JobState StoreMembership::WaitUntilEnded(absl::Time deadline) {
-  const std::string alive = AliveKey(name_, 0);
+  const std::string alive = absl::StrCat(kLaunchers, name_);
   std::string told;  // of an error
   while (true) {
     std::set<std::string> restarts;
@@ -341,8 +342,7 @@ absl::StatusOr<MembershipView> StoreMembership::Look() {
                         .lease = absl::Milliseconds(seen.report.last().lease_ms()),
                         .left = seen.report.last().leaving(),
                         .life = seen.life};
-    const uint64_t registered = status.report.registered_with;
-    status.came_back = registered != 0 && registered != incarnation_;
+    status.came_back = CameFromEarlier(status.report, incarnation_);
     // The keys expire after the lease in whole seconds.
     if (const auto since = silent_since_.find(name); since != silent_since_.end()) {
       status.silent = status.lease + absl::Milliseconds(1) + (now - since->second);

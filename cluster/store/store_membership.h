@@ -32,15 +32,16 @@ namespace tandem::cluster {
 //                           changed, and with the step once in a lease
 //   restarts/<role>         AllowRestart
 //   end                     how the job has ended, a v1.HeartbeatResponse. Set once
-//   holder                  the alive key of the process that looks for silent members
+//   launcher/<name>         expires 4 s after a launcher has last looked (Store::Beat)
+//   holder                  the alive or launcher key of the process that looks for silent members
 //
 // One process looks for silent members and ends the job: the first that takes the key `holder`. Each process
 // that sends heartbeats, or waits for the end of the job, tries to take it when the holder's alive key has
 // expired. Two may hold it for a moment, which is harmless: `end` is set once, and only if a member's keys
 // have expired, which no clock but the store's decides.
 //
-// Silence ends the job after about one and a half leases, in whole seconds, at least 2: launchers come first,
-// as Membership::Tick describes.
+// Silence ends the job after a lease, in whole seconds, at least 2. If there are launchers, it ends the job
+// after one and a half leases, because they come first, as Membership::Tick describes.
 class StoreMembership final : public Membership {
  public:
   // Owns `store`, whose keys must expire (Store::BeatsExpire). `name`: under which a process that is no

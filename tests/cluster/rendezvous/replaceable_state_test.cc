@@ -361,14 +361,15 @@ TEST_F(ReplaceableStateTest, ClosedAndGatheringJobsHaveNoAbsentNodes) {
   EXPECT_EQ(state_.restarts(), 1);
 }
 
-// Invariants while a round runs: its indices stay 0 to n-1, each with one node; the first is never absent;
-// only replaceable nodes are; a place changes hands only while its holder is absent, and then its
-// process_restarts grows; no restart is counted and no epoch begins for a replaceable node; no node that has
-// lost its place gets it back.
+// Invariants while a round runs: its indices stay 0 to n-1, each with one node; the first is never absent if
+// it serves the store; only replaceable nodes are; the job does not succeed before all work is done; a place
+// changes hands only while its holder is absent, and then its process_restarts grows; no restart is counted
+// and no epoch begins for a replaceable node; no node that has lost its place gets it back.
 TEST(ReplaceableHistoriesTest, RandomHistoriesKeepTheInvariants) {
   for (int seed = 0; seed < 500; ++seed) {
     std::mt19937 random(seed);
     const auto pick = [&](int n) { return static_cast<int>(random() % n); };
+    const bool in_etcd = seed % 2 == 1;
     const int least = 1 + pick(3);
     const RendezvousOptions options = Limits(least, least + pick(4), 1000);
     RendezvousState state = NewState(options);
@@ -379,11 +380,13 @@ TEST(ReplaceableHistoriesTest, RandomHistoriesKeepTheInvariants) {
       const RendezvousState before = state;
       std::string some =
           state.members_size() == 0 ? "?" : state.members(pick(state.members_size())).node().id();
-      const int what = pick(8);
+      const int what = pick(9);
       if (what < 2) {
         some = absl::StrCat(next_id++);
         Node node = pick(3) == 0 ? WorkerNode(some) : ServerNode(some, -1, 1 + pick(2));
         node.host = absl::StrCat("host-", pick(3));
+        node.store = in_etcd ? kStoreInEtcd : "host:1";
+        node.has_work = !node.replaceable || pick(3) == 0;
         nodes[some] = node;
         (void)AddNode(node, options, &state);
       } else if (what == 2 && some != "?") {
@@ -395,8 +398,15 @@ TEST(ReplaceableHistoriesTest, RandomHistoriesKeepTheInvariants) {
       } else if (what == 6) {
         if (pick(6) == 0) RestartRound(state.epoch(), "failed", 1, &state);
         RecordRestarts(some, state.epoch(), pick(5), &state);
+      } else if (what == 7) {
+        if (pick(3) == 0) FinishNode(some, state.epoch(), &state);
       } else if (HasEnough(state)) {
         BeginRound(&state);
+      }
+      if (state.phase() == RendezvousState::CLOSED && !state.failed()) {
+        for (const auto& member : state.members()) {
+          ASSERT_TRUE(!member.in_round() || member.finished() || !member.node().has_work());
+        }
       }
       if (state.phase() != RendezvousState::RUNNING) continue;
       std::map<int, const tandem::v1::RendezvousMember*> places;
@@ -404,7 +414,8 @@ TEST(ReplaceableHistoriesTest, RandomHistoriesKeepTheInvariants) {
         ASSERT_FALSE(member.absent() && !member.in_round());
         if (!member.in_round()) continue;
         ASSERT_TRUE(places.emplace(member.index(), &member).second) << "two nodes in one place";
-        ASSERT_FALSE(member.absent() && (!member.node().replaceable() || member.index() == 0));
+        ASSERT_FALSE(member.absent() && !member.node().replaceable());
+        ASSERT_FALSE(member.absent() && member.index() == 0 && !in_etcd);
       }
       ASSERT_EQ(places.rbegin()->first, static_cast<int>(places.size()) - 1);
       if (before.phase() != RendezvousState::RUNNING || before.epoch() != state.epoch()) continue;

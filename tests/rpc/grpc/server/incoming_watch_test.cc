@@ -36,16 +36,20 @@ class WatchedPair {
     limit->AddConnection(server_.get());
   }
   int server() const { return server_.get(); }
-  // Sends `bytes` bytes and reads them at the other end.
-  void Transfer(size_t bytes) {
+  // Sends `bytes` bytes and reads them at the other end. Returns false if the connection was closed
+  // meanwhile.
+  bool Transfer(size_t bytes) {
     const std::string part(16 * kOneKiB, 'x');
     std::string got(part.size(), 0);
     while (bytes > 0) {
       const size_t now = std::min(bytes, part.size());
-      ASSERT_EQ(::send(client_.get(), part.data(), now, MSG_NOSIGNAL), static_cast<ssize_t>(now));
-      ASSERT_EQ(::recv(server_.get(), got.data(), now, MSG_WAITALL), static_cast<ssize_t>(now));
+      if (::send(client_.get(), part.data(), now, MSG_NOSIGNAL) != static_cast<ssize_t>(now) ||
+          ::recv(server_.get(), got.data(), now, MSG_WAITALL) != static_cast<ssize_t>(now)) {
+        return false;
+      }
       bytes -= now;
     }
+    return true;
   }
   bool AwaitClosed() const {
     pollfd one = {client_.get(), POLLIN, 0};
@@ -76,15 +80,15 @@ class IncomingWatchTest : public ::testing::Test {
 
 TEST_F(IncomingWatchTest, TheConnectionsWithTheMostIncompleteBytesAreClosed) {
   WatchedPair small(limit_.get()), large(limit_.get()), larger(limit_.get());
-  small.Transfer(300 * kOneKiB);
-  large.Transfer(500 * kOneKiB);
-  larger.Transfer(600 * kOneKiB);
+  EXPECT_TRUE(small.Transfer(300 * kOneKiB));
+  EXPECT_TRUE(large.Transfer(500 * kOneKiB));
+  EXPECT_TRUE(larger.Transfer(600 * kOneKiB));
   Watch({.max_bytes = kOneMiB});
   EXPECT_TRUE(larger.AwaitClosed());
   EXPECT_TRUE(small.IsOpen());
   EXPECT_TRUE(large.IsOpen());
   WatchedPair another(limit_.get());
-  another.Transfer(450 * kOneKiB);
+  EXPECT_TRUE(another.Transfer(450 * kOneKiB));
   EXPECT_TRUE(large.AwaitClosed());
   EXPECT_TRUE(small.IsOpen());
   EXPECT_TRUE(another.IsOpen());
@@ -94,8 +98,8 @@ TEST_F(IncomingWatchTest, AConnectionWithoutACallMaySendAsMuchAsOneCallHas) {
   WatchedPair speaks(limit_.get()), headers(limit_.get());
   memory_->OfSocket(speaks.server())->NoteHandled(100);
   Watch({.first_call = absl::ZeroDuration()});
-  speaks.Transfer(6 * kOneMiB);
-  headers.Transfer(4 * kOneMiB);
+  EXPECT_TRUE(speaks.Transfer(6 * kOneMiB));
+  EXPECT_TRUE(headers.Transfer(4 * kOneMiB));
   EXPECT_TRUE(headers.IsOpen());
   headers.Transfer(2 * kOneMiB);
   EXPECT_TRUE(headers.AwaitClosed());
@@ -121,6 +125,28 @@ TEST_F(IncomingWatchTest, CompleteCallsOfAnyKindLeaveNothingIncomplete) {
       call(*unary, size);
     }
   }
+}
+
+// The messages of one connection, each a part short of its end.
+TEST_F(IncomingWatchTest, IncompleteMessagesAreCountedWithinTls) {
+  auto server = testing::StartServer(testing::PlainEchoService(),
+                                     {.transport = "grpc", .max_incomplete_bytes = 8 * kOneMiB});
+  auto member = testing::Connect(*server);
+  testing::StockStream stream(*server);
+  const auto write = [&](uint64_t call, bool first) {
+    v1::StreamFrame frame = testing::Request(call, std::string(kOneMiB, 'x'), first ? testing::kEcho : "");
+    if (first) frame.set_message_bytes(4 * kOneMiB);
+    return stream.Write(frame);
+  };
+  uint64_t call = 0;
+  bool open = true;
+  while (open && call < 1000) {
+    ++call;
+    for (const bool first : {true, false, false}) open = open && write(call, first);
+  }
+  EXPECT_FALSE(open) << "3 GiB of incomplete messages";
+  EXPECT_EQ(stream.End().error_code(), grpc::StatusCode::UNAVAILABLE);
+  TANDEM_EXPECT_OK(member->Call(testing::kEcho, Bytes(), {.timeout = testing::kTestTimeout}).status());
 }
 
 TEST(RequestMemoryTest, APeerAndItsSocketHaveTheSameKey) {

@@ -21,7 +21,7 @@ namespace {
 
 // How often a process that waits for a name looks whether it is free.
 constexpr absl::Duration kLookForName = absl::Milliseconds(100);
-// A name that is still taken after so many leases belongs to a process that lives.
+// If a name is still taken after this number of leases, its holder lives.
 constexpr double kNameOutlasts = 1.5;
 
 absl::Duration Tenths(int64_t ms) { return absl::Trunc(absl::Milliseconds(ms), absl::Milliseconds(100)); }

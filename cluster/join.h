@@ -44,7 +44,7 @@ absl::Status EndLife(rpc::Channel& channel, absl::string_view member, absl::Dura
 // and JobKey::Load.
 absl::StatusOr<std::unique_ptr<rpc::Channel>> ConnectStore(const std::string& address,
                                                            rpc::Caller caller = {});
-// The same for a process that only looks: it presents no token, and changes nothing.
+// Returns such a channel for a process that only looks: it presents no token, and changes nothing.
 absl::StatusOr<std::unique_ptr<rpc::Channel>> ObserveStore(const std::string& address);
 // InvalidArgument unless `address` has one of these forms.
 absl::Status CheckStoreAddress(const std::string& address);

@@ -533,7 +533,7 @@ void NodeAgent::AnnounceFailure() {
   }
   const int exit_code = cause.exit_code;
   job_failure_.clear();
-  // With a store in etcd OnRoundOver does that: if this node has lost its place, the others go on.
+  // If the store is in etcd, OnRoundOver does that: the others go on if this node has lost its place.
   if (!plan().reform && !InEtcd()) EndForMembers(exit_code, reason);
   if (!again) {
     failed_here_ = true;

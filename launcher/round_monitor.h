@@ -44,7 +44,7 @@ struct AgentEvent {
   std::string process;
   std::vector<std::string> outcomes;
   std::vector<cluster::MemberStatus> members;
-  // Of kRound: the members of the round if its store is in etcd, else nullptr.
+  // kRound sets it to the members of the round if their store is in etcd, else to nullptr.
   std::shared_ptr<cluster::Membership> membership;
   // The round that the event is about: its epoch for kRoundOver, kNodes, kMembers and kJobState, the number
   // of the launcher's assignment for kPeerFailure.
@@ -93,7 +93,8 @@ class RoundMonitor {
   // Blocks until that is done, which takes a moment; if etcd does not answer, it is done in the background
   // after a moment. No effect if nothing is watched.
   void Unwatch(bool failed, const std::string& reason);
-  // The same, but members whose store outlives this process go on (Membership::Abandon).
+  // Stops watching as Unwatch does, but members whose store outlives this process go on
+  // (Membership::Abandon).
   void Abandon(bool failed, const std::string& reason);
 
  private:

@@ -67,7 +67,7 @@ class RoundServices {
   std::shared_ptr<cluster::StoreServer> store_, old_store_;  // nullptr: in etcd
   std::shared_ptr<rpc::EpochGate> gate_;                     // of store_
   std::shared_ptr<cluster::Membership> membership_;
-  // To the store of the round if this node does not serve it, at its address.
+  // The connection to the store of the round if this node does not serve it.
   std::shared_ptr<rpc::Channel> other_store_;
   std::unique_ptr<PortReservation> port_;
 };

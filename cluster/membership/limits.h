@@ -2,7 +2,7 @@
 #ifndef TANDEM_CLUSTER_MEMBERSHIP_LIMITS_H_
 #define TANDEM_CLUSTER_MEMBERSHIP_LIMITS_H_
 
-// What every Membership bounds.
+// The limits and rules that all implementations of Membership share.
 
 #include <cstddef>
 #include <cstdint>

@@ -99,7 +99,7 @@ class LocalMembership final : public Membership {
     absl::Duration lease;
     int64_t heartbeats = 0;
     bool free = false;  // the name may be given to another process at once
-    // What the journal has of its heartbeats.
+    // These are what the journal has recorded of its heartbeats.
     absl::Duration heard_lease;
     bool left = false, replaceable = false;
 

@@ -35,7 +35,8 @@ namespace {
 constexpr absl::Duration kOpenTimeout = absl::Seconds(10);
 // A job's keys must outlive a time in which none of its processes reaches etcd.
 constexpr absl::Duration kKeysLease = absl::Hours(24);
-// Of one call for the membership: short, so that a heartbeat is told in time that etcd does not answer.
+// This bounds one call for the membership. It is short, so that a heartbeat learns in time that etcd does not
+// answer.
 constexpr absl::Duration kMembershipCall = absl::Seconds(3);
 constexpr absl::Duration kRepeatPause = absl::Milliseconds(100);
 constexpr char kKeyIdKey[] = "key";
@@ -274,7 +275,8 @@ class EtcdChannel final : public rpc::Channel {
       return Bytes(response.SerializeAsString());
     };
   }
-  // The same for a change of keys, which only their owners make. A process that was replaced is told by whom.
+  // Makes a method that changes keys, which only their owners do. A process that was replaced learns by which
+  // other one.
   template <typename Request, typename Response>
   Handler Change(std::function<absl::Status(EtcdStore&, const Request&, Response*)> handle) {
     return Typed<Request, Response>(
@@ -431,7 +433,7 @@ std::map<std::string, EtcdChannel::Method, std::less<>> EtcdChannel::MakeMethods
         return Into(job.keys()->Length(r.queue()), [out](int64_t items) { out->set_length(items); });
       }),
       /*repeats=*/true);
-  // Those of the membership may be made twice without harm.
+  // Calls for the membership may be made twice without harm.
   add("Join", Typed<v1::JoinRequest, v1::JoinResponse>([this](EtcdJob& job, const auto& r, auto* out) {
         return Join(job, r, out);
       }),

@@ -26,17 +26,23 @@ bool IsEtcdAddress(absl::string_view address);
 //   job/      the keys of the job (EtcdStore)
 //   members/  its members (StoreMembership)
 //
-// Both stay until no process of the job has reached etcd for a day, or for the `lease=` of the URL. Access is
-// etcd's: whoever can change its keys is a member of the job. Once a process has joined through the channel,
-// its changes are refused with AlreadyExists, in the same transaction, when another process has its name.
+// Both stay until no process of the job has reached etcd for a day, or for the `lease=` of the URL.
+//
+// etcd itself decides which processes may use its keys. The channel stops mistakes:
+//
+//   - PermissionDenied if the first process of the job had another key than `caller` (Caller::key_id)
+//   - PermissionDenied for keys that belong to others (key_owners.h)
+//   - FailedPrecondition for changes in a member's name before the process has joined
+//   - AlreadyExists, in the same transaction as the change, if another process has its name since it joined
 //
 // A `caller` that has no member name, and calls only methods that read, changes nothing in etcd if
-// `read_only` is true. InvalidArgument and NotFound as for ParseEtcdUrl.
+// `read_only` is true; NotFound then if no job has been there. InvalidArgument and NotFound as for
+// ParseEtcdUrl.
 absl::StatusOr<std::unique_ptr<rpc::Channel>> ConnectEtcd(const std::string& url, rpc::Caller caller,
                                                           bool read_only);
 
-// The members of a job whose store is in etcd, for a launcher: `name` takes part in the search for silent
-// members (StoreMembership). Blocks until etcd has answered, at most 10 s.
+// Returns the members of a job whose store is in etcd, for a launcher: `name` takes part in the search for
+// silent members (StoreMembership). Blocks until etcd has answered, at most 10 s.
 absl::StatusOr<std::unique_ptr<Membership>> OpenEtcdMembership(const std::string& url,
                                                                const std::string& name);
 

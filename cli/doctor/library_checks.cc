@@ -121,8 +121,8 @@ std::string GrpcAdvice(const std::string& version) {
     advice =
         "it has faults that later releases mend (CVE-2023-33953, CVE-2023-4785, CVE-2023-44487; 1.59.2 has "
         "none of "
-        "them): a client without any right can keep a processor busy. Strangers must not reach a port of "
-        "a job: docs/security.md";
+        "them): large headers can keep a processor busy. Strangers end in the handshake of TLS before; with "
+        "--trusted-network they must not reach a port of a job: docs/security.md";
   }
   if (number[0] != 1 || number[1] != 51) {
     absl::StrAppend(

@@ -58,8 +58,8 @@ struct Environment {
   int restart_count = 0;  // TORCHELASTIC_RESTART_COUNT: how often the job has been started again
   int64_t epoch = 0;      // TANDEM_EPOCH: the rendezvous round in which this process was started, from 1
   std::string run_id;     // TANDEM_RUN_ID, else TORCHELASTIC_RUN_ID
-  // The key that this process shares with the others of the job. OpenStore finds it (JobKey::Load) unless it
-  // is set.
+  // The key that this process shares with the others of the job. OpenStore finds it (rpc::ProcessKey) unless
+  // it is set.
   absl::optional<rpc::JobKey> key;
   // TANDEM_LEASE, in seconds: silence longer than this counts as death, of this process as well as of the
   // job's store.
@@ -134,7 +134,7 @@ class JobStore {
 //   - InvalidArgument if TANDEM_STORE is no address, or if MASTER_PORT is 0 and other processes could not
 //     learn the port that the kernel picks
 //   - FailedPrecondition if a store of another epoch, or of another job, is there
-//   - PermissionDenied, with the ids of both keys, if the store has another key; those of JobKey::Load
+//   - PermissionDenied, with the ids of both keys, if the store has another key; those of rpc::ProcessKey
 //   - AlreadyExists if another process has the name and lives, and says which
 //   - Unimplemented if a gRPC server that is no store is there
 absl::StatusOr<std::unique_ptr<JobStore>> OpenStore(const Environment& env, absl::Duration timeout);

@@ -19,6 +19,7 @@
 #include "cluster/membership/beat.h"
 #include "cluster/store/etcd/etcd_channel.h"
 #include "rpc/network.h"
+#include "rpc/security/transport_security.h"
 
 namespace tandem::cluster {
 namespace {
@@ -97,7 +98,8 @@ absl::StatusOr<std::unique_ptr<JobStore>> OpenStore(const Environment& env, absl
   }
   std::unique_ptr<JobStore> job(new JobStore(env));
   if (!env.key.has_value()) {
-    TANDEM_ASSIGN_OR_RETURN(job->env_.key, rpc::JobKey::Load());
+    TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const rpc::JobKey> key, rpc::ProcessKey());
+    job->env_.key = *key;
   }
   int port = env.master_port;
   if (env.hosts_store()) {

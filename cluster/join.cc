@@ -13,7 +13,7 @@
 #include "cluster/store/etcd/etcd_channel.h"
 #include "cluster/store/etcd/etcd_client.h"
 #include "rpc/address.h"
-#include "rpc/security/job_key.h"
+#include "rpc/security/transport_security.h"
 #include "tandem/v1/store.pb.h"
 
 namespace tandem::cluster {
@@ -101,11 +101,10 @@ absl::Status EndLife(rpc::Channel& channel, absl::string_view member, absl::Dura
 }
 
 absl::StatusOr<std::unique_ptr<rpc::Channel>> ConnectStore(const std::string& address, rpc::Caller caller) {
-  if (caller.token.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(const rpc::JobKey key, rpc::JobKey::Load());
-    caller = key.Identify(std::move(caller));
+  if (IsEtcdAddress(address)) {
+    TANDEM_ASSIGN_OR_RETURN(const rpc::Credential credential, rpc::ProcessCredential());
+    return ConnectEtcd(address, rpc::Identified(std::move(caller), credential), /*read_only=*/false);
   }
-  if (IsEtcdAddress(address)) return ConnectEtcd(address, std::move(caller), /*read_only=*/false);
   return rpc::ConnectGrpc(address, {.caller = std::move(caller)});
 }
 

@@ -39,9 +39,9 @@ absl::StatusOr<int64_t> JoinStore(rpc::Channel& channel, const JoinOptions& opti
 absl::Status EndLife(rpc::Channel& channel, absl::string_view member, absl::Duration timeout);
 
 // Returns a channel to the store at `address`, "host:port", a unix socket or "etcd://..."
-// (etcd/etcd_channel.h), for the process `caller`, which presents the key of this process (JobKey::Load)
-// unless it has a token. Returns at once and connects lazily. Errors: those of rpc::ConnectGrpc, ConnectEtcd
-// and JobKey::Load.
+// (etcd/etcd_channel.h), for the process `caller`, which presents the key of this process
+// (rpc::ProcessCredential) unless it has a token. Returns at once and connects lazily. Errors: those of
+// rpc::ConnectGrpc, ConnectEtcd and rpc::ProcessCredential.
 absl::StatusOr<std::unique_ptr<rpc::Channel>> ConnectStore(const std::string& address,
                                                            rpc::Caller caller = {});
 // Returns such a channel for a process that only looks: it presents no token, and changes nothing.

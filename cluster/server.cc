@@ -13,10 +13,12 @@
 #include "base/status.h"
 #include "cluster/metrics/http_server.h"
 #include "cluster/metrics/process_metrics.h"
+#include "cluster/revoked_grants.h"
 #include "cluster/store/remote_store.h"
 #include "rpc/address.h"
 #include "rpc/epoch_gate.h"
 #include "rpc/network.h"
+#include "rpc/security/transport_security.h"
 #include "tandem/v1/store.pb.h"
 
 namespace tandem::cluster {
@@ -106,7 +108,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Member* member, ServerOpti
     TANDEM_ASSIGN_OR_RETURN(chosen,
                             ChooseAddress(own.address, earlier, member->store_address(), member->name()));
   }
-  server->gate_ = own.gate != nullptr ? own.gate : std::make_shared<rpc::EpochGate>(env.caller());
+  server->gate_ = own.gate != nullptr ? own.gate : std::make_shared<rpc::EpochGate>(*env.key, env.caller());
   if (const absl::Status listens = server->Listen(chosen, std::move(services)); !listens.ok()) {
     if (!absl::IsUnavailable(listens)) return listens;
     return absl::UnavailableError(
@@ -121,6 +123,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Member* member, ServerOpti
     server->values_ = {server->address_};
   }
   // Before it registers: the store may lose its memory at any time after that.
+  server->gate_->grants().SetFetch(
+      [channel = member->store_channel()](const std::function<void(rpc::GrantChecker::RevokedIds)>& done) {
+        AskRevokedGrants(*channel, done);
+      });
   server->registration_ = member->OnStoreLost([self = server.get()] { return self->RegisterAgain(); });
   // Others ask the store whether the process at an address lives.
   member->status()->SetAddress(server->address_);
@@ -131,9 +137,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Member* member, ServerOpti
 
 absl::StatusOr<std::unique_ptr<Server>> Server::StartAlone(const std::string& name, ServerOptions options,
                                                            std::vector<rpc::Service> services) {
-  TANDEM_ASSIGN_OR_RETURN(const rpc::JobKey key, rpc::JobKey::Load());
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const rpc::JobKey> key, rpc::ProcessKey());
   std::unique_ptr<Server> server(new Server(nullptr, std::move(options)));
-  server->gate_ = std::make_shared<rpc::EpochGate>(key.Identify({.member = name}));
+  server->gate_ = std::make_shared<rpc::EpochGate>(*key, rpc::Caller{.member = name});
   TANDEM_RETURN_IF_ERROR(server->Listen(server->options_.address, std::move(services)));
   TANDEM_RETURN_IF_ERROR(server->ServeMetrics());
   if (server->options_.ready) TANDEM_RETURN_IF_ERROR(server->SetReady());
@@ -214,6 +220,7 @@ void Server::Drain() {
     if (std::exchange(drained_, true)) return;
   }
   registration_ = nullptr;
+  if (gate_ != nullptr) gate_->grants().SetFetch(nullptr);
   metrics_ = nullptr;
   if (listening_ == nullptr) return;
   if (member_ != nullptr) member_->SetServing(false);

@@ -92,7 +92,7 @@ class Server {
   static absl::StatusOr<std::unique_ptr<Server>> Start(Member* member, ServerOptions options,
                                                        std::vector<rpc::Service> services);
   // Serves without a job, as `name` in messages. Callers that change something need the key of this process.
-  // Errors are those of JobKey::Load, rpc::Server::Start, rpc::AdvertisedAddress and the metrics' port.
+  // Errors are those of rpc::ProcessKey, rpc::Server::Start, rpc::AdvertisedAddress and the metrics' port.
   static absl::StatusOr<std::unique_ptr<Server>> StartAlone(const std::string& name, ServerOptions options,
                                                             std::vector<rpc::Service> services);
   // Calls Drain.

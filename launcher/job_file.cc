@@ -57,6 +57,10 @@ std::string KeyFileIn(const std::string& directory) {
 
 }  // namespace
 
+std::string AuditFileBeside(const std::string& key_file) {
+  return (std::filesystem::path(key_file).parent_path() / "audit.jsonl").string();
+}
+
 absl::StatusOr<std::string> WriteKeyFile(const std::string& directory, const rpc::JobKey& key) {
   std::error_code ignored;
   std::filesystem::create_directories(directory, ignored);

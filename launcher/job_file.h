@@ -33,6 +33,9 @@ struct JobAddress {
 // missing. Returns its absolute path. Errors as of WriteJobFile.
 absl::StatusOr<std::string> WriteKeyFile(const std::string& directory, const rpc::JobKey& key);
 
+// Returns the path of the audit log of the processes whose key is `key_file` (rpc/security/audit_log.h).
+std::string AuditFileBeside(const std::string& key_file);
+
 // Replaces the file `directory`/kJobFile, and `directory`/kKeyFile by a link to a key that is elsewhere; the
 // directory must exist. A concurrent reader sees the earlier content or the new one. Returns Unavailable,
 // with the path, if a file cannot be written; it is then unchanged.

@@ -17,6 +17,7 @@
 #include "launcher/plan/copies.h"
 #include "launcher/root_cause.h"
 #include "launcher/round_work.h"
+#include "rpc/security/audit_log.h"
 
 namespace tandem::launcher {
 
@@ -51,6 +52,7 @@ absl::StatusOr<std::unique_ptr<NodeAgent>> NodeAgent::Create(NodeAgentOptions op
   TANDEM_ASSIGN_OR_RETURN(rpc::JobKey key, rpc::JobKey::Load());
   key = key.ForJob(options.node.run_id);
   TANDEM_ASSIGN_OR_RETURN(options.node.key_file, WriteKeyFile(options.node.attempts_dir, key));
+  rpc::AuditLog::UseFile(AuditFileBeside(options.node.key_file));
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<RoundProcesses> local,
                           RoundProcesses::Create(std::move(options.node), processes));
   return std::unique_ptr<NodeAgent>(new NodeAgent(options, key, std::move(local), processes, rendezvous));

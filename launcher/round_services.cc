@@ -45,7 +45,7 @@ absl::Status RoundServices::Renew(const std::string& host, const SocketDirectory
   }
   old_store_ = std::move(store_);
   gate_ = std::make_shared<rpc::EpochGate>(
-      key_.Identify({.run_id = run_id_, .member = absl::StrCat("the store of node ", node_id_)}));
+      key_, rpc::Caller{.run_id = run_id_, .member = absl::StrCat("the store of node ", node_id_)});
   const std::string socket = sockets != nullptr ? sockets->Address(absl::StrCat("store-", renewed_++)) : "";
   absl::StatusOr<std::unique_ptr<cluster::StoreServer>> store =
       cluster::StoreServer::Start(sockets != nullptr ? socket : rpc::ListenAddressFor(host, 0), Clock::Real(),

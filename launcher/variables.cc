@@ -3,6 +3,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "cluster/membership/beat.h"
+#include "launcher/job_file.h"
+#include "rpc/security/audit_log.h"
 #include "rpc/security/job_key.h"
 
 extern char** environ;
@@ -106,6 +108,10 @@ Variables VariablesOf(const Variables& own, const ProcessSlot& place) {
   set(cluster::kLeaseVariable, absl::ToDoubleSeconds(place.lease));
   variables.erase(rpc::kKeyVariable);  // the launcher's own key
   set(rpc::kKeyFileVariable, place.key_file);
+  // Beside the key, in the log directory. A program's own choice stays.
+  if (!variables.contains(rpc::kAuditVariable)) {
+    set(rpc::kAuditVariable, AuditFileBeside(place.key_file));
+  }
   if (place.restarts_alone > 0) set("TANDEM_PROCESS_RESTARTS", place.restarts_alone);
   if (!place.agent.empty()) {
     set("TANDEM_AGENT", place.agent);

@@ -23,8 +23,9 @@ struct Caller {
   // inspects one. Below 0: the received bytes could not be parsed.
   int64_t epoch = 0;
   std::string member;  // the process's name in the job, "worker/3"
-  // Shows that the process has the job's key (JobKey::Token). "": it does not present it, so it may only
-  // observe and read. It is a secret: no message and no log has it.
+  // Shows that the process has the job's key (JobKey::Token) or a grant (security/grant.h). "": a channel
+  // presents the credential of its process (ChannelOptions::key). It is a secret: no message and no log has
+  // it.
   std::string token = {};
   // Tells the keys of processes apart in messages (JobKey::Id); "": not given.
   std::string key_id = {};
@@ -43,12 +44,12 @@ struct Caller {
 };
 
 // Largest encoding that FromBytes accepts.
-inline constexpr size_t kMaxCallerBytes = 640;
+inline constexpr size_t kMaxCallerBytes = 1600;
 // The key of the encoding in gRPC's metadata.
 inline constexpr char kCallerHeader[] = "tandem-caller-bin";
 
 // Longest token and longest id of a key.
-inline constexpr size_t kMaxTokenBytes = 64;
+inline constexpr size_t kMaxTokenBytes = 1024;
 inline constexpr size_t kMaxKeyIdBytes = 16;
 
 // Returns InvalidArgument if the epoch is below 0, a name has more than 256 bytes, or the token or the id of

@@ -113,13 +113,15 @@ struct ChannelOptions {
   // refuses the calls, and its error names both (rpc/epoch_gate.h). A process that joins another round must
   // open new channels.
   Caller caller = {};
-  // Secures a TCP connection (rpc/security/transport_security.h). nullptr: the key of this process. The
-  // server must have the same one.
+  // Secures a TCP connection, and gives the caller's token unless it has one
+  // (rpc/security/transport_security.h). nullptr: the key or the grant of this process. The server must have
+  // the same key.
   std::shared_ptr<const JobKey> key = nullptr;
 };
 
 // Returns a gRPC channel to "host:port" or "unix:/path". Returns at once and connects lazily. InvalidArgument
-// if the target is malformed, or if CheckCaller refuses options.caller; errors of ProcessKey.
+// if the target is malformed, or if CheckCaller refuses options.caller; errors of
+// ProcessCredential.
 absl::StatusOr<std::unique_ptr<Channel>> ConnectGrpc(const std::string& target,
                                                      const ChannelOptions& options = {});
 

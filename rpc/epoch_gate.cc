@@ -8,13 +8,24 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/crypto/crypto.h"
+#include "base/status.h"
+#include "rpc/security/audit_log.h"
+#include "rpc/security/granted_call.h"
 
 namespace tandem::rpc {
 namespace {
 
 std::string NameOf(const Caller& caller) { return caller.member.empty() ? "a process" : caller.member; }
 
+std::string Presented(const Caller& caller) {
+  if (caller.token.empty()) return "no key";
+  return absl::StrCat(PresentsGrant(caller) ? "a grant of key " : "key ", absl::CHexEscape(caller.key_id));
+}
+
 }  // namespace
+
+EpochGate::EpochGate(const JobKey& key, Caller server, Kind kind)
+    : server_(key.Identify(std::move(server))), kind_(kind), epoch_(server_.epoch), grants_(GrantKey(key)) {}
 
 void EpochGate::Enter(int64_t epoch) {
   int64_t now = epoch_.load(std::memory_order_relaxed);
@@ -53,36 +64,80 @@ absl::Status EpochGate::Admit(const Caller& caller) {
                                              ": it has not heard of the new round yet, or was left behind"));
 }
 
-absl::Status EpochGate::Authorize(const Caller& caller, absl::string_view method, Right right) const {
-  if (ABSL_PREDICT_TRUE(!server_.token.empty() && crypto::SecretsEqual(caller.token, server_.token))) {
-    return absl::OkStatus();
-  }
+bool EpochGate::IsMember(const Caller& caller) const {
+  return !server_.token.empty() && crypto::SecretsEqual(caller.token, server_.token);
+}
+
+absl::StatusOr<std::shared_ptr<GrantHolder>> EpochGate::HolderOf(const Caller& caller,
+                                                                 absl::string_view method, Right right) {
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<GrantHolder> holder, grants_.Check(caller));
+  if (holder->claims().Has(right)) return holder;
+  return absl::PermissionDeniedError(absl::StrCat(method, " needs the right to ", RightName(right),
+                                                  ", which ", holder->claims().ToString(),
+                                                  ", does not give"));
+}
+
+absl::Status EpochGate::Authorize(const Caller& caller, absl::string_view method, Right right) {
+  if (ABSL_PREDICT_TRUE(IsMember(caller))) return absl::OkStatus();
+  if (PresentsGrant(caller)) return HolderOf(caller, method, right).status();
   return absl::PermissionDeniedError(absl::StrCat(
       method, " needs the right to ", RightName(right), ", and ", NameOf(caller), " presents ",
-      caller.token.empty() ? "no key" : absl::StrCat("key ", absl::CHexEscape(caller.key_id)), " to ",
-      NameOf(server_), ", which has key ", server_.key_id,
+      Presented(caller), " to ", NameOf(server_), ", which has key ", server_.key_id,
       ": processes need the same key. `tandem key show` prints where a process finds its key; "
       "TANDEM_KEY_FILE chooses another file. The key of a `tandem run` is the file `key` in its log "
       "directory"));
 }
 
+std::shared_ptr<ServerCall> EpochGate::AdmitCall(std::shared_ptr<ServerCall> call, absl::string_view method,
+                                                 Right right, Reach reach) {
+  const Caller& caller = call->caller();
+  absl::Status verdict = Admit(caller);
+  const bool asks_credential = verdict.ok() && (NeedsToken(right) || PresentsGrant(caller));
+  if (ABSL_PREDICT_TRUE(verdict.ok() && (!asks_credential || IsMember(caller)) && right != Right::kAdmin)) {
+    return call;
+  }
+  std::shared_ptr<GrantHolder> holder;
+  if (asks_credential && !IsMember(caller)) {
+    if (PresentsGrant(caller)) {
+      absl::StatusOr<std::shared_ptr<GrantHolder>> found = HolderOf(caller, method, right);
+      verdict = found.status();
+      if (found.ok()) holder = *std::move(found);
+    } else {
+      verdict = Authorize(caller, method, right);
+    }
+  }
+  if (holder != nullptr && !holder->claims().tables.empty() && reach == Reach::kAnything &&
+      right != Right::kObserve) {
+    verdict = absl::PermissionDeniedError(absl::StrCat(method, " may concern any table, and ",
+                                                       holder->claims().ToString(), ", covers only some"));
+  }
+  if (verdict.ok() && holder != nullptr) verdict = holder->TakeCall(call->request().size());
+  const bool refused = absl::IsPermissionDenied(verdict) || absl::IsResourceExhausted(verdict);
+  if (refused || (verdict.ok() && right == Right::kAdmin)) {
+    if (AuditLog* const log = AuditLog::OfProcess(); log != nullptr) {
+      log->Record({.server = NameOf(server_),
+                   .method = std::string(method),
+                   .credential = holder != nullptr ? holder->claims().ToString() : Presented(caller),
+                   .caller = caller.member,
+                   .peer = call->peer(),
+                   .verdict = verdict});
+    }
+  }
+  if (!verdict.ok()) {
+    call->Finish(std::move(verdict));
+    return nullptr;
+  }
+  if (holder != nullptr) call = GrantedCall(std::move(call), std::move(holder));
+  return call;
+}
+
 Service Gated(Service service, std::shared_ptr<EpochGate> gate) {
   for (Method& method : service.methods) {
-    if (NeedsToken(method.right)) {
-      method.handler = [gate, right = method.right, name = absl::StrCat(service.name, "/", method.name),
-                        handler = std::move(method.handler)](std::shared_ptr<ServerCall> call) {
-        if (absl::Status refused = gate->Authorize(call->caller(), name, right);
-            ABSL_PREDICT_FALSE(!refused.ok())) {
-          return call->Finish(std::move(refused));
-        }
-        handler(std::move(call));
-      };
-    }
-    method.handler = [gate, handler = std::move(method.handler)](std::shared_ptr<ServerCall> call) {
-      if (absl::Status refused = gate->Admit(call->caller()); ABSL_PREDICT_FALSE(!refused.ok())) {
-        return call->Finish(std::move(refused));
-      }
-      handler(std::move(call));
+    method.handler = [gate, right = method.right, reach = method.reach,
+                      name = absl::StrCat(service.name, "/", method.name),
+                      handler = std::move(method.handler)](std::shared_ptr<ServerCall> call) {
+      call = gate->AdmitCall(std::move(call), name, right, reach);
+      if (ABSL_PREDICT_TRUE(call != nullptr)) handler(std::move(call));
     };
   }
   return service;

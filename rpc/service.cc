@@ -4,7 +4,9 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "rpc/security/grant.h"
 #include "rpc/wire/bytes_stream.h"
 
 namespace tandem::rpc {
@@ -12,6 +14,12 @@ namespace tandem::rpc {
 const Caller& ServerCall::caller() const {
   static const Caller* const kNobody = new Caller;
   return *kNobody;
+}
+
+absl::Status ServerCall::CheckTable(absl::string_view table) const {
+  if (grant_ == nullptr || grant_->Covers(table)) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrCat(grant_->ToString(), " does not cover '", absl::CHexEscape(table), "'"));
 }
 
 void ServerCall::FinishInChunks(std::unique_ptr<ResponseSource> answer) {

@@ -23,6 +23,8 @@
 
 namespace tandem::rpc {
 
+struct GrantClaims;
+
 // One incoming call. The handler keeps the shared_ptr as long as it needs it and calls Finish (or
 // FinishInChunks) exactly once, from any thread. A call that has to wait is stored, it does not block a
 // thread. A call dropped without Finish fails with Internal.
@@ -34,6 +36,13 @@ class ServerCall {
   virtual const std::string& peer() const = 0;
   // Returns how the client's process identified itself (ChannelOptions::caller), or an empty Caller.
   virtual const Caller& caller() const;
+  // Returns what the caller's grant allows, or nullptr if the caller is a member of the job, or if nobody has
+  // looked (EpochGate). A handler that is open to grants with patterns of tables (Method::names_tables) must
+  // call CheckTable for each table or model that a request names.
+  const GrantClaims* grant() const { return grant_.get(); }
+  void SetGrant(std::shared_ptr<const GrantClaims> grant) { grant_ = std::move(grant); }
+  // Returns PermissionDenied if the caller's grant does not cover the table or model.
+  absl::Status CheckTable(absl::string_view table) const;
   // Returns the call's deadline, InfiniteFuture if the client set none.
   virtual absl::Time deadline() const = 0;
   // Returns true if the client cancelled the call, is gone, or the deadline has passed.
@@ -53,12 +62,15 @@ class ServerCall {
   // allocates its own. Fill the memory, then pass it to Finish as a Slice whose owner is this pointer.
   // 64-byte aligned.
   virtual std::shared_ptr<char> ResponseMemory(size_t bytes) { return nullptr; }
+
+ private:
+  std::shared_ptr<const GrantClaims> grant_;
 };
 
 using Handler = std::function<void(std::shared_ptr<ServerCall>)>;
 
-// A method states the right that its callers need. EpochGate checks it: everyone may observe and read, all
-// other rights need the token of the server's key (Caller::token).
+// A method states the right that its callers need. EpochGate checks it: who presents the token of the
+// server's key may do everything, who presents a grant what its role may do, and everyone else may observe.
 enum class Right {
   kObserve,  // looks at states and figures
   kRead,     // reads the job's data: rows, weights, items, keys
@@ -68,16 +80,27 @@ enum class Right {
   kReplica,  // is a copy of the same shard
   kAdmin,    // moves, empties or ends what others use
 };
-inline bool NeedsToken(Right right) { return right != Right::kObserve && right != Right::kRead; }
+inline bool NeedsToken(Right right) { return right != Right::kObserve; }
 // Returns "observe", "read", ...
 absl::string_view RightName(Right right);
 
+// Whether a grant with patterns of tables may call a method.
+enum class Reach {
+  // No: the method may concern any table.
+  kAnything,
+  // Yes: the handler checks the names of tables or models (ServerCall::CheckTable), or the method concerns
+  // none.
+  // ProtoHandler and AsyncProtoHandler check the fields `table`, `model` and `config.name` of a request.
+  kNamedTables,
+};
+
 // A method of a service. There is no default for its right.
 struct Method {
-  Method(std::string name_of, Right needs, Handler runs)
-      : name(std::move(name_of)), right(needs), handler(std::move(runs)) {}
+  Method(std::string name_of, Right needs, Handler runs, Reach reaches = Reach::kAnything)
+      : name(std::move(name_of)), right(needs), reach(reaches), handler(std::move(runs)) {}
   std::string name;  // "Pull"
   Right right;
+  Reach reach;
   Handler handler;  // runs on an RPC thread: must not block
 };
 
@@ -101,8 +124,22 @@ Handler AsyncProtoHandler(std::function<void(std::shared_ptr<ServerCall>, Reques
 
 namespace internal {
 absl::Status ParseRequest(const ServerCall& call, google::protobuf::MessageLite* request);
+// Checks the names in the fields `table`, `model` and `config.name`.
+template <typename Request>
+absl::Status CheckTables(const ServerCall& call, const Request& request);
 Bytes SerializeResponse(const google::protobuf::MessageLite& response);
 }  // namespace internal
+
+template <typename Request>
+absl::Status internal::CheckTables(const ServerCall& call, const Request& request) {
+  if (call.grant() == nullptr) return absl::OkStatus();
+  if constexpr (requires { absl::string_view(request.table()); }) return call.CheckTable(request.table());
+  if constexpr (requires { absl::string_view(request.model()); }) return call.CheckTable(request.model());
+  if constexpr (requires { absl::string_view(request.config().name()); }) {
+    return call.CheckTable(request.config().name());
+  }
+  return absl::OkStatus();
+}
 
 template <typename Request, typename Response>
 Handler ProtoHandler(std::function<absl::StatusOr<Response>(const Request&)> body) {
@@ -112,6 +149,7 @@ Handler ProtoHandler(std::function<absl::StatusOr<Response>(const Request&)> bod
       call->Finish(parsed);
       return;
     }
+    if (absl::Status may = internal::CheckTables(*call, request); !may.ok()) return call->Finish(may);
     absl::StatusOr<Response> response = body(request);
     if (!response.ok()) {
       call->Finish(response.status());
@@ -129,6 +167,7 @@ Handler AsyncProtoHandler(std::function<void(std::shared_ptr<ServerCall>, Reques
       call->Finish(parsed);
       return;
     }
+    if (absl::Status may = internal::CheckTables(*call, request); !may.ok()) return call->Finish(may);
     body(call, std::move(request), [call](absl::StatusOr<Response> response) {
       if (!response.ok()) {
         call->Finish(response.status());

@@ -50,12 +50,15 @@ bool SetName(X509_NAME* name, absl::string_view common_name) {
 constexpr char kAuthorityName[] = "Tandem job";
 
 // Returns an unsigned certificate of `key` with all fields but the extensions.
-OwnedCertificate NewCertificate(EVP_PKEY* key, uint64_t serial, absl::string_view name) {
+constexpr char kNever[] = "99991231235959Z";
+
+OwnedCertificate NewCertificate(EVP_PKEY* key, uint64_t serial, absl::string_view name,
+                                const std::string& until = kNever) {
   OwnedCertificate certificate(X509_new());
   if (certificate == nullptr || X509_set_version(certificate.get(), X509_VERSION_3) != 1 ||
       ASN1_INTEGER_set_uint64(X509_get_serialNumber(certificate.get()), serial) != 1 ||
       ASN1_TIME_set_string(X509_getm_notBefore(certificate.get()), "20000101000000Z") != 1 ||
-      ASN1_TIME_set_string(X509_getm_notAfter(certificate.get()), "99991231235959Z") != 1 ||
+      ASN1_TIME_set_string(X509_getm_notAfter(certificate.get()), until.c_str()) != 1 ||
       !SetName(X509_get_subject_name(certificate.get()), name) ||
       X509_set_pubkey(certificate.get(), key) != 1) {
     return nullptr;
@@ -84,29 +87,32 @@ std::string UriName(absl::string_view process) {
   return name;
 }
 
-OwnedCertificate MakeLeaf(EVP_PKEY* key, absl::string_view process, X509* authority,
-                          EVP_PKEY* authority_key) {
+// What tells the certificates of processes apart.
+struct Leaf {
+  std::string until = kNever;
+  std::string usage = "serverAuth,clientAuth";
+  std::string names;  // as OpenSSL's configuration writes them
+};
+
+OwnedCertificate MakeLeaf(EVP_PKEY* key, const Leaf& what, X509* authority, EVP_PKEY* authority_key) {
   uint64_t serial = 0;
   unsigned char id[8];
   if (RAND_bytes(id, sizeof(id)) != 1) return nullptr;
   for (const unsigned char byte : id) serial = serial << 8 | byte;
-  OwnedCertificate leaf = NewCertificate(key, serial >> 1, "Tandem process");
+  OwnedCertificate leaf = NewCertificate(key, serial >> 1, "Tandem process", what.until);
   if (leaf == nullptr || X509_set_issuer_name(leaf.get(), X509_get_subject_name(authority)) != 1 ||
       !AddExtension(leaf.get(), authority, NID_basic_constraints, "critical,CA:FALSE") ||
       !AddExtension(leaf.get(), authority, NID_key_usage, "critical,digitalSignature") ||
-      !AddExtension(leaf.get(), authority, NID_ext_key_usage, "serverAuth,clientAuth") ||
+      !AddExtension(leaf.get(), authority, NID_ext_key_usage, what.usage) ||
       !AddExtension(leaf.get(), authority, NID_authority_key_identifier, "keyid") ||
-      !AddExtension(leaf.get(), authority, NID_subject_alt_name,
-                    absl::StrCat("DNS:", kCertificateHost, ",URI:tandem://", UriName(process))) ||
+      !AddExtension(leaf.get(), authority, NID_subject_alt_name, what.names) ||
       X509_sign(leaf.get(), authority_key, nullptr) == 0) {
     return nullptr;
   }
   return leaf;
 }
 
-}  // namespace
-
-absl::StatusOr<Certificates> DeriveCertificates(absl::string_view seed, absl::string_view process) {
+absl::StatusOr<Certificates> Issue(absl::string_view seed, const Leaf& what) {
   if (seed.size() != kCertificateSeedBytes) {
     return absl::InvalidArgumentError(absl::StrCat("the secret of certificates has ", seed.size(),
                                                    " bytes; expected ", kCertificateSeedBytes));
@@ -118,7 +124,7 @@ absl::StatusOr<Certificates> DeriveCertificates(absl::string_view seed, absl::st
   if (authority == nullptr) return OpenSslError("cannot make the authority's certificate");
   const OwnedKey key(EVP_EC_gen("P-256"));
   if (key == nullptr) return OpenSslError("cannot make a key");
-  const OwnedCertificate leaf = MakeLeaf(key.get(), process, authority.get(), authority_key.get());
+  const OwnedCertificate leaf = MakeLeaf(key.get(), what, authority.get(), authority_key.get());
   if (leaf == nullptr) return OpenSslError("cannot make a certificate");
 
   Certificates made;
@@ -131,6 +137,19 @@ absl::StatusOr<Certificates> DeriveCertificates(absl::string_view seed, absl::st
                                                             nullptr);
                           }));
   return made;
+}
+
+}  // namespace
+
+absl::StatusOr<Certificates> DeriveCertificates(absl::string_view seed, absl::string_view process) {
+  return Issue(seed, {.names = absl::StrCat("DNS:", kCertificateHost, ",URI:tandem://", UriName(process))});
+}
+
+absl::StatusOr<Certificates> IssueClientCertificate(absl::string_view seed, absl::string_view process,
+                                                    absl::Time expires) {
+  return Issue(seed, {.until = absl::FormatTime("%Y%m%d%H%M%SZ", expires, absl::UTCTimeZone()),
+                      .usage = "clientAuth",
+                      .names = absl::StrCat("URI:tandem://", UriName(process))});
 }
 
 }  // namespace tandem::crypto

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 
 namespace tandem::crypto {
 
@@ -31,6 +32,12 @@ inline constexpr char kCertificateHost[] = "tandem";
 // URI:tandem://worker/3 and holds from the year 2000 to 9999, since hosts need not agree on the time.
 // InvalidArgument if `seed` has another size. Takes about 2 ms.
 absl::StatusOr<Certificates> DeriveCertificates(absl::string_view seed, absl::string_view process);
+
+// Returns certificates with which a process without the secret can connect to those that have it, until
+// `expires`. It is no server to them: the certificate has no name (DNS) and is for clients only. Errors and
+// time as of DeriveCertificates.
+absl::StatusOr<Certificates> IssueClientCertificate(absl::string_view seed, absl::string_view process,
+                                                    absl::Time expires);
 
 }  // namespace tandem::crypto
 

@@ -107,6 +107,9 @@ absl::StatusOr<std::shared_ptr<const TlsContext>> TlsContext::Make(const Certifi
   SSL_CTX* const context = SSL_CTX_new(TLS_method());
   std::shared_ptr<const TlsContext> made(new TlsContext(context));
   if (context == nullptr || !Use(context, certificates) ||
+      // Both sides must be processes with the secret: certificates for clients only (IssueClientCertificate)
+      // are refused.
+      SSL_CTX_set_purpose(context, X509_PURPOSE_SSL_SERVER) != 1 ||
       SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) != 1 ||
       SSL_CTX_set_ciphersuites(context,
                                "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:"

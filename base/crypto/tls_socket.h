@@ -35,8 +35,9 @@ class TlsContext {
 };
 
 // TLS 1.3 on a connected, non-blocking socket. Each side shows a certificate, and refuses one of another
-// authority. A socket of this kind sends nothing but what is handed to it: no session tickets and no final
-// alert. So the owner may stop using TLS when both sides have read all that was sent, and go on in clear.
+// authority or for clients only. A socket of this kind sends nothing but what is handed to it: no session
+// tickets and no final alert. So the owner may stop using TLS when both sides have read all that was sent,
+// and go on in clear.
 //
 // One thread may read while another one writes. The rest is for one thread at a time.
 class TlsSocket {

@@ -13,7 +13,6 @@
 #include "base/own_program.h"
 #include "base/status.h"
 #include "rpc/connect.h"
-#include "rpc/security/job_key.h"
 
 namespace tandem::bench {
 
@@ -40,9 +39,7 @@ absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(const char* 
 }
 
 absl::StatusOr<std::unique_ptr<rpc::Channel>> ServerProcess::Connect(bool shared_memory) const {
-  TANDEM_ASSIGN_OR_RETURN(const rpc::JobKey key, rpc::JobKey::Load());
-  return rpc::Connect(address_,
-                      {.channel = {.caller = key.Identify({})}, .transport = shared_memory ? "shm" : "grpc"});
+  return rpc::Connect(address_, {.transport = shared_memory ? "shm" : "grpc"});
 }
 
 ServerProcess::~ServerProcess() {

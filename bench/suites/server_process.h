@@ -20,7 +20,7 @@ class ServerProcess {
   static absl::StatusOr<std::unique_ptr<ServerProcess>> Start(const char* service);
   ~ServerProcess();
   // Connects to it, over shared memory or TCP, with the key of this process, which is also the server's.
-  // Errors: those of rpc::Connect and rpc::JobKey::Load.
+  // Errors: those of rpc::Connect.
   absl::StatusOr<std::unique_ptr<rpc::Channel>> Connect(bool shared_memory) const;
 
  private:

@@ -121,7 +121,8 @@ std::function<std::string()> MetricsOf(ps::ParameterServer& server, const ShardC
 std::shared_ptr<rpc::EpochGate> Gate(const cluster::Environment& env) {
   const bool outlives = env.epoch == 0 || std::getenv("TANDEM_AGENT") != nullptr;
   return std::make_shared<rpc::EpochGate>(
-      env.caller(), outlives ? rpc::EpochGate::Kind::kOutlivesRounds : rpc::EpochGate::Kind::kSingleRound);
+      *env.key, env.caller(),
+      outlives ? rpc::EpochGate::Kind::kOutlivesRounds : rpc::EpochGate::Kind::kSingleRound);
 }
 
 // Opens the store for rows that do not fit into memory. Returns nullptr if no directory is given for it.

@@ -50,8 +50,7 @@ class Shards {
   static absl::StatusOr<Shards> Find(const JobFlags& flags) {
     TANDEM_ASSIGN_OR_RETURN(const launcher::JobAddress job, FindJob(flags));
     TANDEM_ASSIGN_OR_RETURN(std::string store, FindStore(flags));
-    TANDEM_ASSIGN_OR_RETURN(const rpc::JobKey key, FindKey(job));
-    return Shards(std::move(store), key, static_cast<uint32_t>(std::clamp(job.num_servers, 0, 1 << 16)),
+    return Shards(std::move(store), static_cast<uint32_t>(std::clamp(job.num_servers, 0, 1 << 16)),
                   MonotonicNow() + absl::Seconds(flags.timeout_seconds));
   }
 
@@ -81,7 +80,7 @@ class Shards {
   absl::StatusOr<Response> Call(const std::string& address, const char* method,
                                 const Request& request) const {
     TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<rpc::Channel> channel,
-                            rpc::ConnectGrpc(address, {.caller = key_.Identify({.member = "tandem ps"})}));
+                            rpc::ConnectGrpc(address, {.caller = {.member = "tandem ps"}}));
     Response response;
     TANDEM_RETURN_IF_ERROR(rpc::CallProto(*channel, absl::StrCat("/tandem.v1.Failover/", method), request,
                                           &response, {.timeout = Left()}));
@@ -101,11 +100,10 @@ class Shards {
   }
 
  private:
-  Shards(std::string store, const rpc::JobKey& key, uint32_t num_servers, absl::Time deadline)
-      : store_(std::move(store)), key_(key), num_servers_(num_servers), deadline_(deadline) {}
+  Shards(std::string store, uint32_t num_servers, absl::Time deadline)
+      : store_(std::move(store)), num_servers_(num_servers), deadline_(deadline) {}
 
   std::string store_;
-  rpc::JobKey key_;  // the job's
   uint32_t num_servers_;
   absl::Time deadline_;
 };

@@ -26,7 +26,6 @@
 #include "replay/server/replay_server.h"
 #include "replay/wire/messages.h"
 #include "rpc/connect.h"
-#include "rpc/security/job_key.h"
 #include "rpc/security/security_flags.h"
 
 namespace tandem::cli {
@@ -116,8 +115,7 @@ absl::Status ServeReplay(const ReplayServeFlags& flags) {
 absl::StatusOr<std::unique_ptr<replay::RemoteReplay>> ConnectTo(const ReplayLookFlags& flags) {
   rpc::ConnectOptions options;
   options.transport = "grpc";
-  TANDEM_ASSIGN_OR_RETURN(const rpc::JobKey key, rpc::JobKey::Load());
-  options.channel.caller = key.Identify({.member = "tandem replay"});
+  options.channel.caller.member = "tandem replay";
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::Connect(flags.server, options));
   return std::make_unique<replay::RemoteReplay>(
       std::shared_ptr<rpc::Channel>(std::move(channel)),

@@ -139,12 +139,6 @@ absl::StatusOr<const tandem::v1::TableInfo*> FindOrExplain(const Snapshot& snaps
 // Calls a method of all servers that changes the table. The error says which servers have made the change.
 absl::Status ChangeAll(const View& view, const TableFlags& flags, const std::string& method,
                        const google::protobuf::MessageLite& request) {
-  launcher::JobAddress job;  // unknown if the flags name the servers
-  if (flags.job.servers.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(job, FindJob(flags.job));
-  }
-  TANDEM_ASSIGN_OR_RETURN(const rpc::JobKey key, FindKey(job));
-  TANDEM_RETURN_IF_ERROR(view.servers->Present(key));
   const std::vector<absl::StatusOr<Bytes>> responses =
       view.servers->CallAll(method, request, absl::Seconds(flags.job.timeout_seconds), /*insist=*/true);
   std::vector<std::string> changed;

@@ -60,6 +60,23 @@ absl::StatusOr<launcher::JobAddress> NewestJob() {
       "below this directory");
 }
 
+// Makes the key of `job`, which its store and its servers have, that of this process: that of its log
+// directory; else, of a job that is known by its name at a rendezvous, what this process's key gives for it.
+// A process with a grant keeps it.
+absl::Status UseKeyOf(const launcher::JobAddress& job) {
+  const absl::StatusOr<rpc::Credential> own = rpc::ProcessCredential();
+  if (own.ok() && own->grant != nullptr) return absl::OkStatus();
+  if (!job.key_file.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(rpc::JobKey key, rpc::JobKey::FromFile(job.key_file));
+    rpc::SetProcessCredential({.key = std::make_shared<const rpc::JobKey>(std::move(key)), .grant = nullptr});
+  } else if (!job.rendezvous.empty() && !job.run_id.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(const rpc::JobKey key, rpc::JobKey::Load());
+    rpc::SetProcessCredential(
+        {.key = std::make_shared<const rpc::JobKey>(key.ForJob(job.run_id)), .grant = nullptr});
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::string> StoreOf(const launcher::JobAddress& job, double timeout_seconds) {
   std::string store = job.store;
   if (store.empty()) {
@@ -71,15 +88,11 @@ absl::StatusOr<std::string> StoreOf(const launcher::JobAddress& job, double time
     }
   }
   TANDEM_RETURN_IF_ERROR(Annotate(cluster::CheckStoreAddress(store), "the job's store"));
-  // The store and the servers have the job's key.
-  TANDEM_ASSIGN_OR_RETURN(rpc::JobKey key, FindKey(job));
-  rpc::SetProcessKey(std::move(key));
   return store;
 }
 
-}  // namespace
-
-absl::StatusOr<launcher::JobAddress> FindJob(const JobFlags& flags) {
+// Returns the job's address as the flags, the environment or a job file give it.
+absl::StatusOr<launcher::JobAddress> Named(const JobFlags& flags) {
   if (IsRendezvous(flags.store))
     return launcher::JobAddress{.rendezvous = flags.store, .run_id = flags.run_id};
   if (!flags.store.empty()) return launcher::JobAddress{.store = flags.store};
@@ -96,15 +109,17 @@ absl::StatusOr<launcher::JobAddress> FindJob(const JobFlags& flags) {
   return NewestJob();
 }
 
+}  // namespace
+
+absl::StatusOr<launcher::JobAddress> FindJob(const JobFlags& flags) {
+  TANDEM_ASSIGN_OR_RETURN(launcher::JobAddress job, Named(flags));
+  TANDEM_RETURN_IF_ERROR(UseKeyOf(job));
+  return job;
+}
+
 absl::StatusOr<std::string> FindStore(const JobFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const launcher::JobAddress job, FindJob(flags));
   return StoreOf(job, flags.timeout_seconds);
-}
-
-absl::StatusOr<rpc::JobKey> FindKey(const launcher::JobAddress& job) {
-  if (!job.key_file.empty()) return rpc::JobKey::FromFile(job.key_file);
-  TANDEM_ASSIGN_OR_RETURN(const rpc::JobKey key, rpc::JobKey::Load());
-  return job.rendezvous.empty() || job.run_id.empty() ? key : key.ForJob(job.run_id);
 }
 
 absl::Status StoreError(const absl::Status& error, const std::string& address) {

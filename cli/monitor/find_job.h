@@ -10,7 +10,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "launcher/job_file.h"
-#include "rpc/security/job_key.h"
 
 namespace tandem::cli {
 
@@ -24,8 +23,10 @@ struct JobFlags {
   double timeout_seconds = 5;  // of one call to the store or to the servers
 };
 
-// Returns the job's address as the flags, the environment or a job file give it. Sends no request. Errors are
-// those of FindServers.
+// Returns the job's address as the flags, the environment or a job file give it, and makes the job's key that
+// of this process (rpc::SetProcessCredential) unless the process has a grant: channels that are made later
+// reach the job's store and servers. Sends no request. Errors are those of FindServers and
+// rpc::JobKey::FromFile.
 absl::StatusOr<launcher::JobAddress> FindJob(const JobFlags& flags);
 
 // Returns the servers' addresses by index; "" for a server that has not registered. Blocks for at most the
@@ -44,11 +45,6 @@ absl::StatusOr<std::string> FindStore(const JobFlags& flags);
 // Returns `error` of a call to the store at `address`. If nothing answered there, the message says what that
 // means and what to do.
 absl::Status StoreError(const absl::Status& error, const std::string& address);
-
-// Returns the key of `job`, for a command that changes something: that of its log directory; else, of a job
-// that is known by its name at a rendezvous, what this process's key gives for it; else this process's key.
-// Errors: those of JobKey::FromFile and JobKey::Load.
-absl::StatusOr<rpc::JobKey> FindKey(const launcher::JobAddress& job);
 
 }  // namespace tandem::cli
 

@@ -75,15 +75,6 @@ std::vector<absl::StatusOr<Bytes>> ServerSet::CallAll(absl::string_view method,
   return responses;
 }
 
-absl::Status ServerSet::Present(const rpc::JobKey& key) {
-  for (size_t s = 0; s < size(); ++s) {
-    if (channels_[s] == nullptr) continue;
-    TANDEM_ASSIGN_OR_RETURN(
-        channels_[s], rpc::ConnectGrpc(addresses_[s], {.caller = key.Identify({.member = "tandem table"})}));
-  }
-  return absl::OkStatus();
-}
-
 Snapshot ServerSet::Take(size_t hottest, absl::Duration timeout) {
   tandem::v1::ListTablesRequest list;
   list.set_hottest(static_cast<uint32_t>(hottest));

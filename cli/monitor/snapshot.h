@@ -14,7 +14,6 @@
 #include "base/bytes.h"
 #include "google/protobuf/message_lite.h"
 #include "rpc/channel.h"
-#include "rpc/security/job_key.h"
 #include "tandem/v1/parameter_server.pb.h"
 
 namespace tandem::cli {
@@ -53,9 +52,6 @@ class ServerSet {
   // Takes a snapshot, with the `hottest` most frequently pulled ids of each table. Calls all servers
   // concurrently and blocks for at most `timeout`. A server that does not respond has an error as its status.
   Snapshot Take(size_t hottest, absl::Duration timeout);
-  // Connects again with the job's key, so that servers accept calls that change something. Call it before
-  // such a CallAll. Does not block. InvalidArgument for a malformed address.
-  absl::Status Present(const rpc::JobKey& key);
   // Sends `request` to all servers concurrently and returns their responses, by index. Blocks for at most
   // `timeout`. With `insist`, a call to a server that cannot be reached is retried until then.
   std::vector<absl::StatusOr<Bytes>> CallAll(absl::string_view method,

@@ -4,11 +4,12 @@
 #include <utility>
 
 #include "base/status.h"
+#include "rpc/security/transport_security.h"
 
 namespace tandem::cluster {
 
 std::shared_ptr<rpc::EpochGate> StoreGate(const rpc::JobKey& key) {
-  return std::make_shared<rpc::EpochGate>(key.Identify({.member = "the job's store"}));
+  return std::make_shared<rpc::EpochGate>(key, rpc::Caller{.member = "the job's store"});
 }
 
 absl::StatusOr<std::unique_ptr<StoreServer>> StoreServer::Start(const std::string& listen, Clock* clock,
@@ -16,8 +17,8 @@ absl::StatusOr<std::unique_ptr<StoreServer>> StoreServer::Start(const std::strin
                                                                 StoreServerOptions asked) {
   std::unique_ptr<StoreServer> store(new StoreServer(asked.limits));
   if (gate == nullptr) {
-    TANDEM_ASSIGN_OR_RETURN(const rpc::JobKey key, rpc::JobKey::Load());
-    gate = StoreGate(key);
+    TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const rpc::JobKey> key, rpc::ProcessKey());
+    gate = StoreGate(*key);
   }
   if (!asked.disk.directory.empty()) {
     TANDEM_ASSIGN_OR_RETURN(store->disk_, StoreDisk::Open(asked.disk.directory, &store->store_,

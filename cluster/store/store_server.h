@@ -48,7 +48,7 @@ std::shared_ptr<rpc::EpochGate> StoreGate(const rpc::JobKey& key);
 class StoreServer {
  public:
   // Starts to serve at `listen`, "host:port"; port 0 lets the kernel pick. `gate` decides which callers are
-  // served; nullptr: StoreGate of this process's key. Errors are those of JobKey::Load, rpc::Server::Start
+  // served; nullptr: StoreGate of this process's key. Errors are those of rpc::ProcessKey, rpc::Server::Start
   // and StoreDisk::Open.
   static absl::StatusOr<std::unique_ptr<StoreServer>> Start(const std::string& listen,
                                                             Clock* clock = Clock::Real(),

@@ -19,7 +19,6 @@
 #include "cluster/store/memory_store.h"
 #include "cluster/store/remote_store.h"
 #include "rpc/channel.h"
-#include "rpc/security/job_key.h"
 
 namespace tandem::collectives {
 namespace {
@@ -159,12 +158,10 @@ absl::Status ElasticSession::Run(const std::function<absl::Status(ElasticRound&)
 
 absl::Status ElasticSession::RunRound(const std::function<absl::Status(ElasticRound&)>& body,
                                       const Assignment& assignment, bool* may_go_on) {
-  TANDEM_ASSIGN_OR_RETURN(const rpc::JobKey key, rpc::JobKey::Load());
-  ElasticRound round(assignment,
-                     key.Identify({.run_id = run_id_,
-                                   .epoch = assignment.epoch,
-                                   .member = absl::StrCat(role_, "/", assignment.rank)}),
-                     &executed_);
+  ElasticRound round(
+      assignment,
+      {.run_id = run_id_, .epoch = assignment.epoch, .member = absl::StrCat(role_, "/", assignment.rank)},
+      &executed_);
   Watch watch(agent_.get(), assignment);
   absl::Status status = Connect(&round, &watch);
   bool users = false;  // whether the error is the program's own

@@ -278,6 +278,21 @@ rpc::Service ParameterServer::Impl::MakeDurabilityService() {
   return service;
 }
 
+namespace {
+
+// Checks that the caller's grant, if it presents one, covers the tables of a subscription.
+absl::Status CheckSubscription(const rpc::ServerCall& call, const v1::GetChangesRequest& request) {
+  if (call.grant() == nullptr || call.grant()->tables.empty()) return absl::OkStatus();
+  if (request.tables().empty()) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(call.grant()->ToString(), ": name the tables of the subscription"));
+  }
+  for (const std::string& table : request.tables()) TANDEM_RETURN_IF_ERROR(call.CheckTable(table));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 rpc::Service ParameterServer::Impl::MakeSubscriptionsService() {
   rpc::Service service;
   service.name = "tandem.v1.Subscriptions";
@@ -285,8 +300,12 @@ rpc::Service ParameterServer::Impl::MakeSubscriptionsService() {
                       rpc::AsyncProtoHandler<v1::GetChangesRequest, v1::GetChangesResponse>(
                           [this](const std::shared_ptr<rpc::ServerCall>& call, v1::GetChangesRequest request,
                                  const rpc::Reply<v1::GetChangesResponse>& reply) {
+                            if (absl::Status may = CheckSubscription(*call, request); !may.ok()) {
+                              return reply(std::move(may));
+                            }
                             subscriptions_.GetChanges(*call, std::move(request), reply);
-                          })}};
+                          }),
+                      rpc::Reach::kNamedTables}};
   if (copy_role_ != nullptr) {
     for (rpc::Method& method : service.methods) method = IfServing(std::move(method));
   }
@@ -302,11 +321,14 @@ rpc::Service ParameterServer::Impl::MakeService() {
   service.name = "tandem.v1.ParameterServer";
   service.methods = {
       // Pulls that may create rows are checked where that is known.
-      {"Pull", rpc::Right::kRead, std::bind_front(&RequestHandler::HandlePull, &requests_)},
-      {"Push", rpc::Right::kTrain, std::bind_front(&RequestHandler::HandlePush, &requests_)},
+      {"Pull", rpc::Right::kRead, std::bind_front(&RequestHandler::HandlePull, &requests_),
+       rpc::Reach::kNamedTables},
+      {"Push", rpc::Right::kTrain, std::bind_front(&RequestHandler::HandlePush, &requests_),
+       rpc::Reach::kNamedTables},
       {"CreateTable", rpc::Right::kTrain,
        Background<v1::CreateTableRequest, v1::CreateTableResponse>(
-           [this](const v1::CreateTableRequest& request) { return CreateTable(request); })},
+           [this](const v1::CreateTableRequest& request) { return CreateTable(request); }),
+       rpc::Reach::kNamedTables},
       {"DropTable", rpc::Right::kAdmin,
        Background<v1::DropTableRequest, v1::DropTableResponse>(
            [this](const v1::DropTableRequest& request) { return DropTable(request); })},
@@ -318,7 +340,8 @@ rpc::Service ParameterServer::Impl::MakeService() {
            [this](const v1::SetUpdateModeRequest& request) { return SetUpdateMode(request); })},
       {"Flush", rpc::Right::kTrain,
        Background<v1::FlushRequest, v1::FlushResponse>(
-           [this](const v1::FlushRequest& request) { return Flush(request.table()); })},
+           [this](const v1::FlushRequest& request) { return Flush(request.table()); }),
+       rpc::Reach::kNamedTables},
       {"GetServerInfo", rpc::Right::kObserve,
        rpc::ProtoHandler<v1::GetServerInfoRequest, v1::ServerInfo>(
            [this](const v1::GetServerInfoRequest&) { return Info(); })},
@@ -332,7 +355,8 @@ rpc::Service ParameterServer::Impl::MakeService() {
              absl::Status itself = CheckWorker(call->caller(), request.worker(), "a push epoch");
              if (!itself.ok()) return reply(std::move(itself));
              ReplyWhenDurable(reply, requests_.StartPushEpoch(request));
-           })},
+           }),
+       rpc::Reach::kNamedTables},
       {"SaveCheckpoint", rpc::Right::kTrain,
        Background<v1::SaveCheckpointRequest, v1::SaveCheckpointResponse>(
            [this](const v1::SaveCheckpointRequest& request) {
@@ -352,25 +376,28 @@ rpc::Service ParameterServer::Impl::MakeService() {
            })},
       {"FrequentlyUpdatedRows", rpc::Right::kRead,
        rpc::ProtoHandler<v1::FrequentlyUpdatedRowsRequest, v1::FrequentlyUpdatedRowsResponse>(
-           [this](const v1::FrequentlyUpdatedRowsRequest& request) {
-             return row_states_.Frequent(request);
-           })},
+           [this](const v1::FrequentlyUpdatedRowsRequest& request) { return row_states_.Frequent(request); }),
+       rpc::Reach::kNamedTables},
       {"ReadRowStates", rpc::Right::kRead,
        rpc::ProtoHandler<v1::ReadRowStatesRequest, v1::ReadRowStatesResponse>(
-           [this](const v1::ReadRowStatesRequest& request) { return row_states_.Read(request); })},
+           [this](const v1::ReadRowStatesRequest& request) { return row_states_.Read(request); }),
+       rpc::Reach::kNamedTables},
       {"WriteRowStates", rpc::Right::kTrain,
        Background<v1::WriteRowStatesRequest, v1::WriteRowStatesResponse>(
-           [this](const v1::WriteRowStatesRequest& request) { return row_states_.Write(request); })},
+           [this](const v1::WriteRowStatesRequest& request) { return row_states_.Write(request); }),
+       rpc::Reach::kNamedTables},
       // A bucket may have millions of rows; the threads that serve pulls do not wait for it.
       {"ScanRows", rpc::Right::kRead,
        Background<v1::ScanRowsRequest, v1::ScanRowsResponse>(
-           [this](const v1::ScanRowsRequest& request) { return row_states_.Scan(request); })},
+           [this](const v1::ScanRowsRequest& request) { return row_states_.Scan(request); }),
+       rpc::Reach::kNamedTables},
       {"Register", rpc::Right::kTrain,
        rpc::AsyncProtoHandler<v1::RegisterRequest, v1::RegisterResponse>(
            [this](std::shared_ptr<rpc::ServerCall>, const v1::RegisterRequest& request,
                   const rpc::Reply<v1::RegisterResponse>& reply) {
              ReplyWhenDurable(reply, Register(request));
-           })},
+           }),
+       rpc::Reach::kNamedTables},
   };
   for (rpc::Method& method : service.methods) {
     if (copy_role_ != nullptr && !AnyCopyAnswers(method.name)) method = IfServing(std::move(method));

@@ -92,7 +92,7 @@ struct ParameterServerOptions {
   std::string checkpoint_root;
   // Decides who may create rows by a pull (rpc::Right::kTrain). The rights of all other calls are checked
   // before they reach the server (rpc::ServerOptions::gate). nullptr: everyone may.
-  std::shared_ptr<const rpc::EpochGate> gate;
+  std::shared_ptr<rpc::EpochGate> gate;
   // Returns the run id and the epoch with which callers must connect, for Register. nullptr: none.
   std::function<rpc::Caller()> job;
   uint32_t first_free_rank = 0;  // the first rank that Register gives

@@ -193,12 +193,24 @@ absl::StatusOr<v1::StartPushEpochResponse> RequestHandler::StartPushEpoch(
   return response;
 }
 
+namespace {
+
+// Checks that the caller's grant, if it presents one, covers the tables.
+absl::Status CheckGrant(const rpc::ServerCall& call, const std::vector<ParsedSlice>& slices) {
+  if (ABSL_PREDICT_TRUE(call.grant() == nullptr)) return absl::OkStatus();
+  for (const ParsedSlice& slice : slices) TANDEM_RETURN_IF_ERROR(call.CheckTable(slice.table_name));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 void RequestHandler::HandlePull(std::shared_ptr<rpc::ServerCall> call) {
   const TimePoint arrived = TableCounters::Clock::now();
   if (stopping_) return call->Finish(Stopped());
   absl::StatusOr<ParsedRequest> parsed =
       ParsePull(call->request(), {.buffers = buffers_, .max_message_bytes = options_.max_message_bytes});
   if (!parsed.ok()) return call->Finish(parsed.status());
+  if (absl::Status may = CheckGrant(*call, parsed->slices); !may.ok()) return call->Finish(std::move(may));
   if (!parsed->read_only) {
     absl::Status allowed =
         options_.gate == nullptr
@@ -242,6 +254,7 @@ void RequestHandler::HandlePullAtFollower(std::shared_ptr<rpc::ServerCall> call,
   absl::StatusOr<ParsedRequest> parsed =
       ParsePull(call->request(), {.buffers = buffers_, .max_message_bytes = options_.max_message_bytes});
   if (!parsed.ok()) return call->Finish(parsed.status());
+  if (absl::Status may = CheckGrant(*call, parsed->slices); !may.ok()) return call->Finish(std::move(may));
   const absl::Duration max_lag = parsed->max_lag;
   if (!parsed->read_only || max_lag <= absl::ZeroDuration()) {
     absl::Status serving = role.CheckServing();
@@ -400,6 +413,7 @@ absl::Status RequestHandler::ApplyPush(PendingPush* pending, Waiters* released) 
   TANDEM_ASSIGN_OR_RETURN(
       ParsedRequest parsed,
       ParsePush(call->request(), {.buffers = buffers_, .max_message_bytes = options_.max_message_bytes}));
+  TANDEM_RETURN_IF_ERROR(CheckGrant(*call, parsed.slices));
   TANDEM_RETURN_IF_ERROR(CheckWorker(call->caller(), parsed.worker, "push"));
   TANDEM_ASSIGN_OR_RETURN(const BoundRequest request, BindPush(std::move(parsed), tables_));
   trace::End(kTraceParsePush, traced);

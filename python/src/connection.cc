@@ -15,7 +15,6 @@
 #include "ps/client/route/connect_shard.h"
 #include "ps/storage/spill/spill_store.h"
 #include "rpc/connect.h"
-#include "rpc/security/job_key.h"
 #include "rpc/transport/loopback.h"
 #include "tandem/v1/parameter_server.pb.h"
 
@@ -161,8 +160,7 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::ToServers(const std::vec
     channels[server] = std::move(shard.channel);
     return absl::OkStatus();
   };
-  TANDEM_ASSIGN_OR_RETURN(const rpc::JobKey key, rpc::JobKey::Load());
-  rpc::ConnectOptions connect{.channel = {.caller = key.Identify({})}};
+  rpc::ConnectOptions connect;
   TANDEM_RETURN_IF_ERROR(connect_to(0, connect));
   v1::RegisterResponse job;
   if (!read_only) {
@@ -179,8 +177,8 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::ToServers(const std::vec
           job, Register(*channels[0], NameOfConnection(*connection->number_), options.timeout));
       worker = job.worker();
     }
-    connect.channel.caller = key.Identify(
-        {.run_id = job.run_id(), .epoch = job.epoch(), .member = absl::StrCat("worker/", *worker)});
+    connect.channel.caller = {
+        .run_id = job.run_id(), .epoch = job.epoch(), .member = absl::StrCat("worker/", *worker)};
     channels[0].reset();
   }
   for (size_t s = 0; s < addresses.size(); ++s) {

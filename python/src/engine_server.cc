@@ -10,7 +10,6 @@
 #include "base/status.h"
 #include "cluster/join.h"
 #include "rpc/connect.h"
-#include "rpc/security/job_key.h"
 #include "rpc/transport/loopback.h"
 
 namespace tandem::python {
@@ -85,10 +84,7 @@ absl::Status EngineServer::Stop() {
 }
 
 absl::StatusOr<std::unique_ptr<rpc::Channel>> ConnectToAddress(const std::string& address) {
-  rpc::ConnectOptions options;
-  TANDEM_ASSIGN_OR_RETURN(const rpc::JobKey key, rpc::JobKey::Load());
-  options.channel.caller = key.Identify({});
-  return rpc::Connect(address, options);
+  return rpc::Connect(address);
 }
 
 namespace {

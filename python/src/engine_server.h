@@ -80,7 +80,7 @@ absl::StatusOr<int> CountInJob(const std::string& role, absl::Duration timeout);
 absl::StatusOr<std::shared_ptr<rpc::Channel>> ConnectInJob(const std::string& role, int index,
                                                            absl::Duration timeout);
 
-// Connects to the server at an address, with the key of this process. Blocks and fails as JobKey::Load and
+// Connects to the server at an address, with the key of this process. Blocks and fails as
 // rpc::Connect do.
 absl::StatusOr<std::unique_ptr<rpc::Channel>> ConnectToAddress(const std::string& address);
 

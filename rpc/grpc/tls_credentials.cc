@@ -9,7 +9,6 @@
 #include "base/status.h"
 #include "grpcpp/security/tls_certificate_provider.h"
 #include "grpcpp/security/tls_credentials_options.h"
-#include "rpc/security/transport_security.h"
 
 namespace tandem::rpc {
 namespace {
@@ -20,8 +19,7 @@ struct Credentials {
 };
 
 // Returns the credentials of `security`, which are kept for the process's life.
-absl::StatusOr<Credentials> CredentialsOf(const std::shared_ptr<const JobKey>& key) {
-  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const TransportSecurity> security, SecurityOf(key));
+absl::StatusOr<Credentials> CredentialsOf(const std::shared_ptr<const TransportSecurity>& security) {
   static absl::Mutex mutex(absl::kConstInit);
   static auto* const made = new std::map<const TransportSecurity*, Credentials>;
   absl::MutexLock lock(&mutex);
@@ -51,14 +49,16 @@ bool UsesTls(const Address& address) { return !address.is_unix() && !TrustedNetw
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentialsFor(
     const Address& address, const std::shared_ptr<const JobKey>& key) {
   if (!UsesTls(address)) return grpc::InsecureServerCredentials();
-  TANDEM_ASSIGN_OR_RETURN(const Credentials credentials, CredentialsOf(key));
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const TransportSecurity> security, SecurityOf(key));
+  TANDEM_ASSIGN_OR_RETURN(const Credentials credentials, CredentialsOf(security));
   return credentials.server;
 }
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ChannelCredentialsFor(
-    const Address& address, const std::shared_ptr<const JobKey>& key, grpc::ChannelArguments* arguments) {
+    const Address& address, const Credential& credential, grpc::ChannelArguments* arguments) {
   if (!UsesTls(address)) return grpc::InsecureChannelCredentials();
-  TANDEM_ASSIGN_OR_RETURN(const Credentials credentials, CredentialsOf(key));
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const TransportSecurity> security, SecurityOf(credential));
+  TANDEM_ASSIGN_OR_RETURN(const Credentials credentials, CredentialsOf(security));
   arguments->SetSslTargetNameOverride(crypto::kCertificateHost);
   return credentials.channel;
 }

@@ -11,7 +11,7 @@
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/support/channel_arguments.h"
 #include "rpc/address.h"
-#include "rpc/security/job_key.h"
+#include "rpc/security/transport_security.h"
 
 namespace tandem::rpc {
 
@@ -19,15 +19,15 @@ namespace tandem::rpc {
 // processes can reach, and none if TrustedNetwork().
 bool UsesTls(const Address& address);
 
-// Returns the credentials of a server at `address` and of channels to it: certificates that are derived from
-// `key`, or none unless UsesTls(address). A server's handshake ends the connection of a client that has
-// another key. `key` may be nullptr: ProcessKey() then. They are made once for each key. Errors: those of
-// ProcessKey.
+// Returns the credentials of a server at `address` and of channels to it: certificates, or none unless
+// UsesTls(address). A server's handshake ends the connection of a client that has neither its key nor a
+// grant. They are made once for each key. Errors: those of SecurityOf. A server's `key` may be nullptr:
+// ProcessKey() then.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentialsFor(
     const Address& address, const std::shared_ptr<const JobKey>& key);
 // `arguments` get the name that the server's certificate must have.
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ChannelCredentialsFor(
-    const Address& address, const std::shared_ptr<const JobKey>& key, grpc::ChannelArguments* arguments);
+    const Address& address, const Credential& credential, grpc::ChannelArguments* arguments);
 
 }  // namespace tandem::rpc
 

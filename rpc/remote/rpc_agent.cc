@@ -18,7 +18,7 @@
 #include "rpc/address.h"
 #include "rpc/remote/agent_functions.h"
 #include "rpc/remote/reference_functions.h"
-#include "rpc/security/job_key.h"
+#include "rpc/security/transport_security.h"
 #include "rpc/wire/bulk_codec.h"
 #include "tandem/v1/remote_function.pb.h"
 
@@ -74,10 +74,6 @@ absl::StatusOr<std::unique_ptr<RpcAgent>> RpcAgent::Start(RpcAgentOptions option
                                                           Functions functions) {
   TANDEM_RETURN_IF_ERROR(CheckName(options.name));
   if (options.threads < 1) return absl::InvalidArgumentError("RpcAgentOptions::threads: at least 1");
-  if (options.caller.token.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(const JobKey key, JobKey::Load());
-    options.caller = key.Identify(std::move(options.caller));
-  }
   std::unique_ptr<RpcAgent> agent(new RpcAgent(std::move(options), directory, std::move(functions)));
   ConnectOptions connect;
   connect.transport = agent->options_.transport;
@@ -105,7 +101,8 @@ absl::Status RpcAgent::Listen() {
   server.max_message_bytes = options_.max_message_bytes;
   server.max_held_request_bytes = std::max(server.max_held_request_bytes, options_.max_message_bytes);
   server.threads = options_.rpc_threads;
-  server.gate = std::make_shared<EpochGate>(options_.caller);
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const JobKey> key, ProcessKey());
+  server.gate = std::make_shared<EpochGate>(*key, options_.caller);
   const std::string host = options_.advertise.empty() ? address.host : options_.advertise;
   if (!address.is_unix() && (host == "0.0.0.0" || host == "::")) {
     return absl::InvalidArgumentError(

@@ -38,8 +38,8 @@ std::string Hkdf(absl::string_view key, absl::string_view purpose, absl::string_
 
 // Returns the first bytes of a file. NotFound, PermissionDenied and FailedPrecondition as FromFile says.
 absl::StatusOr<std::string> ReadOwnFile(const std::string& path) {
-  // A key is shorter. Opening a pipe must not block.
-  constexpr size_t kMostBytes = 4096;
+  // A key and a grant are shorter. Opening a pipe must not block.
+  constexpr size_t kMostBytes = 16384;
   const ipc::Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   if (!file.valid()) {
     const int error = errno;
@@ -97,13 +97,13 @@ std::optional<std::string> NotEmpty(const JobKey::Lookup& lookup, absl::string_v
   return value;
 }
 
-// Returns the key in `path`, and makes both if the file does not exist.
-absl::StatusOr<JobKey> ReadOrMake(const std::string& path) {
-  absl::StatusOr<JobKey> key = JobKey::FromFile(path);
-  if (!absl::IsNotFound(key.status())) return key;
+// Returns the text in `path`, and makes a key there if the file does not exist.
+absl::StatusOr<std::string> ReadOrMake(const std::string& path) {
+  absl::StatusOr<std::string> text = ReadOwnFile(path);
+  if (!absl::IsNotFound(text.status())) return text;
   const absl::Status made = JobKey::Make().CreateFile(path);
   // Another process may have been faster; its key counts.
-  if (made.ok() || absl::IsAlreadyExists(made)) return JobKey::FromFile(path);
+  if (made.ok() || absl::IsAlreadyExists(made)) return ReadOwnFile(path);
   return absl::FailedPreconditionError(absl::StrCat("this process has no key: ", kKeyFileVariable, " and ",
                                                     kKeyVariable, " are not set, and it ", made.message(),
                                                     kAdvice));
@@ -113,13 +113,24 @@ absl::StatusOr<JobKey> ReadOrMake(const std::string& path) {
 
 JobKey JobKey::Make() { return JobKey(crypto::RandomBytes(kBytes), "a new key"); }
 
-absl::StatusOr<JobKey> JobKey::Load(const Lookup& lookup) {
-  if (const std::optional<std::string> path = NotEmpty(lookup, kKeyFileVariable)) return FromFile(*path);
-  if (const std::optional<std::string> text = NotEmpty(lookup, kKeyVariable)) {
-    return FromText(*text, kKeyVariable);
+absl::StatusOr<JobKey::Text> JobKey::LoadText(const Lookup& lookup) {
+  Text found;
+  if (const std::optional<std::string> path = NotEmpty(lookup, kKeyFileVariable)) {
+    found.source = *path;
+    TANDEM_ASSIGN_OR_RETURN(found.text, ReadOwnFile(*path));
+  } else if (const std::optional<std::string> text = NotEmpty(lookup, kKeyVariable)) {
+    found = {.text = *text, .source = kKeyVariable};
+  } else {
+    TANDEM_ASSIGN_OR_RETURN(found.source, DefaultFile(lookup));
+    TANDEM_ASSIGN_OR_RETURN(found.text, ReadOrMake(found.source));
   }
-  TANDEM_ASSIGN_OR_RETURN(const std::string path, DefaultFile(lookup));
-  return ReadOrMake(path);
+  found.text = std::string(absl::StripAsciiWhitespace(found.text));
+  return found;
+}
+
+absl::StatusOr<JobKey> JobKey::Load(const Lookup& lookup) {
+  TANDEM_ASSIGN_OR_RETURN(const Text found, LoadText(lookup));
+  return FromText(found.text, found.source);
 }
 
 std::optional<std::string> JobKey::Variable(absl::string_view name) {
@@ -139,6 +150,10 @@ absl::StatusOr<JobKey> JobKey::FromText(absl::string_view text, absl::string_vie
                    std::all_of(digits.begin(), digits.end(),
                                [](char c) { return absl::ascii_isxdigit(static_cast<unsigned char>(c)); });
   if (hex) return JobKey(absl::HexStringToBytes(digits), std::string(source));
+  if (absl::StartsWith(absl::StripAsciiWhitespace(text), "tandem_grant_")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        source, " has a grant, with which a process can call servers; this needs the job's key"));
+  }
   return absl::InvalidArgumentError(
       absl::StrCat(source, " has no key: expected one line of ", kPrefix, " and ", 2 * kBytes,
                    " hexadecimal digits, as `tandem key make --key-file FILE` writes it"));

@@ -38,6 +38,12 @@ class JobKey {
   // Looks a variable of this process up.
   static std::optional<std::string> Variable(absl::string_view name);
 
+  // What Load finds: the text, and the path of its file or the variable.
+  struct Text {
+    std::string text;
+    std::string source;
+  };
+
   // Returns a new random key.
   static JobKey Make();
   // Returns the key of a process with the given variables. Makes ~/.tandem/key if that is what is asked for
@@ -46,6 +52,9 @@ class JobKey {
   // say which file or variable is wrong and what to set: those of FromFile and FromText; FailedPrecondition
   // if ~/.tandem/key cannot be made.
   static absl::StatusOr<JobKey> Load(const Lookup& lookup = Variable);
+  // Returns the text in which Load looks for a key, without blanks around it. Errors: those of Load, except
+  // for FromText's.
+  static absl::StatusOr<Text> LoadText(const Lookup& lookup = Variable);
   // Reads the file of a key. Errors name the file: PermissionDenied if other users may have access to it or
   // it is not this user's, with the command that helps; InvalidArgument if its content is no key; NotFound;
   // FailedPrecondition if it is no regular file.

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
@@ -23,9 +24,9 @@ namespace {
 constexpr char kSeedLabel[] = "certificates";
 
 absl::Mutex process_mutex(absl::kConstInit);
-std::shared_ptr<const JobKey>& ProcessKeySlot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(process_mutex) {
-  static auto* const key = new std::shared_ptr<const JobKey>;
-  return *key;
+Credential& ProcessSlot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(process_mutex) {
+  static auto* const credential = new Credential;
+  return *credential;
 }
 
 std::string ThisProcess() {
@@ -48,34 +49,77 @@ bool TrustedNetwork() {
   return true;
 }
 
-absl::StatusOr<std::shared_ptr<const JobKey>> ProcessKey() {
-  absl::MutexLock lock(&process_mutex);
-  std::shared_ptr<const JobKey>& key = ProcessKeySlot();
-  if (key == nullptr) {
-    TANDEM_ASSIGN_OR_RETURN(JobKey loaded, JobKey::Load());
-    key = std::make_shared<const JobKey>(std::move(loaded));
-  }
-  return key;
+Caller Credential::Identify(Caller caller) const {
+  return grant != nullptr ? grant->Identify(std::move(caller)) : key->Identify(std::move(caller));
 }
 
-void SetProcessKey(JobKey key) {
+Caller Identified(Caller caller, const Credential& credential) {
+  return caller.token.empty() ? credential.Identify(std::move(caller)) : caller;
+}
+
+std::string Credential::ToString() const {
+  return grant != nullptr ? absl::StrCat(grant->claims().ToString(), ", of ", grant->source())
+                          : absl::StrCat("key ", key->Id(), " of ", key->source());
+}
+
+absl::StatusOr<Credential> ProcessCredential() {
   absl::MutexLock lock(&process_mutex);
-  ProcessKeySlot() = std::make_shared<const JobKey>(std::move(key));
+  Credential& credential = ProcessSlot();
+  if (credential.key != nullptr || credential.grant != nullptr) return credential;
+  TANDEM_ASSIGN_OR_RETURN(const JobKey::Text text, JobKey::LoadText());
+  if (absl::StartsWith(text.text, Grant::kPrefix)) {
+    TANDEM_ASSIGN_OR_RETURN(Grant grant, Grant::FromText(text.text, text.source));
+    credential.grant = std::make_shared<const Grant>(std::move(grant));
+  } else {
+    TANDEM_ASSIGN_OR_RETURN(JobKey key, JobKey::FromText(text.text, text.source));
+    credential.key = std::make_shared<const JobKey>(std::move(key));
+  }
+  return credential;
+}
+
+absl::StatusOr<Credential> CredentialOf(const std::shared_ptr<const JobKey>& key) {
+  return key == nullptr ? ProcessCredential() : Credential{.key = key, .grant = nullptr};
+}
+
+absl::StatusOr<std::shared_ptr<const JobKey>> ProcessKey() {
+  TANDEM_ASSIGN_OR_RETURN(const Credential credential, ProcessCredential());
+  if (credential.key != nullptr) return credential.key;
+  return absl::FailedPreconditionError(
+      absl::StrCat("this process has ", credential.ToString(),
+                   ". With a grant a process can call the servers of a job, and be no part of it: this needs "
+                   "the job's key, in the file that ",
+                   kKeyFileVariable, " names"));
+}
+
+void SetProcessCredential(Credential credential) {
+  absl::MutexLock lock(&process_mutex);
+  ProcessSlot() = std::move(credential);
+}
+
+std::string CertificateSeed(const JobKey& key) {
+  return key.Derive(kSeedLabel, crypto::kCertificateSeedBytes);
 }
 
 absl::StatusOr<std::shared_ptr<const TransportSecurity>> SecurityOf(std::shared_ptr<const JobKey> key) {
   if (key == nullptr) {
     TANDEM_ASSIGN_OR_RETURN(key, ProcessKey());
   }
+  return SecurityOf(Credential{.key = std::move(key), .grant = nullptr});
+}
+
+absl::StatusOr<std::shared_ptr<const TransportSecurity>> SecurityOf(const Credential& credential) {
   static absl::Mutex mutex(absl::kConstInit);
   static auto* const made = new std::map<std::string, std::shared_ptr<const TransportSecurity>>;  // by token
   absl::MutexLock lock(&mutex);
-  std::shared_ptr<const TransportSecurity>& one = (*made)[key->Token()];
+  std::shared_ptr<const TransportSecurity>& one = (*made)[credential.Identify({}).token];
   if (one == nullptr) {
     auto security = std::make_shared<TransportSecurity>();
-    TANDEM_ASSIGN_OR_RETURN(
-        security->certificates,
-        crypto::DeriveCertificates(key->Derive(kSeedLabel, crypto::kCertificateSeedBytes), ThisProcess()));
+    if (credential.grant != nullptr) {
+      security->certificates = credential.grant->certificates();
+    } else {
+      TANDEM_ASSIGN_OR_RETURN(security->certificates,
+                              crypto::DeriveCertificates(CertificateSeed(*credential.key), ThisProcess()));
+    }
     TANDEM_ASSIGN_OR_RETURN(security->context, crypto::TlsContext::Make(security->certificates));
     one = std::move(security);
   }

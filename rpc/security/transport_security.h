@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "base/crypto/certificates.h"
 #include "base/crypto/tls_socket.h"
+#include "rpc/security/grant.h"
 #include "rpc/security/job_key.h"
 
 namespace tandem::rpc {
@@ -22,12 +23,32 @@ inline constexpr char kTrustedNetworkVariable[] = "TANDEM_TRUSTED_NETWORK";
 // --trusted-network sets it. Then everybody on the network can read and change what is sent.
 bool TrustedNetwork();
 
-// Returns the key of this process (JobKey::Load). It is loaded once. An error is not kept: the next call
-// tries again.
+// What a process shows to servers: a job's key, or a grant. One of the pointers is nullptr.
+struct Credential {
+  std::shared_ptr<const JobKey> key;
+  std::shared_ptr<const Grant> grant;
+
+  // Returns `caller` with the token of the key, or the proof of the grant.
+  Caller Identify(Caller caller) const;
+  // Names the credential and where it was found, for messages: "key 0123456789 of /home/ann/.tandem/key".
+  std::string ToString() const;
+};
+
+// Returns `caller` with `credential`, unless it has a token already.
+Caller Identified(Caller caller, const Credential& credential);
+
+// Returns the credential of this process: a key (JobKey::Load), or the grant in the file or text that would
+// be its key. It is loaded once. An error is not kept: the next call tries again. Errors: those of
+// JobKey::Load and Grant::FromText.
+absl::StatusOr<Credential> ProcessCredential();
+// Returns `key`, or ProcessCredential() if it is nullptr.
+absl::StatusOr<Credential> CredentialOf(const std::shared_ptr<const JobKey>& key);
+// Returns the key of this process, for what only members of a job do. Errors: those of ProcessCredential;
+// FailedPrecondition if the process has a grant.
 absl::StatusOr<std::shared_ptr<const JobKey>> ProcessKey();
-// Makes `key` that of this process, for channels and servers that are made later. For commands that look at a
-// job whose key is not theirs.
-void SetProcessKey(JobKey key);
+// Makes `credential` that of this process, for channels and servers that are made later. For commands that
+// look at a job whose key is not theirs. An empty one: it is loaded again.
+void SetProcessCredential(Credential credential);
 
 // What a process secures connections with.
 struct TransportSecurity {
@@ -35,8 +56,13 @@ struct TransportSecurity {
   std::shared_ptr<const crypto::TlsContext> context;
 };
 
-// Returns the certificates of `key`, or of ProcessKey() if it is nullptr. They are made once for each key and
-// kept for the life of the process. Errors: those of ProcessKey.
+// Returns the secret of the certificates of a key (crypto::DeriveCertificates).
+std::string CertificateSeed(const JobKey& key);
+
+// Returns the certificates of a credential. They are made once for each and kept for the life of the process.
+// Errors: those of crypto::DeriveCertificates and crypto::TlsContext::Make.
+absl::StatusOr<std::shared_ptr<const TransportSecurity>> SecurityOf(const Credential& credential);
+// Returns those of `key`, or of ProcessKey() if it is nullptr. Errors: those of ProcessKey.
 absl::StatusOr<std::shared_ptr<const TransportSecurity>> SecurityOf(std::shared_ptr<const JobKey> key);
 
 }  // namespace tandem::rpc

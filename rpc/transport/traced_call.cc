@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
 #include "base/trace/recorder.h"
+#include "rpc/transport/forwarding_call.h"
 
 namespace tandem::rpc {
 namespace {
@@ -32,35 +33,22 @@ void RecordHalf(absl::string_view method, const char* category, uint64_t begin, 
 }
 
 // A server call that is recorded.
-class TracedServerCall : public ServerCall {
+class TracedServerCall : public ForwardingCall {
  public:
   TracedServerCall(std::shared_ptr<ServerCall> call, std::shared_ptr<const std::string> method,
                    uint64_t begin)
-      : call_(std::move(call)),
+      : ForwardingCall(std::move(call)),
         method_(std::move(method)),
         begin_(begin),
-        flow_(CallFlow(*method_, call_->request())),
-        bytes_(call_->request().size()) {}
-
-  const Bytes& request() const override { return call_->request(); }
-  const std::string& peer() const override { return call_->peer(); }
-  const Caller& caller() const override { return call_->caller(); }
-  absl::Time deadline() const override { return call_->deadline(); }
-  bool IsCancelled() const override { return call_->IsCancelled(); }
-  void Finish(absl::StatusOr<Bytes> response) override {
-    // Recorded before Finish: the client's event may end as soon as the response is sent.
-    RecordHalf(*method_, kServe, begin_, flow_, trace::Flow::End::kReceives, bytes_);
-    call_->Finish(std::move(response));
-  }
-  void FinishInChunks(std::unique_ptr<ResponseSource> answer) override {
-    RecordHalf(*method_, kServe, begin_, flow_, trace::Flow::End::kReceives, bytes_);
-    call_->FinishInChunks(std::move(answer));
-  }
-  void OnCancel(absl::AnyInvocable<void() &&> hook) override { call_->OnCancel(std::move(hook)); }
-  std::shared_ptr<char> ResponseMemory(size_t bytes) override { return call_->ResponseMemory(bytes); }
+        flow_(CallFlow(*method_, request())),
+        bytes_(request().size()) {}
 
  private:
-  const std::shared_ptr<ServerCall> call_;
+  // Recorded before the response is sent: the client's event may end as soon as it is.
+  void OnFinish(size_t) override {
+    RecordHalf(*method_, kServe, begin_, flow_, trace::Flow::End::kReceives, bytes_);
+  }
+
   const std::shared_ptr<const std::string> method_;
   const uint64_t begin_;
   const uint64_t flow_;

@@ -166,7 +166,8 @@ TEST_F(RightsTest, TheTableOfTheDocumentsIsThatOfTheServers) {
   EXPECT_THAT(page, HasSubstr(table)) << "docs/security.md needs this table:\n" << table;
 }
 
-TEST_F(RightsTest, ACallerWithoutTheKeyObservesAndReadsAndNothingElse) {
+// The first presents the key of this process, which is another one.
+TEST_F(RightsTest, ACallerWithAnotherKeyObservesAndNothingElse) {
   const auto rights = Rights();
   for (const std::string token : {"", "0123456789abcdeF"}) {
     for (const auto& [method, error] : CallAll(token)) {

@@ -52,7 +52,7 @@ inline bool AwaitCancelled(ServerCall& call) {
   return gone->WaitForNotificationWithTimeout(kTestTimeout) && call.IsCancelled();
 }
 
-inline Service EchoService(Handler handler, Right right = Right::kRead) {
+inline Service EchoService(Handler handler, Right right = Right::kObserve) {
   return {"tandem.v1.Echo", {{"Echo", right, std::move(handler)}}};
 }
 

@@ -112,7 +112,7 @@ constexpr char kToken[] = "0123456789abcdef";
 constexpr char kOther[] = "0123456789abcdeF";
 
 TEST(EpochGateTest, OnlyTheTokenOfTheServerShowsAMember) {
-  const EpochGate gate(
+  EpochGate gate(
       Caller{.run_id = "job7", .epoch = 5, .member = "ps/0", .token = kToken, .key_id = "e1"});
   EXPECT_THAT(gate.Authorize({.token = kToken}, "Echo/Call", Right::kTrain), IsOk());
   for (const std::string& wrong :

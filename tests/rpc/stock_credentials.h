@@ -22,7 +22,7 @@ inline std::shared_ptr<grpc::ServerCredentials> StockServerCredentials() {
   return *std::move(credentials);
 }
 inline std::shared_ptr<grpc::ChannelCredentials> StockChannelCredentials(grpc::ChannelArguments* arguments) {
-  auto credentials = ChannelCredentialsFor({.host = "127.0.0.1"}, nullptr, arguments);
+  auto credentials = ChannelCredentialsFor({.host = "127.0.0.1"}, ProcessCredential().value(), arguments);
   TANDEM_CHECK_MSG(credentials.ok(), credentials.status().ToString());
   return *std::move(credentials);
 }

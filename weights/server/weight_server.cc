@@ -43,7 +43,8 @@ rpc::Service WeightServer::service() {
              response.set_epoch(grant.epoch);
              response.set_version(grant.version);
              return response;
-           })},
+           }),
+       rpc::Reach::kNamedTables},
       {"Publish", rpc::Right::kTrain, [this](std::shared_ptr<rpc::ServerCall> call) { Publish(call); }},
       {"BeginUpload", rpc::Right::kTrain,
        rpc::ProtoHandler<v1::BeginWeightsUploadRequest, v1::BeginWeightsUploadResponse>(
@@ -51,8 +52,10 @@ rpc::Service WeightServer::service() {
              return BeginUpload(request);
            })},
       {"PutPiece", rpc::Right::kTrain, [this](std::shared_ptr<rpc::ServerCall> call) { PutPiece(call); }},
-      {"Head", rpc::Right::kRead, [this](std::shared_ptr<rpc::ServerCall> call) { Head(call); }},
-      {"Pull", rpc::Right::kRead, [this](std::shared_ptr<rpc::ServerCall> call) { Pull(call); }},
+      {"Head", rpc::Right::kRead, [this](std::shared_ptr<rpc::ServerCall> call) { Head(call); },
+       rpc::Reach::kNamedTables},
+      {"Pull", rpc::Right::kRead, [this](std::shared_ptr<rpc::ServerCall> call) { Pull(call); },
+       rpc::Reach::kNamedTables},
       {"ListModels", rpc::Right::kObserve,
        rpc::ProtoHandler<v1::ListWeightsRequest, v1::ListWeightsResponse>(
            [this](const auto&) -> absl::StatusOr<v1::ListWeightsResponse> { return State(); })},
@@ -135,6 +138,7 @@ absl::Status WeightServer::CommitUpload(const v1::PublishWeightsRequest& request
 void WeightServer::Pull(const std::shared_ptr<rpc::ServerCall>& call) {
   v1::PullWeightsRequest request;
   absl::Status status = rpc::internal::ParseRequest(*call, &request);
+  if (status.ok()) status = call->CheckTable(request.model());
   if (!status.ok()) return call->Finish(std::move(status));
   const size_t offset = request.offset();
   const absl::StatusOr<std::shared_ptr<const Model>> model =
@@ -183,6 +187,7 @@ struct WeightServer::Waiting {
 void WeightServer::Head(const std::shared_ptr<rpc::ServerCall>& call) {
   v1::WeightsHeadRequest request;
   absl::Status status = rpc::internal::ParseRequest(*call, &request);
+  if (status.ok()) status = call->CheckTable(request.model());
   if (!status.ok()) return call->Finish(std::move(status));
   const std::string model = request.model();
   const ModelVersion have = {.epoch = request.have_epoch(), .number = request.have_version()};

@@ -103,15 +103,15 @@ absl::Status Annotated(const absl::Status& error, absl::StatusCode code, absl::s
 class GrpcTransport : public Transport {
  public:
   GrpcTransport(std::shared_ptr<grpc::Channel> channel, const std::string& target, bool unix,
-                const ChannelOptions& options)
+                const ChannelOptions& options, const Caller& caller, Credential credential)
       : channel_(channel),
         stub_(std::move(channel)),
         target_(target),
         unix_(unix),
         tls_(!unix && !TrustedNetwork()),
         max_message_bytes_(options.max_message_bytes),
-        caller_(options.caller.ToBytes()),
-        key_(options.key),
+        caller_(caller.ToBytes()),
+        credential_(std::move(credential)),
         loop_(std::make_shared<CompletionLoop>(std::make_unique<grpc::CompletionQueue>())),
         watch_(std::in_place, &stub_, loop_.get()),
         no_stream_(!options.stream) {
@@ -195,6 +195,11 @@ class GrpcTransport : public Transport {
   absl::Status Explain(const absl::Status& error) const {
     if (!absl::IsUnavailable(error) || unix_) return error;
     const absl::string_view message = error.message();
+    // The server ends the handshake, and says no more than that.
+    if (credential_.grant != nullptr && absl::Now() >= credential_.grant->claims().expires) {
+      return Annotated(error, absl::StatusCode::kPermissionDenied,
+                       absl::StrCat(credential_.ToString(), ", has expired; ask for another one"));
+    }
     if (!tls_) {
       if (!absl::StrContains(message, "Socket closed")) return error;
       return Annotated(error, absl::StatusCode::kUnavailable,
@@ -202,12 +207,11 @@ class GrpcTransport : public Transport {
     }
     if (absl::StrContains(message, "certificate verify failed") ||
         absl::StrContains(message, "alert unknown ca")) {
-      const absl::StatusOr<std::shared_ptr<const JobKey>> key = key_ != nullptr ? key_ : ProcessKey();
-      return Annotated(error, absl::StatusCode::kPermissionDenied,
-                       absl::StrCat("the server has another key than this process, whose key is ",
-                                    key.ok() ? absl::StrCat((*key)->Id(), " of ", (*key)->source()) : "gone",
-                                    ". `tandem key show` prints a process's key; --key-file or ",
-                                    kKeyFileVariable, " chooses it"));
+      return Annotated(
+          error, absl::StatusCode::kPermissionDenied,
+          absl::StrCat("the server has another key than this process, which has ", credential_.ToString(),
+                       ". `tandem key show` prints a process's key; --key-file or ", kKeyFileVariable,
+                       " chooses it"));
     }
     if (absl::StrContains(message, "wrong version number")) {
       return Annotated(error, absl::StatusCode::kPermissionDenied,
@@ -224,8 +228,8 @@ class GrpcTransport : public Transport {
   const bool unix_;
   const bool tls_;
   const size_t max_message_bytes_;
-  const std::string caller_;                 // Caller::ToBytes
-  const std::shared_ptr<const JobKey> key_;  // nullptr: ProcessKey()
+  const std::string caller_;  // Caller::ToBytes
+  const Credential credential_;
   const std::shared_ptr<CompletionLoop> loop_;
   std::optional<ConnectionWatch> watch_;  // exists until the loop ends
   TimerQueue timers_;                     // ends calls at their deadlines; its thread starts with the first
@@ -405,16 +409,18 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeGrpcTransport(const std::string& 
     return absl::InvalidArgumentError(
         absl::StrCat("bad target \"", target, "\": port 0 is for servers only; name the port to connect to"));
   }
-  TANDEM_RETURN_IF_ERROR(CheckCaller(options.caller));
+  TANDEM_ASSIGN_OR_RETURN(Credential credential, CredentialOf(options.key));
+  const Caller caller = Identified(options.caller, credential);
+  TANDEM_RETURN_IF_ERROR(CheckCaller(caller));
   TANDEM_RETURN_IF_ERROR(KeepGrpcLibrary());
   // "dns:///" prevents gRPC from taking the host for a URI scheme. It also accepts IP addresses.
   const std::string uri =
       address.is_unix() ? target : absl::StrCat("dns:///", ResolvableAddress(address, target));
   grpc::ChannelArguments arguments = Arguments(options);
   TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials,
-                          ChannelCredentialsFor(address, options.key, &arguments));
+                          ChannelCredentialsFor(address, credential, &arguments));
   return std::make_unique<GrpcTransport>(grpc::CreateCustomChannel(uri, credentials, arguments), target,
-                                         address.is_unix(), options);
+                                         address.is_unix(), options, caller, std::move(credential));
 }
 
 absl::StatusOr<std::unique_ptr<Channel>> ConnectGrpc(const std::string& target,

@@ -26,7 +26,7 @@ using ::testing::HasSubstr;
 // A command that looks at a job takes that job's key; a test gives it back.
 class FindServersTest : public ::testing::Test {
  protected:
-  void TearDown() override { rpc::SetProcessKey(rpc::JobKey::Load().value()); }
+  void TearDown() override { rpc::SetProcessCredential({}); }
 };
 
 TEST_F(FindServersTest, AJobFileSaysWhereItsJobIs) {

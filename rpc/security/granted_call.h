@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TANDEM_RPC_SECURITY_GRANTED_CALL_H_
+#define TANDEM_RPC_SECURITY_GRANTED_CALL_H_
+
+#include <memory>
+
+#include "rpc/security/grant_checker.h"
+#include "rpc/service.h"
+
+namespace tandem::rpc {
+
+// Returns `call`, whose caller is `holder`: it knows its grant, and its response counts.
+std::shared_ptr<ServerCall> GrantedCall(std::shared_ptr<ServerCall> call,
+                                        std::shared_ptr<GrantHolder> holder);
+
+}  // namespace tandem::rpc
+
+#endif  // TANDEM_RPC_SECURITY_GRANTED_CALL_H_

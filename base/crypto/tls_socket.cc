@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/crypto/openssl.h"
+#include "base/crypto/make_certificates.h"
 #include "openssl/err.h"
 #include "openssl/pem.h"
 #include "openssl/ssl.h"
@@ -63,22 +63,27 @@ BIO* NewSocket(int fd) {
   return bio;
 }
 
-OwnedBio Open(const std::string& text) {
-  return OwnedBio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
-}
-
 // Returns whether `context` got the certificates.
 bool Use(SSL_CTX* context, const Certificates& certificates) {
-  const OwnedCertificate authority(
-      PEM_read_bio_X509(Open(certificates.authority).get(), nullptr, nullptr, nullptr));
-  const OwnedCertificate own(
-      PEM_read_bio_X509(Open(certificates.certificate).get(), nullptr, nullptr, nullptr));
+  const OwnedBio authorities = OpenText(certificates.authority), chain = OpenText(certificates.certificate);
+  int trusted = 0;
+  while (X509* const one = PEM_read_bio_X509(authorities.get(), nullptr, nullptr, nullptr)) {
+    const OwnedCertificate authority(one);
+    if (X509_STORE_add_cert(SSL_CTX_get_cert_store(context), authority.get()) != 1) return false;
+    ++trusted;
+  }
+  const OwnedCertificate own(PEM_read_bio_X509(chain.get(), nullptr, nullptr, nullptr));
+  if (trusted == 0 || own == nullptr || SSL_CTX_use_certificate(context, own.get()) != 1) return false;
+  while (X509* const between = PEM_read_bio_X509(chain.get(), nullptr, nullptr, nullptr)) {
+    if (SSL_CTX_add_extra_chain_cert(context, between) == 1) continue;  // which now owns it
+    X509_free(between);
+    return false;
+  }
+  ERR_clear_error();  // the ends of the texts
   const OwnedKey key(
-      PEM_read_bio_PrivateKey(Open(certificates.private_key).get(), nullptr, nullptr, nullptr));
-  return authority != nullptr && own != nullptr && key != nullptr &&
-         X509_STORE_add_cert(SSL_CTX_get_cert_store(context), authority.get()) == 1 &&
-         SSL_CTX_use_certificate(context, own.get()) == 1 &&
-         SSL_CTX_use_PrivateKey(context, key.get()) == 1 && SSL_CTX_check_private_key(context) == 1;
+      PEM_read_bio_PrivateKey(OpenText(certificates.private_key).get(), nullptr, nullptr, nullptr));
+  return key != nullptr && SSL_CTX_use_PrivateKey(context, key.get()) == 1 &&
+         SSL_CTX_check_private_key(context) == 1;
 }
 
 absl::Status HandshakeError(SSL* ssl, int error) {

@@ -21,14 +21,23 @@ struct Credentials {
 // Returns the credentials of `security`, which are kept for the process's life.
 absl::StatusOr<Credentials> CredentialsOf(const std::shared_ptr<const TransportSecurity>& security) {
   static absl::Mutex mutex(absl::kConstInit);
-  static auto* const made = new std::map<const TransportSecurity*, Credentials>;
+  static auto* const made = new std::map<const void*, Credentials>;
   absl::MutexLock lock(&mutex);
-  Credentials& one = (*made)[security.get()];
+  Credentials& one =
+      (*made)[security->files != nullptr ? static_cast<const void*>(security->files) : security.get()];
   if (one.server != nullptr) return one;
-  const crypto::Certificates& certificates = security->certificates;
-  const auto provider = std::make_shared<grpc::experimental::StaticDataCertificateProvider>(
-      certificates.authority, std::vector<grpc::experimental::IdentityKeyCertPair>{
-                                  {certificates.private_key, certificates.certificate}});
+  std::shared_ptr<grpc::experimental::CertificateProviderInterface> provider;
+  if (security->files != nullptr) {
+    constexpr unsigned kLookEverySecond = 1;
+    const CertificateFiles::Paths copies = security->files->copies();
+    provider = std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
+        copies.private_key, copies.certificate, copies.authority, kLookEverySecond);
+  } else {
+    const crypto::Certificates& certificates = security->certificates;
+    provider = std::make_shared<grpc::experimental::StaticDataCertificateProvider>(
+        certificates.authority, std::vector<grpc::experimental::IdentityKeyCertPair>{
+                                    {certificates.private_key, certificates.certificate}});
+  }
   grpc::experimental::TlsServerCredentialsOptions server(provider);
   server.watch_root_certs();
   server.watch_identity_key_cert_pairs();

@@ -8,9 +8,10 @@ class App;
 
 namespace tandem::rpc {
 
-// Adds `--key-file FILE` and `--trusted-network` to a command that starts or reaches servers. They set
-// TANDEM_KEY_FILE and TANDEM_TRUSTED_NETWORK in this process when the command line is parsed, before other
-// threads start. Processes that it starts inherit them.
+// Adds `--key-file FILE`, `--tls-cert`, `--tls-key`, `--tls-ca` and `--trusted-network` to a command that
+// starts or reaches servers. They set TANDEM_KEY_FILE, TANDEM_TLS_CERT, TANDEM_TLS_KEY, TANDEM_TLS_CA and
+// TANDEM_TRUSTED_NETWORK in this process when the command line is parsed, before other threads start.
+// Processes that it starts inherit them.
 void AddSecurityFlags(CLI::App* command);
 
 }  // namespace tandem::rpc

@@ -108,6 +108,11 @@ absl::StatusOr<std::shared_ptr<const TransportSecurity>> SecurityOf(std::shared_
 }
 
 absl::StatusOr<std::shared_ptr<const TransportSecurity>> SecurityOf(const Credential& credential) {
+  TANDEM_ASSIGN_OR_RETURN(CertificateFiles* const files, CertificateFiles::OfProcess());
+  if (files != nullptr) {
+    return std::make_shared<TransportSecurity>(
+        TransportSecurity{.certificates = {}, .context = files->context(), .files = files});
+  }
   static absl::Mutex mutex(absl::kConstInit);
   static auto* const made = new std::map<std::string, std::shared_ptr<const TransportSecurity>>;  // by token
   absl::MutexLock lock(&mutex);

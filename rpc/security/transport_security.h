@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "base/crypto/certificates.h"
 #include "base/crypto/tls_socket.h"
+#include "rpc/security/certificate_files.h"
 #include "rpc/security/grant.h"
 #include "rpc/security/job_key.h"
 
@@ -52,15 +53,19 @@ void SetProcessCredential(Credential credential);
 
 // What a process secures connections with.
 struct TransportSecurity {
+  // Derived from a key, or those of a grant. Empty if `files` is set.
   crypto::Certificates certificates;
-  std::shared_ptr<const crypto::TlsContext> context;
+  std::shared_ptr<const crypto::TlsContext> context;  // for connections that are made now
+  // Those of the process's PKI, which change; nullptr: it has none.
+  CertificateFiles* files = nullptr;
 };
 
 // Returns the secret of the certificates of a key (crypto::DeriveCertificates).
 std::string CertificateSeed(const JobKey& key);
 
-// Returns the certificates of a credential. They are made once for each and kept for the life of the process.
-// Errors: those of crypto::DeriveCertificates and crypto::TlsContext::Make.
+// Returns the certificates of the process's PKI (certificate_files.h) if it has one, else those of a
+// credential. These are made once for each and kept for the life of the process. Errors: those of
+// CertificateFiles::OfProcess, crypto::DeriveCertificates and crypto::TlsContext::Make.
 absl::StatusOr<std::shared_ptr<const TransportSecurity>> SecurityOf(const Credential& credential);
 // Returns those of `key`, or of ProcessKey() if it is nullptr. Errors: those of ProcessKey.
 absl::StatusOr<std::shared_ptr<const TransportSecurity>> SecurityOf(std::shared_ptr<const JobKey> key);

@@ -13,11 +13,11 @@
 #include "base/status.h"
 #include "cluster/metrics/http_server.h"
 #include "cluster/metrics/process_metrics.h"
-#include "cluster/revoked_grants.h"
 #include "cluster/store/remote_store.h"
+#include "cluster/store/revoked_grants.h"
 #include "rpc/address.h"
-#include "rpc/epoch_gate.h"
 #include "rpc/network.h"
+#include "rpc/security/epoch_gate.h"
 #include "rpc/security/transport_security.h"
 #include "tandem/v1/store.pb.h"
 
@@ -122,11 +122,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Member* member, ServerOpti
     server->keys_ = {member->name()};
     server->values_ = {server->address_};
   }
-  // Before it registers: the store may lose its memory at any time after that.
   server->gate_->grants().SetFetch(
       [channel = member->store_channel()](const std::function<void(rpc::GrantChecker::RevokedIds)>& done) {
         AskRevokedGrants(*channel, done);
       });
+  // Before it registers: the store may lose its memory at any time after that.
   server->registration_ = member->OnStoreLost([self = server.get()] { return self->RegisterAgain(); });
   // Others ask the store whether the process at an address lives.
   member->status()->SetAddress(server->address_);
@@ -220,11 +220,11 @@ void Server::Drain() {
     if (std::exchange(drained_, true)) return;
   }
   registration_ = nullptr;
-  if (gate_ != nullptr) gate_->grants().SetFetch(nullptr);
   metrics_ = nullptr;
   if (listening_ == nullptr) return;
   if (member_ != nullptr) member_->SetServing(false);
   listening_->Shutdown(absl::Seconds(1));
+  gate_->grants().SetFetch(nullptr);
 }
 
 Server::~Server() { Drain(); }

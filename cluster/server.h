@@ -22,7 +22,7 @@
 #include "cluster/metrics/http_access.h"
 #include "cluster/store/store.h"
 #include "rpc/channel.h"
-#include "rpc/epoch_gate.h"
+#include "rpc/security/epoch_gate.h"
 #include "rpc/server.h"
 #include "rpc/service.h"
 

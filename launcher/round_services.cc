@@ -13,6 +13,7 @@
 #include "cluster/store/fenced_store.h"
 #include "cluster/store/remote_store.h"
 #include "rpc/network.h"
+#include "rpc/security/epoch_gate.h"
 #include "tandem/v1/store.pb.h"
 
 namespace tandem::launcher {

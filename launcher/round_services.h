@@ -19,7 +19,7 @@
 #include "launcher/host/port_reservation.h"
 #include "launcher/host/socket_directory.h"
 #include "rpc/channel.h"
-#include "rpc/epoch_gate.h"
+#include "rpc/security/epoch_gate.h"
 #include "rpc/security/job_key.h"
 
 namespace tandem::launcher {

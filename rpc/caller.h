@@ -3,8 +3,8 @@
 #define TANDEM_RPC_CALLER_H_
 
 // Identifies the calling process by its job, epoch and member name, and by the token of the job's key. A
-// channel sends this to each server that it connects to; epoch_gate.h decides with it whether the calls are
-// served.
+// channel sends this to each server that it connects to; security/epoch_gate.h decides with it whether the
+// calls are served.
 
 #include <cstddef>
 #include <cstdint>

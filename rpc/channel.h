@@ -110,8 +110,8 @@ struct ChannelOptions {
   // options, except `caller`, use one. "": a connection of its own.
   std::string connection = {};
   // Identifies this process to the server, once per connection. A server of another job or epoch
-  // refuses the calls, and its error names both (rpc/epoch_gate.h). A process that joins another round must
-  // open new channels.
+  // refuses the calls, and its error names both (rpc/security/epoch_gate.h). A process that joins another
+  // round must open new channels.
   Caller caller = {};
   // Secures a TCP connection, and gives the caller's token unless it has one
   // (rpc/security/transport_security.h). nullptr: the key or the grant of this process. The server must have

@@ -12,10 +12,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "rpc/epoch_gate.h"
 #include "rpc/service.h"
 
 namespace tandem::rpc {
+
+class EpochGate;
 
 class JobKey;
 

@@ -6,7 +6,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "rpc/security/grant.h"
+#include "rpc/grant_claims.h"
 #include "rpc/wire/bytes_stream.h"
 
 namespace tandem::rpc {

@@ -37,7 +37,7 @@ class ServerCall {
   // Returns how the client's process identified itself (ChannelOptions::caller), or an empty Caller.
   virtual const Caller& caller() const;
   // Returns what the caller's grant allows, or nullptr if the caller is a member of the job, or if nobody has
-  // looked (EpochGate). A handler that is open to grants with patterns of tables (Method::names_tables) must
+  // looked (EpochGate). A handler that is open to grants with patterns of tables (Method::reach) must
   // call CheckTable for each table or model that a request names.
   const GrantClaims* grant() const { return grant_.get(); }
   void SetGrant(std::shared_ptr<const GrantClaims> grant) { grant_ = std::move(grant); }
@@ -75,8 +75,8 @@ enum class Right {
   kObserve,  // looks at states and figures
   kRead,     // reads the job's data: rows, weights, items, keys
   kTrain,    // changes the data as training does
-  kAct,      // computes actions, adds experience, runs functions
-  kMember,   // joins the job, changes what its members agree on
+  kAct,      // computes actions, adds experience
+  kMember,   // joins the job, changes what its members agree on, runs functions
   kReplica,  // is a copy of the same shard
   kAdmin,    // moves, empties or ends what others use
 };

@@ -38,11 +38,11 @@ absl::Status WriteCertificates(const std::string& directory, const crypto::Certi
   }
   // The key first: who watches the files finds a pair that does not match, and waits for the certificate.
   const ::mode_t others = ::umask(0077);
-  absl::Status written = WriteFileAtomically(In(directory, "tls.key"), made.private_key);
+  const absl::Status written = WriteFileAtomically(In(directory, "tls.key"), made.private_key);
   ::umask(others);
-  written.Update(WriteFileAtomically(In(directory, "ca.crt"), made.authority));
-  written.Update(WriteFileAtomically(In(directory, "tls.crt"), made.certificate));
-  return written;
+  TANDEM_RETURN_IF_ERROR(written);
+  TANDEM_RETURN_IF_ERROR(WriteFileAtomically(In(directory, "ca.crt"), made.authority));
+  return WriteFileAtomically(In(directory, "tls.crt"), made.certificate);
 }
 
 absl::Status MakeCa(const CertFlags& flags) {

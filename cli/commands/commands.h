@@ -23,8 +23,8 @@ namespace tandem::cli {
 using AddCommand = void(CLI::App& app, CommandContext* context);
 
 AddCommand AddRun, AddTrain, AddRl, AddEval, AddPredict, AddPs, AddReplay, AddStore, AddTop, AddStatus,
-    AddTrace, AddTable, AddCert, AddCkpt, AddData, AddDoctor, AddGrant, AddHealth, AddKey, AddVersion, AddCompletion,
-    AddMan, AddWeights;
+    AddTrace, AddTable, AddCert, AddCkpt, AddData, AddDoctor, AddGrant, AddHealth, AddKey, AddVersion,
+    AddCompletion, AddMan, AddWeights;
 
 // Returns the lines that `tandem --version` prints, without the last line's end.
 std::string VersionText();

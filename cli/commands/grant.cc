@@ -19,8 +19,9 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/job_flags.h"
 #include "cli/monitor/find_job.h"
-#include "cluster/revoked_grants.h"
+#include "cluster/join.h"
 #include "cluster/store/remote_store.h"
+#include "cluster/store/revoked_grants.h"
 #include "rpc/channel.h"
 #include "rpc/security/grant.h"
 #include "rpc/security/security_flags.h"
@@ -90,7 +91,7 @@ absl::Status Revoke(std::string id, const JobFlags& flags) {
         absl::StrCat("'", id, "' is no file, and no id of a grant, which has 16 hexadecimal digits"));
   }
   TANDEM_ASSIGN_OR_RETURN(const std::string address, FindStore(flags));
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(address));
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, cluster::ConnectStore(address));
   cluster::RemoteStore store(std::move(channel), absl::Seconds(flags.timeout_seconds));
   if (const absl::Status revoked = cluster::RevokeGrant(&store, id); !revoked.ok()) {
     return StoreError(revoked, address);

@@ -33,7 +33,7 @@
 #include "ps/server/parameter_server.h"
 #include "ps/storage/spill/spill_store.h"
 #include "rpc/channel.h"
-#include "rpc/epoch_gate.h"
+#include "rpc/security/epoch_gate.h"
 #include "rpc/security/security_flags.h"
 #include "rpc/server.h"
 #include "rpc/transport/loopback.h"

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "base/status.h"
+#include "cluster/store/revoked_grants.h"
+#include "rpc/security/epoch_gate.h"
 #include "rpc/security/transport_security.h"
 
 namespace tandem::cluster {
@@ -35,6 +37,11 @@ absl::StatusOr<std::unique_ptr<StoreServer>> StoreServer::Start(const std::strin
   options.max_connections = asked.max_connections;
   options.gate = std::move(gate);
   options.key = std::move(asked.key);
+  options.gate->grants().SetFetch([store = &store->store_](const auto& done) {
+    absl::StatusOr<std::vector<std::string>> keys = store->List(kRevokedGrants);
+    done(keys.ok() ? IdsOfRevokedGrants(*keys) : rpc::GrantChecker::RevokedIds(keys.status()));
+  });
+  store->gate_ = options.gate;
   std::vector<rpc::Service> services;
   services.push_back(store->service_->MakeService());
   TANDEM_ASSIGN_OR_RETURN(store->server_, rpc::Server::Start(options, std::move(services)));
@@ -48,6 +55,7 @@ StoreServer::~StoreServer() {
 void StoreServer::Shutdown(absl::Duration grace) {
   service_->StopWaits();
   server_->Shutdown(grace);
+  gate_->grants().SetFetch(nullptr);
 }
 
 }  // namespace tandem::cluster

@@ -18,7 +18,7 @@
 #include "cluster/store/memory_store.h"
 #include "cluster/store/store_disk.h"
 #include "cluster/store/store_service.h"
-#include "rpc/epoch_gate.h"
+#include "rpc/security/epoch_gate.h"
 #include "rpc/security/job_key.h"
 #include "rpc/server.h"
 
@@ -70,6 +70,7 @@ class StoreServer {
 
   MemoryStore store_;
   std::optional<LocalMembership> membership_;  // until the end
+  std::shared_ptr<rpc::EpochGate> gate_;
   std::unique_ptr<StoreService> service_;
   std::unique_ptr<rpc::Server> server_;
   std::unique_ptr<StoreDisk> disk_;  // ends first: its thread sends replies

@@ -37,7 +37,7 @@
 #include "ps/shard_map.h"
 #include "ps/storage/spill/cold_tier.h"
 #include "rpc/caller.h"
-#include "rpc/epoch_gate.h"
+#include "rpc/security/epoch_gate.h"
 #include "rpc/service.h"
 
 namespace tandem::ps {

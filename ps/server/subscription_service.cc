@@ -188,8 +188,14 @@ absl::StatusOr<bool> SubscriptionService::BeginPass(const v1::GetChangesRequest&
       wanted.push_back(std::move(table));
     }
   }
-  // A pass whose table was replaced meanwhile begins anew.
+  // A pass whose table was replaced meanwhile begins anew, and so does one over tables that are not asked
+  // for.
   for (const Position::Table& until : position->until()) {
+    const auto& asked = request.tables();
+    if (!asked.empty() && std::find(asked.begin(), asked.end(), until.name()) == asked.end()) {
+      position->clear_until();
+      break;
+    }
     const absl::StatusOr<std::shared_ptr<ServerTable>> table = tables_.Find(until.name());
     if ((table.ok() ? (*table)->generation() : kDropped) == until.generation()) continue;
     position->clear_until();

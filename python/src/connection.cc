@@ -165,7 +165,7 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::ToServers(const std::vec
   v1::RegisterResponse job;
   if (!read_only) {
     absl::StatusOr<v1::RegisterResponse> registered = Register(*channels[0], "", options.timeout);
-    // Without the job's key the connection can read; a call that changes something gets this error.
+    // With a reader's grant the connection can read; a call that changes something gets this error.
     if (!registered.ok() && !absl::IsPermissionDenied(registered.status())) return registered.status();
     if (registered.ok()) job = *std::move(registered);
   }

@@ -80,8 +80,8 @@ absl::StatusOr<int> CountInJob(const std::string& role, absl::Duration timeout);
 absl::StatusOr<std::shared_ptr<rpc::Channel>> ConnectInJob(const std::string& role, int index,
                                                            absl::Duration timeout);
 
-// Connects to the server at an address, with the key of this process. Blocks and fails as
-// rpc::Connect do.
+// Connects to the server at an address, with the key of this process. Blocks and fails like
+// rpc::Connect.
 absl::StatusOr<std::unique_ptr<rpc::Channel>> ConnectToAddress(const std::string& address);
 
 }  // namespace tandem::python

@@ -350,8 +350,7 @@ void BindRpc(nb::module_& module) {
                 const std::vector<std::pair<std::string, std::string>>& peers, const std::string& prefix,
                 const std::string& listen, const std::string& transport, int threads, double call_timeout_s,
                 double start_timeout_s, int rank, int world_size, const std::vector<std::string>& wait_for,
-                const std::string& run_id, int64_t epoch, const std::string& member, bool pickle,
-                nb::list functions, nb::object serve, nb::object serve_batch, nb::object encode) {
+                const std::string& run_id, int64_t epoch, const std::string& member, nb::list functions, nb::object serve, nb::object serve_batch, nb::object encode) {
                std::vector<ServedFunction> served;
                for (nb::handle item : functions) {
                  const auto each = nb::borrow<nb::tuple>(item);
@@ -373,7 +372,6 @@ void BindRpc(nb::module_& module) {
                                   .rank = rank,
                                   .world_size = world_size,
                                   .wait_for = wait_for,
-                                  .pickle = pickle,
                                   .caller = {.run_id = run_id, .epoch = epoch, .member = member}},
                                  served, std::move(serve), std::move(serve_batch), std::move(encode));
              });

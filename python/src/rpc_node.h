@@ -39,9 +39,6 @@ struct RpcNodeOptions {
   int rank = 0;
   int world_size = 0;
   std::vector<std::string> wait_for;
-  // Objects are pickled, which lets a caller run any code. Start refuses that if the process has no token of
-  // the job.
-  bool pickle = false;
   // With a member's name the process takes part in the job that the environment describes: it joins it.
   rpc::Caller caller;
 };

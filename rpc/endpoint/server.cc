@@ -8,6 +8,7 @@
 #include "base/logging.h"
 #include "base/status.h"
 #include "rpc/grpc/server/grpc_server.h"
+#include "rpc/security/epoch_gate.h"
 #include "rpc/shm/shm_server.h"
 #include "rpc/transport/traced_call.h"
 

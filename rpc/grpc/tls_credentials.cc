@@ -58,7 +58,9 @@ bool UsesTls(const Address& address) { return !address.is_unix() && !TrustedNetw
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentialsFor(
     const Address& address, const std::shared_ptr<const JobKey>& key) {
   if (!UsesTls(address)) return grpc::InsecureServerCredentials();
-  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const TransportSecurity> security, SecurityOf(key));
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const JobKey> own, key == nullptr ? ProcessKey() : key);
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const TransportSecurity> security,
+                          SecurityOf(Credential{.key = own, .grant = nullptr}));
   TANDEM_ASSIGN_OR_RETURN(const Credentials credentials, CredentialsOf(security));
   return credentials.server;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rpc/remote/rpc_agent.h"
+#include "rpc/security/epoch_gate.h"
 
 #include <algorithm>
 #include <functional>
@@ -118,7 +119,7 @@ absl::Status RpcAgent::Listen() {
 
 Service RpcAgent::service() {
   return {kService,
-          {{"Call", Right::kAct, [this](std::shared_ptr<ServerCall> call) { OnCall(std::move(call)); }}}};
+          {{"Call", Right::kMember, [this](std::shared_ptr<ServerCall> call) { OnCall(std::move(call)); }}}};
 }
 
 void RpcAgent::ScheduleMaintenance() {

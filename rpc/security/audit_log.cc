@@ -49,10 +49,8 @@ void AuditLog::UseFile(const std::string& path) { ChosenFile() = path; }
 
 AuditLog* AuditLog::OfProcess() {
   static AuditLog* const log = []() -> AuditLog* {
-    std::string path = ChosenFile();
-    if (const char* const variable = std::getenv(kAuditVariable); path.empty() && variable != nullptr) {
-      path = variable;
-    }
+    const char* const variable = std::getenv(kAuditVariable);
+    const std::string path = variable != nullptr && *variable != '\0' ? variable : ChosenFile();
     if (path.empty()) return nullptr;
     absl::StatusOr<std::unique_ptr<AuditLog>> opened = Open(path);
     if (!opened.ok()) LogWarning(absl::StrCat(kAuditVariable, ": ", opened.status().message()));

@@ -33,7 +33,7 @@ class AuditLog {
   struct Event {
     std::string server;
     std::string method;
-    std::string credential;  // "key 0123456789", "grant 0123456789abcdef (serving), reader", "none"
+    std::string credential;  // "key 0123456789", "grant 0123456789abcdef (serving), reader", "no key"
     std::string caller;      // the name that the caller gives, which nobody has proven
     std::string peer;        // its address
     absl::Status verdict;    // OK: allowed
@@ -46,8 +46,8 @@ class AuditLog {
   // Returns that of this process, or nullptr if kAuditVariable is not set. A file that cannot be opened is
   // logged once.
   static AuditLog* OfProcess();
-  // Makes `path` the file of this process, which counts before kAuditVariable. Call it before the first call
-  // of OfProcess, at most once.
+  // Makes `path` the file of this process unless kAuditVariable names one. Call it before the first call of
+  // OfProcess, at most once.
   static void UseFile(const std::string& path);
 
   // A line that cannot be written is lost; the first such error is logged.

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <utility>
@@ -49,7 +50,6 @@ absl::StatusOr<std::unique_ptr<CertificateFiles>> CertificateFiles::Watch(Paths 
   TANDEM_ASSIGN_OR_RETURN(const crypto::Certificates first, files->Read());
   {
     absl::MutexLock lock(&files->mutex_);
-    files->seen_ = first;
     TANDEM_RETURN_IF_ERROR(Annotate(files->TakeOver(first), files->paths_.certificate));
   }
   files->thread_ = std::thread([self = files.get()] { self->Run(); });
@@ -143,34 +143,38 @@ absl::Status CertificateFiles::TakeOver(const crypto::Certificates& found) {
   }
   context_ = std::move(context);
   expires_ = expires;
+  // Those of some PKIs are good for hours.
+  warns_before_ = std::min(kSoon, (expires - absl::Now()) / 3);
   warned_ = false;
+  in_use_ = found;
+  refused_.clear();
   return absl::OkStatus();
 }
 
 void CertificateFiles::Look() {
   const absl::StatusOr<crypto::Certificates> found = Read();
   absl::MutexLock lock(&mutex_);
-  if (found.ok() && Same(*found, seen_)) {
-    if (!warned_ && expires_ - absl::Now() < kSoon) {
-      warned_ = true;
-      LogWarning(absl::StrCat("the certificate ", paths_.certificate, " expires on ", Date(expires_)));
-    }
-    return;
+  if (!warned_ && expires_ - absl::Now() < warns_before_) {
+    warned_ = true;
+    LogWarning(absl::StrCat("the certificate ", paths_.certificate, " expires on ", Date(expires_)));
   }
   // A file that is missing for a moment is no news.
   if (!found.ok() && absl::IsNotFound(found.status())) return;
-  if (found.ok()) seen_ = *found;
+  if (found.ok() && Same(*found, in_use_)) return;
+  // What was refused is tried again: a date, or a shortage, passes.
   const absl::Status taken = found.ok() ? TakeOver(*found) : found.status();
   if (taken.ok()) {
     ++swaps_;
     LogInfo(
         absl::StrCat("the certificate ", paths_.certificate, " was renewed; it expires on ", Date(expires_)));
-  } else {
-    ++refusals_;
-    LogError(absl::StrCat("the new certificates in ", paths_.certificate, ", ", paths_.private_key, " and ",
-                          paths_.authority, " are not used, and the old ones go on until ", Date(expires_),
-                          ": ", taken.message()));
+    return;
   }
+  if (refused_ == taken.message()) return;  // it is in the log
+  refused_ = std::string(taken.message());
+  ++refusals_;
+  LogError(absl::StrCat("the new certificates in ", paths_.certificate, ", ", paths_.private_key, " and ",
+                        paths_.authority, " are not used, and the old ones go on until ", Date(expires_),
+                        ": ", taken.message()));
 }
 
 void CertificateFiles::Run() {

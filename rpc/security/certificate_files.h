@@ -52,7 +52,7 @@ class CertificateFiles {
   std::shared_ptr<const crypto::TlsContext> context() const;
   // When the certificate in use expires.
   absl::Time expires() const;
-  // How often changed files were taken over, and were refused.
+  // How often changed files were taken over, and how often the reason to refuse them was a new one.
   int64_t swaps() const;
   int64_t refusals() const;
   // Returns paths of copies in memory that have the files last taken over, for a library that watches files
@@ -70,10 +70,12 @@ class CertificateFiles {
   const absl::Duration every_;
   mutable absl::Mutex mutex_;
   bool stops_ ABSL_GUARDED_BY(mutex_) = false;
-  crypto::Certificates seen_ ABSL_GUARDED_BY(mutex_);  // as last read, good or bad
+  crypto::Certificates in_use_ ABSL_GUARDED_BY(mutex_);
+  std::string refused_ ABSL_GUARDED_BY(mutex_);  // why the present files are not taken over
   std::shared_ptr<const crypto::TlsContext> context_ ABSL_GUARDED_BY(mutex_);
   absl::Time expires_ ABSL_GUARDED_BY(mutex_);
-  bool warned_ ABSL_GUARDED_BY(mutex_) = false;  // that it expires soon
+  absl::Duration warns_before_ ABSL_GUARDED_BY(mutex_);  // it expires
+  bool warned_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t swaps_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t refusals_ ABSL_GUARDED_BY(mutex_) = 0;
   std::array<ipc::Descriptor, 3> copies_ ABSL_GUARDED_BY(mutex_);  // the numbers stay

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rpc/security/grant.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
@@ -27,20 +24,8 @@ constexpr size_t kMaxClaimsBytes = kMaxTokenBytes - 64;  // the rest is for the 
 constexpr char kProofPrefix = 'g';                       // a job's token has 32 bytes, a proof has more
 constexpr absl::Duration kLongest = absl::Hours(24 * 3653);
 
-using Rights = std::vector<Right>;
-const std::map<std::string, Rights>& RightsOfRoles() {
-  static const auto* const kRights = new std::map<std::string, Rights>{
-      {"reader", {Right::kObserve, Right::kRead}},
-      {"trainer", {Right::kObserve, Right::kRead, Right::kTrain}},
-      {"actor", {Right::kObserve, Right::kRead, Right::kAct}},
-      {"learner", {Right::kObserve, Right::kRead, Right::kTrain, Right::kAct}},
-      {"operator", {Right::kObserve, Right::kAdmin}},
-  };
-  return *kRights;
-}
-
 absl::Status CheckClaims(const GrantClaims& claims) {
-  if (!RightsOfRoles().contains(claims.role)) {
+  if (std::find(GrantRoles().begin(), GrantRoles().end(), claims.role) == GrantRoles().end()) {
     return absl::InvalidArgumentError(absl::StrCat("a grant's role is '", absl::CHexEscape(claims.role),
                                                    "'; expected ", absl::StrJoin(GrantRoles(), ", ")));
   }
@@ -92,31 +77,6 @@ absl::StatusOr<GrantClaims> ParseClaims(const std::string& bytes, absl::string_v
 }
 
 }  // namespace
-
-bool GrantClaims::Has(Right right) const {
-  const auto rights = RightsOfRoles().find(role);
-  return rights != RightsOfRoles().end() &&
-         std::find(rights->second.begin(), rights->second.end(), right) != rights->second.end();
-}
-
-bool GrantClaims::Covers(absl::string_view table) const {
-  if (tables.empty()) return true;
-  const std::string name(table);
-  return std::any_of(tables.begin(), tables.end(), [&name](const std::string& pattern) {
-    return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
-  });
-}
-
-std::string GrantClaims::ToString() const {
-  return absl::StrCat("grant ", id, name.empty() ? "" : absl::StrCat(" (", absl::CHexEscape(name), ")"), ", ",
-                      role, tables.empty() ? "" : absl::StrCat(" of ", absl::StrJoin(tables, ", ")));
-}
-
-const std::vector<std::string>& GrantRoles() {
-  static const auto* const kRoles =
-      new std::vector<std::string>{"reader", "trainer", "actor", "learner", "operator"};
-  return *kRoles;
-}
 
 absl::StatusOr<absl::Duration> ParseGrantDuration(absl::string_view text) {
   absl::string_view digits = text;

@@ -59,14 +59,15 @@ void GrantChecker::SetFetch(Fetch fetch) {
 absl::StatusOr<std::shared_ptr<GrantHolder>> GrantChecker::Find(const Caller& caller) {
   {
     absl::MutexLock lock(&state_->mutex);
-    const auto found = state_->holders.find(caller.token);
-    if (found != state_->holders.end()) return found->second;
+    const auto found = state_->by_token.find(caller.token);
+    if (found != state_->by_token.end()) return found->second;
   }
   TANDEM_ASSIGN_OR_RETURN(GrantClaims claims, CheckGrant(caller, grant_key_));
   absl::MutexLock lock(&state_->mutex);
-  if (state_->holders.size() >= kMaxHolders) state_->holders.clear();
-  std::shared_ptr<GrantHolder>& holder = state_->holders[caller.token];
+  std::shared_ptr<GrantHolder>& holder = state_->by_id[claims.id];
   if (holder == nullptr) holder = std::make_shared<GrantHolder>(std::move(claims));
+  if (state_->by_token.size() >= kMaxTokens) state_->by_token.clear();
+  state_->by_token[caller.token] = holder;
   return holder;
 }
 
@@ -78,6 +79,12 @@ absl::StatusOr<std::shared_ptr<GrantHolder>> GrantChecker::Check(const Caller& c
         absl::StrCat(claims.ToString(), ", has expired on ",
                      absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", claims.expires, absl::UTCTimeZone()),
                      " by this server's clock; ask for another one"));
+  }
+  {
+    absl::MutexLock lock(&state_->mutex);
+    if (state_->revoked.contains(claims.id)) {
+      return absl::PermissionDeniedError(absl::StrCat(claims.ToString(), ", is revoked"));
+    }
   }
   absl::MutexLock fetch_lock(&fetch_mutex_);
   if (fetch_ == nullptr) return holder;

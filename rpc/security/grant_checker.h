@@ -74,12 +74,13 @@ class GrantChecker {
   absl::StatusOr<std::shared_ptr<GrantHolder>> Check(const Caller& caller);
 
  private:
-  static constexpr size_t kMaxHolders = 1024;  // more are forgotten, and checked again
+  static constexpr size_t kMaxTokens = 1024;  // more are forgotten, and checked again
 
   struct State {
     absl::Mutex mutex;
-    absl::flat_hash_map<std::string, std::shared_ptr<GrantHolder>> holders
-        ABSL_GUARDED_BY(mutex);  // by token
+    // One grant may be presented by different tokens, whose encodings differ.
+    absl::flat_hash_map<std::string, std::shared_ptr<GrantHolder>> by_token ABSL_GUARDED_BY(mutex);
+    absl::flat_hash_map<std::string, std::shared_ptr<GrantHolder>> by_id ABSL_GUARDED_BY(mutex);
     absl::flat_hash_set<std::string> revoked ABSL_GUARDED_BY(mutex);
     bool known ABSL_GUARDED_BY(mutex) = false;  // `revoked` has been asked for with success
     bool asking ABSL_GUARDED_BY(mutex) = false;

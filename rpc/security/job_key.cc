@@ -21,6 +21,7 @@
 #include "base/crypto/crypto.h"
 #include "base/ipc/descriptor.h"
 #include "base/status.h"
+#include "rpc/security/grant.h"
 
 namespace tandem::rpc {
 namespace {
@@ -150,7 +151,7 @@ absl::StatusOr<JobKey> JobKey::FromText(absl::string_view text, absl::string_vie
                    std::all_of(digits.begin(), digits.end(),
                                [](char c) { return absl::ascii_isxdigit(static_cast<unsigned char>(c)); });
   if (hex) return JobKey(absl::HexStringToBytes(digits), std::string(source));
-  if (absl::StartsWith(absl::StripAsciiWhitespace(text), "tandem_grant_")) {
+  if (absl::StartsWith(absl::StripAsciiWhitespace(text), Grant::kPrefix)) {
     return absl::InvalidArgumentError(absl::StrCat(
         source, " has a grant, with which a process can call servers; this needs the job's key"));
   }

@@ -35,6 +35,26 @@ std::string ThisProcess() {
   return absl::StrCat(host, "/", getpid());
 }
 
+// Returns the certificates of a credential, which are made once for each.
+absl::StatusOr<std::shared_ptr<const TransportSecurity>> Kept(const Credential& credential) {
+  static absl::Mutex mutex(absl::kConstInit);
+  static auto* const made = new std::map<std::string, std::shared_ptr<const TransportSecurity>>;  // by token
+  absl::MutexLock lock(&mutex);
+  std::shared_ptr<const TransportSecurity>& one = (*made)[credential.Identify({}).token];
+  if (one == nullptr) {
+    auto security = std::make_shared<TransportSecurity>();
+    if (credential.grant != nullptr) {
+      security->certificates = credential.grant->certificates();
+    } else {
+      TANDEM_ASSIGN_OR_RETURN(security->certificates,
+                              crypto::DeriveCertificates(CertificateSeed(*credential.key), ThisProcess()));
+    }
+    TANDEM_ASSIGN_OR_RETURN(security->context, crypto::TlsContext::Make(security->certificates));
+    one = std::move(security);
+  }
+  return one;
+}
+
 }  // namespace
 
 bool TrustedNetwork() {
@@ -100,35 +120,20 @@ std::string CertificateSeed(const JobKey& key) {
   return key.Derive(kSeedLabel, crypto::kCertificateSeedBytes);
 }
 
-absl::StatusOr<std::shared_ptr<const TransportSecurity>> SecurityOf(std::shared_ptr<const JobKey> key) {
-  if (key == nullptr) {
-    TANDEM_ASSIGN_OR_RETURN(key, ProcessKey());
-  }
-  return SecurityOf(Credential{.key = std::move(key), .grant = nullptr});
-}
-
 absl::StatusOr<std::shared_ptr<const TransportSecurity>> SecurityOf(const Credential& credential) {
   TANDEM_ASSIGN_OR_RETURN(CertificateFiles* const files, CertificateFiles::OfProcess());
   if (files != nullptr) {
     return std::make_shared<TransportSecurity>(
         TransportSecurity{.certificates = {}, .context = files->context(), .files = files});
   }
-  static absl::Mutex mutex(absl::kConstInit);
-  static auto* const made = new std::map<std::string, std::shared_ptr<const TransportSecurity>>;  // by token
-  absl::MutexLock lock(&mutex);
-  std::shared_ptr<const TransportSecurity>& one = (*made)[credential.Identify({}).token];
-  if (one == nullptr) {
-    auto security = std::make_shared<TransportSecurity>();
-    if (credential.grant != nullptr) {
-      security->certificates = credential.grant->certificates();
-    } else {
-      TANDEM_ASSIGN_OR_RETURN(security->certificates,
-                              crypto::DeriveCertificates(CertificateSeed(*credential.key), ThisProcess()));
-    }
-    TANDEM_ASSIGN_OR_RETURN(security->context, crypto::TlsContext::Make(security->certificates));
-    one = std::move(security);
+  return Kept(credential);
+}
+
+absl::StatusOr<std::shared_ptr<const TransportSecurity>> DerivedSecurity(std::shared_ptr<const JobKey> key) {
+  if (key == nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(key, ProcessKey());
   }
-  return one;
+  return Kept(Credential{.key = std::move(key), .grant = nullptr});
 }
 
 }  // namespace tandem::rpc

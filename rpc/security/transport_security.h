@@ -67,8 +67,10 @@ std::string CertificateSeed(const JobKey& key);
 // credential. These are made once for each and kept for the life of the process. Errors: those of
 // CertificateFiles::OfProcess, crypto::DeriveCertificates and crypto::TlsContext::Make.
 absl::StatusOr<std::shared_ptr<const TransportSecurity>> SecurityOf(const Credential& credential);
-// Returns those of `key`, or of ProcessKey() if it is nullptr. Errors: those of ProcessKey.
-absl::StatusOr<std::shared_ptr<const TransportSecurity>> SecurityOf(std::shared_ptr<const JobKey> key);
+// Returns the certificates that are derived from `key`, or from ProcessKey() if it is nullptr, whether the
+// process has a PKI or not: who has one of them has the key. Errors: those of ProcessKey,
+// crypto::DeriveCertificates and crypto::TlsContext::Make.
+absl::StatusOr<std::shared_ptr<const TransportSecurity>> DerivedSecurity(std::shared_ptr<const JobKey> key);
 
 }  // namespace tandem::rpc
 

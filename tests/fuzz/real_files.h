@@ -33,7 +33,7 @@ using Seal = std::function<std::string(std::string bytes)>;
 //   rest  the content of the file
 class RealFiles {
  public:
-  RealFiles() : directory_(Parent() + "/tandem_fuzz_XXXXXX") {
+  RealFiles() : directory_(Parent() + "/fuzz_XXXXXX") {
     TANDEM_CHECK_MSG(::mkdtemp(directory_.data()) != nullptr, directory_);
   }
   ~RealFiles() {

@@ -43,8 +43,7 @@ rpc::Service WeightServer::service() {
              response.set_epoch(grant.epoch);
              response.set_version(grant.version);
              return response;
-           }),
-       rpc::Reach::kNamedTables},
+           })},
       {"Publish", rpc::Right::kTrain, [this](std::shared_ptr<rpc::ServerCall> call) { Publish(call); }},
       {"BeginUpload", rpc::Right::kTrain,
        rpc::ProtoHandler<v1::BeginWeightsUploadRequest, v1::BeginWeightsUploadResponse>(

@@ -343,7 +343,7 @@ absl::StatusOr<std::vector<MeshSocket>> ConnectMesh(cluster::Store* store, const
                                                     std::shared_ptr<const rpc::JobKey> key) {
   std::shared_ptr<const crypto::TlsContext> tls;
   if (!rpc::TrustedNetwork()) {
-    TANDEM_ASSIGN_OR_RETURN(const auto security, rpc::SecurityOf(std::move(key)));
+    TANDEM_ASSIGN_OR_RETURN(const auto security, rpc::DerivedSecurity(std::move(key)));
     tls = security->context;
   }
   MeshConnector meeting(group, rank, world_size, deadline, std::move(tls));

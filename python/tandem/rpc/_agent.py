@@ -236,7 +236,7 @@ def start(
         _STATE.used = True
         _STATE.agent = _core.start_rpc(
             name, store or "", sorted((peers or {}).items()), prefix, listen or "", transport, threads,
-            _seconds(call_timeout), _seconds(timeout), rank, world_size if waits_for_all else 0, list(wait_for or []), run_id, epoch, member if epoch else "", pickle,
+            _seconds(call_timeout), _seconds(timeout), rank, world_size if waits_for_all else 0, list(wait_for or []), run_id, epoch, member if epoch else "",
             [*described, (_functions.METHOD, False, 1, 0.0, "")], server.serve, server.serve_batch, server.encode,
         )  # fmt: skip
         _STATE.starts += waits_for_all

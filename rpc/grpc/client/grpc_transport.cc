@@ -207,6 +207,13 @@ class GrpcTransport : public Transport {
     }
     if (absl::StrContains(message, "certificate verify failed") ||
         absl::StrContains(message, "alert unknown ca")) {
+      if (const absl::StatusOr<CertificateFiles*> files = CertificateFiles::OfProcess();
+          files.ok() && *files != nullptr) {
+        return Annotated(
+            error, absl::StatusCode::kUnavailable,
+            absl::StrCat("this process or the server refuses the other's certificate: do ", kTlsCertVariable,
+                         " and ", kTlsCaVariable, " (--tls-cert, --tls-ca) of both belong together?"));
+      }
       return Annotated(
           error, absl::StatusCode::kPermissionDenied,
           absl::StrCat("the server has another key than this process, which has ", credential_.ToString(),

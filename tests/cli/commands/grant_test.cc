@@ -113,6 +113,8 @@ TEST_F(GrantCommandTest, AReaderPullsTheTablesOfItsPatternsAndChangesNothing) {
               StatusIs(kDenied));
   EXPECT_THAT(reader->DropTable("user"), StatusIs(kDenied));
   TANDEM_EXPECT_OK(Pull(*member_, "item"));
+  // Its refusals by the handler are recorded as well.
+  EXPECT_THAT(*ReadFile(audit_), HasSubstr("does not cover 'item'"));
 }
 
 TEST_F(GrantCommandTest, ATrainerPushesToItsTablesOnly) {

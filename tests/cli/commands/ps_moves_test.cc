@@ -57,8 +57,8 @@ TEST(PsMembersOnly, AStrangerCannotEndAttachToOrTakeOverCopies) {
   v1::ReplicaStatus before;
   for (uint32_t copy = 0; copy < 2; ++copy) {
     TANDEM_ASSERT_OK_AND_ASSIGN(before, copies.Status(0, copy));
-    for (const rpc::Caller& stranger :
-         {rpc::Caller{}, rpc::Caller{.member = "ps/1", .token = "0123456789abcdef"}}) {
+    for (const rpc::Caller& stranger : {rpc::Caller{.token = "0123456789abcdef"},
+                                        rpc::Caller{.member = "ps/1", .token = "0123456789abcdef"}}) {
       TANDEM_ASSERT_OK_AND_ASSIGN(const auto channel,
                                   rpc::ConnectGrpc(copies.address(0, copy), {.caller = stranger}));
       v1::AttachRequest attach;

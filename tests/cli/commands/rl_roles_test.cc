@@ -19,6 +19,7 @@
 #include "launcher/host/port_reservation.h"
 #include "nlohmann/json.hpp"
 #include "rpc/connect.h"
+#include "rpc/security/job_key.h"
 #include "tests/testing/processes/file_watch.h"
 #include "tests/testing/processes/tandem_process.h"
 #include "tests/testing/status_matchers.h"
@@ -74,6 +75,11 @@ class RlRolesTest : public ::testing::Test {
     }
     return than;
   }
+  absl::StatusOr<std::unique_ptr<rpc::Channel>> ConnectWithKeyOfJob(const std::string& address) const {
+    TANDEM_ASSIGN_OR_RETURN(rpc::JobKey key, rpc::JobKey::FromFile(dir_.File("logs/key")));
+    return rpc::Connect(address, {.channel = {.key = std::make_shared<const rpc::JobKey>(std::move(key))}});
+  }
+
   testing::TempDir dir_;
 };
 
@@ -122,7 +128,7 @@ TEST_F(RlRolesTest, AKilledActorAndAKilledReplayServerComeBack) {
   find_address(job.out());
   find_address(job.err());
   ASSERT_NE(address, "") << job.out() << job.err();
-  auto channel = rpc::Connect(address);
+  auto channel = ConnectWithKeyOfJob(address);
   TANDEM_ASSERT_OK(channel);
   weights::RemoteWeights weights(*std::move(channel));
   weights::ModelVersion version = Progress(&weights, {});
@@ -164,7 +170,7 @@ TEST_F(RlRolesTest, WithoutALauncherEachKilledProcessCanBeStartedAgain) {
   std::map<std::string, std::unique_ptr<TandemProcess>> processes;
   for (const char* role : {"learner", "replay", "actor"}) processes[role] = start(role);
   ASSERT_TRUE(processes["replay"]->WaitForOutput("serving at " + address)) << processes["replay"]->err();
-  auto channel = rpc::Connect(address);
+  auto channel = ConnectWithKeyOfJob(address);
   TANDEM_ASSERT_OK(channel);
   weights::RemoteWeights weights(*std::move(channel));
   weights::ModelVersion version = Progress(&weights, {});

@@ -13,7 +13,7 @@
 #include "cluster/store/memory_store.h"
 #include "cluster/store/store_server.h"
 #include "collectives/process_group.h"
-#include "rpc/epoch_gate.h"
+#include "rpc/security/epoch_gate.h"
 #include "tests/cluster/rendezvous/cuttable_store.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_key.h"

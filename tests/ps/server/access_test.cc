@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ps/checkpoint/checkpoint_dir.h"
+#include "rpc/security/epoch_gate.h"
 #include "tests/ps/server/driver.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"

@@ -92,6 +92,24 @@ TEST(SubscriptionService, GivesOnlyWhatHasChanged) {
   EXPECT_EQ(subscriber.rows("user"), RowsOf(server, "user"));
 }
 
+// A grant for some tables is checked against the tables that the request names.
+TEST(SubscriptionService, APassOverOtherTablesThanThoseAskedForGivesNothingOfThem) {
+  Driver server;
+  TANDEM_ASSERT_OK(server.CreateTable(TestTable("user", kDim, 1, Async(), Sgd(1))));
+  TANDEM_ASSERT_OK(server.CreateTable(TestTable("item", kDim, 1, Async(), Sgd(1))));
+  CounterRandom random(3, 4);
+  TANDEM_ASSERT_OK(Train(server, 0, RandomPush(random, 100'000, 5000)));
+  Subscriber all(&server);
+  all.max_bytes = 100;
+  TANDEM_ASSERT_OK_AND_ASSIGN(const v1::GetChangesResponse first, all.Next());
+  ASSERT_FALSE(first.complete());
+  Subscriber one(&server);
+  one.position = all.position;
+  one.tables = {"item"};
+  TANDEM_ASSERT_OK(one.CatchUp().status());
+  EXPECT_TRUE(one.rows("user").empty());
+}
+
 TEST(SubscriptionService, ADroppedTableHasNoRowsAndMayComeAgainWithAnotherDim) {
   Driver server;
   TANDEM_ASSERT_OK(server.CreateTable(TestTable("user", kDim, 1, Async(), Sgd(1))));

@@ -16,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "replay/client/sampler.h"
 #include "rpc/connect.h"
+#include "rpc/security/epoch_gate.h"
 #include "rpc/server.h"
 #include "rpc/wire/bulk_codec.h"
 #include "tests/replay/server/replay_peer.h"

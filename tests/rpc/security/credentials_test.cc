@@ -15,7 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rpc/connect.h"
-#include "rpc/epoch_gate.h"
+#include "rpc/security/epoch_gate.h"
 #include "rpc/security/transport_security.h"
 #include "rpc/server.h"
 #include "tests/testing/status_matchers.h"
@@ -145,7 +145,7 @@ TEST_F(CredentialsTest, AProcessWithAGrantIsNoServer) {
   SetProcessCredential(Of(key_, {.role = "operator"}));
   EXPECT_THAT(Server::Start({.listen = "127.0.0.1:0"}, {}),
               tandem::testing::StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("operator")));
-  EXPECT_THAT(SecurityOf(nullptr), tandem::testing::StatusIs(absl::StatusCode::kFailedPrecondition));
+  EXPECT_THAT(DerivedSecurity(nullptr), tandem::testing::StatusIs(absl::StatusCode::kFailedPrecondition));
 }
 
 // It could otherwise answer in place of a member.

@@ -100,5 +100,17 @@ TEST_F(GrantCheckerTest, AllConnectionsOfAHolderShareItsQuota) {
   EXPECT_THAT((*checker_.Check(caller))->TakeCall(1), StatusIs(absl::StatusCode::kResourceExhausted));
 }
 
+// The signature covers the claims; the bytes around them can be written in many ways.
+TEST_F(GrantCheckerTest, AGrantThatIsEncodedAnewHasNoFreshQuota) {
+  GrantClaims claims = Reader();
+  claims.calls_per_second = 0.01;
+  const Caller caller = CallerOf(claims);
+  EXPECT_THAT((*checker_.Check(caller))->TakeCall(1), IsOk());
+  Caller padded = caller;
+  padded.token += std::string("\x78\x01", 2);  // field 15, which no one knows
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto holder, checker_.Check(padded));
+  EXPECT_THAT(holder->TakeCall(1), StatusIs(absl::StatusCode::kResourceExhausted));
+}
+
 }  // namespace
 }  // namespace tandem::rpc

@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rpc/connect.h"
+#include "rpc/security/epoch_gate.h"
 #include "rpc/server.h"
 #include "rpc/transport/loopback.h"
 #include "rpc/wire/bulk_codec.h"

@@ -28,7 +28,7 @@ TEST(GenericGrpcClientTest, ARestartedServerIsFoundAsSoonAsItIsCalledAgain) {
       Server::Start({.listen = absl::StrCat(kOwnHost, ":0")}, {PlainEchoService()});
   TANDEM_ASSERT_OK(server);
   const std::string target = absl::StrCat(kOwnHost, ":", (*server)->port());
-  TANDEM_ASSERT_OK_AND_ASSIGN(const auto security, SecurityOf(nullptr));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto security, DerivedSecurity(nullptr));
   const crypto::Certificates& own = security->certificates;
   TANDEM_ASSERT_OK_AND_ASSIGN(
       const std::unique_ptr<GenericGrpcClient> client,

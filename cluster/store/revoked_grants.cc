@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cluster/revoked_grants.h"
+#include "cluster/store/revoked_grants.h"
 
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -10,17 +9,23 @@
 
 namespace tandem::cluster {
 namespace {
-constexpr char kRevokedPrefix[] = "grants/revoked/";
-constexpr absl::Duration kRevokedTimeout = absl::Seconds(5);
+// Shorter than GrantChecker::kFetchEvery: while the store is away, what is known holds without a gap.
+constexpr absl::Duration kRevokedTimeout = absl::Milliseconds(1500);
 }  // namespace
 
+std::vector<std::string> IdsOfRevokedGrants(const std::vector<std::string>& keys) {
+  std::vector<std::string> ids;
+  for (const std::string& key : keys) ids.emplace_back(absl::StripPrefix(key, kRevokedGrants));
+  return ids;
+}
+
 absl::Status RevokeGrant(Store* store, absl::string_view id) {
-  return store->Set(absl::StrCat(kRevokedPrefix, id), "");
+  return store->Set(absl::StrCat(kRevokedGrants, id), "");
 }
 
 void AskRevokedGrants(rpc::Channel& channel, std::function<void(rpc::GrantChecker::RevokedIds)> done) {
   v1::StoreListRequest request;
-  request.set_prefix(kRevokedPrefix);
+  request.set_prefix(kRevokedGrants);
   channel.CallAsync("/tandem.v1.Store/List", Bytes(request.SerializeAsString()),
                     {.timeout = kRevokedTimeout, .idempotent = true},
                     [done = std::move(done)](absl::StatusOr<Bytes> answer) {
@@ -29,11 +34,7 @@ void AskRevokedGrants(rpc::Channel& channel, std::function<void(rpc::GrantChecke
                       if (!keys.ParseFromString(answer->Flatten())) {
                         return done(absl::InternalError("the list of revoked grants is damaged"));
                       }
-                      std::vector<std::string> ids;
-                      for (const std::string& key : keys.keys()) {
-                        ids.emplace_back(absl::StripPrefix(key, kRevokedPrefix));
-                      }
-                      done(std::move(ids));
+                      done(IdsOfRevokedGrants({keys.keys().begin(), keys.keys().end()}));
                     });
 }
 

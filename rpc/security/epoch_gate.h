@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef TANDEM_RPC_EPOCH_GATE_H_
-#define TANDEM_RPC_EPOCH_GATE_H_
+#ifndef TANDEM_RPC_SECURITY_EPOCH_GATE_H_
+#define TANDEM_RPC_SECURITY_EPOCH_GATE_H_
 
 // Decides which callers a server serves: those of its own epoch. Methods whose right needs a credential
 // (NeedsToken) serve only callers that present the token of the server's key, or a grant that has the right.
@@ -12,7 +12,8 @@
 //   caller                     server of a round       server that outlives rounds
 //   of its epoch               served                  served
 //   of an older epoch          FailedPrecondition      FailedPrecondition
-//   of a newer epoch           Unavailable, retriable  served; this becomes the server's epoch
+//   of a newer epoch           Unavailable, retriable  served; this becomes the server's epoch if the caller
+//                                                      presents its token
 //   of another job             FailedPrecondition      FailedPrecondition
 //   of no job (a tool)         served                  served
 //
@@ -44,7 +45,7 @@ class EpochGate {
   enum class Kind {
     // Changes its epoch only in Enter.
     kSingleRound,
-    // Adopts the newest epoch that any caller of its job has presented.
+    // Adopts the newest epoch that any member of its job has presented.
     kOutlivesRounds,
   };
   // `server` identifies the server. Epoch 0 means that it has none yet; callers of all epochs are then
@@ -95,4 +96,4 @@ Service Gated(Service service, std::shared_ptr<EpochGate> gate);
 
 }  // namespace tandem::rpc
 
-#endif  // TANDEM_RPC_EPOCH_GATE_H_
+#endif  // TANDEM_RPC_SECURITY_EPOCH_GATE_H_

@@ -350,7 +350,8 @@ void BindRpc(nb::module_& module) {
                 const std::vector<std::pair<std::string, std::string>>& peers, const std::string& prefix,
                 const std::string& listen, const std::string& transport, int threads, double call_timeout_s,
                 double start_timeout_s, int rank, int world_size, const std::vector<std::string>& wait_for,
-                const std::string& run_id, int64_t epoch, const std::string& member, nb::list functions, nb::object serve, nb::object serve_batch, nb::object encode) {
+                const std::string& run_id, int64_t epoch, const std::string& member, nb::list functions,
+                nb::object serve, nb::object serve_batch, nb::object encode) {
                std::vector<ServedFunction> served;
                for (nb::handle item : functions) {
                  const auto each = nb::borrow<nb::tuple>(item);

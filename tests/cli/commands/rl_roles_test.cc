@@ -170,7 +170,7 @@ TEST_F(RlRolesTest, WithoutALauncherEachKilledProcessCanBeStartedAgain) {
   std::map<std::string, std::unique_ptr<TandemProcess>> processes;
   for (const char* role : {"learner", "replay", "actor"}) processes[role] = start(role);
   ASSERT_TRUE(processes["replay"]->WaitForOutput("serving at " + address)) << processes["replay"]->err();
-  auto channel = ConnectWithKeyOfJob(address);
+  auto channel = rpc::Connect(address);
   TANDEM_ASSERT_OK(channel);
   weights::RemoteWeights weights(*std::move(channel));
   weights::ModelVersion version = Progress(&weights, {});

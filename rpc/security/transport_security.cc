@@ -24,9 +24,23 @@ namespace {
 constexpr char kSeedLabel[] = "certificates";
 
 absl::Mutex process_mutex(absl::kConstInit);
-Credential& ProcessSlot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(process_mutex) {
-  static auto* const credential = new Credential;
-  return *credential;
+struct Slot {
+  Credential credential;
+  std::string variables;  // of the process when the credential was loaded
+  bool chosen = false;    // by SetProcessCredential, whatever the variables are
+};
+Slot& ProcessSlot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(process_mutex) {
+  static auto* const slot = new Slot;
+  return *slot;
+}
+
+// Returns what says where the process finds its credential. It is a secret.
+std::string KeyVariables() {
+  std::string text;
+  for (const absl::string_view name : {kKeyFileVariable, kKeyVariable, "HOME"}) {
+    absl::StrAppend(&text, JobKey::Variable(name).value_or(""), absl::string_view("\0", 1));
+  }
+  return text;
 }
 
 std::string ThisProcess() {
@@ -84,9 +98,15 @@ std::string Credential::ToString() const {
 
 absl::StatusOr<Credential> ProcessCredential() {
   absl::MutexLock lock(&process_mutex);
-  Credential& credential = ProcessSlot();
-  if (credential.key != nullptr || credential.grant != nullptr) return credential;
+  Slot& slot = ProcessSlot();
+  // A notebook may set them at any time.
+  std::string variables = KeyVariables();
+  if (slot.chosen ||
+      (slot.variables == variables && (slot.credential.key != nullptr || slot.credential.grant != nullptr))) {
+    return slot.credential;
+  }
   TANDEM_ASSIGN_OR_RETURN(const JobKey::Text text, JobKey::LoadText());
+  Credential credential;
   if (absl::StartsWith(text.text, Grant::kPrefix)) {
     TANDEM_ASSIGN_OR_RETURN(Grant grant, Grant::FromText(text.text, text.source));
     credential.grant = std::make_shared<const Grant>(std::move(grant));
@@ -94,7 +114,8 @@ absl::StatusOr<Credential> ProcessCredential() {
     TANDEM_ASSIGN_OR_RETURN(JobKey key, JobKey::FromText(text.text, text.source));
     credential.key = std::make_shared<const JobKey>(std::move(key));
   }
-  return credential;
+  slot = {.credential = std::move(credential), .variables = std::move(variables), .chosen = false};
+  return slot.credential;
 }
 
 absl::StatusOr<Credential> CredentialOf(const std::shared_ptr<const JobKey>& key) {
@@ -113,7 +134,8 @@ absl::StatusOr<std::shared_ptr<const JobKey>> ProcessKey() {
 
 void SetProcessCredential(Credential credential) {
   absl::MutexLock lock(&process_mutex);
-  ProcessSlot() = std::move(credential);
+  const bool chosen = credential.key != nullptr || credential.grant != nullptr;
+  ProcessSlot() = {.credential = std::move(credential), .variables = {}, .chosen = chosen};
 }
 
 std::string CertificateSeed(const JobKey& key) {

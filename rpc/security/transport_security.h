@@ -39,7 +39,8 @@ struct Credential {
 Caller Identified(Caller caller, const Credential& credential);
 
 // Returns the credential of this process: a key (JobKey::Load), or the grant in the file or text that would
-// be its key. It is loaded once. An error is not kept: the next call tries again. Errors: those of
+// be its key. It is kept until the variables that
+// name it change. An error is not kept: the next call tries again. Errors: those of
 // JobKey::Load and Grant::FromText.
 absl::StatusOr<Credential> ProcessCredential();
 // Returns `key`, or ProcessCredential() if it is nullptr.

@@ -176,7 +176,7 @@ absl::StatusOr<std::unique_ptr<ps::Client>> ClientOf(const std::string& address,
                                                      bool with_key = true) {
   std::vector<std::unique_ptr<rpc::Channel>> channels(1);
   rpc::Caller caller = {.run_id = "job7", .epoch = epoch, .member = "worker/0"};
-  if (with_key) caller = testing::WithTestKey(caller);
+  if (!with_key) caller = rpc::JobKey::Make().Identify(caller);
   TANDEM_ASSIGN_OR_RETURN(channels[0], rpc::Connect(address, {.channel = {.caller = caller}}));
   return ps::Client::Connect(std::move(channels), {.epoch = pushes_as, .timeout = timeout});
 }
@@ -256,14 +256,14 @@ TEST_F(PsTest, InALaunchedJobOnlyItsMembersChangeTables) {
   // An epoch and a name make no member.
   TANDEM_ASSERT_OK_AND_ASSIGN(auto stranger, ClientOf(address, 5, 1, absl::Seconds(5), /*with_key=*/false));
   EXPECT_THAT(stranger->CreateTable(OneRow()),
-              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("presents no key")));
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("presents key")));
   const std::vector<std::string> set_mode = {"table",   "set-mode", "--servers", address,
                                              "--table", "w",        "--mode",    "bounded:3"};
   const rpc::JobKey other = rpc::JobKey::Make();
   const Finished refused = RunTandem(set_mode, {{"TANDEM_KEY", other.ToText()}});
   EXPECT_EQ(refused.exit_code, 1);
   EXPECT_THAT(refused.err,
-              HasSubstr(absl::StrCat("another key than this process, whose key is ", other.Id())));
+              HasSubstr(absl::StrCat("another key than this process, which has key ", other.Id())));
   const Finished set = RunTandem(set_mode);
   EXPECT_EQ(set.exit_code, 0) << set.err;
   EXPECT_THAT(set.out, HasSubstr("bounded:3, was async"));

@@ -30,7 +30,7 @@ std::string Asn1Time(absl::Time time);
 // Returns an authority that `key` signs itself. nullptr if OpenSSL fails; so do the next functions.
 OwnedCertificate MakeAuthority(EVP_PKEY* key, absl::string_view name, const std::string& until);
 
-// What tells the certificates of processes apart.
+// Describes a process's certificate: until when it is good, for which use, and its names.
 struct Leaf {
   std::string until = kNever;
   std::string usage = "serverAuth,clientAuth";

@@ -16,7 +16,7 @@
 
 namespace tandem::crypto {
 
-// What a certificate says of itself. A plain value.
+// Holds what a certificate says of itself. A plain value.
 struct CertificateFacts {
   std::string subject;  // "CN = worker-3"
   std::string issuer;
@@ -33,10 +33,14 @@ struct CertificateFacts {
 absl::StatusOr<std::vector<CertificateFacts>> ReadCertificates(absl::string_view pem);
 
 // Checks that a process can use `certificates` at the time `now` with all others of the same authority. The
-// field `authority` may have several certificates, as while one replaces another; `certificate` may be
-// followed by those between it and the authority. InvalidArgument says what is wrong: a text that cannot be
-// read, a private key that is not the certificate's, an issuer that is not in `authority`, a date, a use, or
-// that the name kCertificateHost (DNS) is missing. Returns when the certificate expires.
+// field `authority` may have several certificates, as while one replaces another. The certificates between
+// `certificate` and the authority may follow it. Returns when the certificate expires. InvalidArgument says
+// what is wrong:
+//
+//   - a text cannot be read
+//   - the private key is not the certificate's, or its issuer is not in `authority`
+//   - a date or a use does not fit
+//   - the name kCertificateHost (DNS) is missing
 absl::StatusOr<absl::Time> CheckCertificates(const Certificates& certificates, absl::Time now);
 
 // Returns a new authority (ECDSA, P-256) which is good until `until`: `certificate` and `authority` are its

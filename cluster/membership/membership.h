@@ -67,7 +67,7 @@ struct JoinResult {
   std::optional<MemberLife> holder;
 };
 
-// What is known of a job and its members at one moment.
+// Holds what is known of a job and its members at one moment.
 struct MembershipView {
   JobState job;
   std::vector<MemberStatus> members;  // all that ever joined, by name

@@ -79,7 +79,7 @@ class EtcdStore final : public Store {
 
   // Ends calls and waits that are under way, and all later ones, with Cancelled. Does not block.
   void Stop();
-  // From now on changes are made only while the key `etcd_key` of etcd has `value`, else they return
+  // Makes changes from now on only while the key `etcd_key` of etcd has `value`. Otherwise they return
   // AlreadyExists. Beat is no such change.
   void SetFence(std::string etcd_key, std::string value);
   // Returns the name of `key` in etcd.
